@@ -28,6 +28,7 @@ from quorumq.core.types import Origin, PartitionId
 BATCH_BYTES: Final = 64 * KIB
 """A batch of a partition where none is under way closes when it has so many bytes, unless told otherwise."""
 
+
 LOADED_BYTES: Final = 512 * KIB
 """The same where many are under way. Twice as large saves a node a sixth of its work, and has others wait twice as long
 for their turn."""

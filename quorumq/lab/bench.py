@@ -16,8 +16,9 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 import click
 
@@ -25,11 +26,112 @@ from quorumq.cli.common import Address, json_option, print_json
 from quorumq.core.errors import UsageError
 from quorumq.core.printable import plural
 from quorumq.lab.bench_ledger import PAYLOAD_BYTES_MIN, Payloads, percentiles
-from quorumq.lab.bench_runs import Bench, Drain, Latency, Stream
+from quorumq.lab.bench_runs import Bench, Degraded, Drain, FanIn, Latency, Stream
+from quorumq.lab.local import LocalCluster
 
 WARM_UP: Final = 2_000
 FSYNCS: Final = 50
-F = Callable[..., Any]
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _count(name: str, default: int, most: int, text: str) -> Option:
+    return click.option(
+        f"--{name}", default=default, show_default=True, type=click.IntRange(1, most), help=text
+    )
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    "producers": _count("producers", 1, 64, "How many producers, each a process."),
+    "consumers": _count("consumers", 1, 64, "How many consumers, each a process."),
+    "groups": _count("groups", 4, 64, "How many groups, each with a consumer in a process of its own."),
+    "connections": _count("connections", 200, 2_000, "How many connections."),
+    "single": click.option("--single", is_flag=True, help="Publish each message in a batch of its own."),
+    "size": click.option(
+        "--size", default=1024, show_default=True, type=click.IntRange(PAYLOAD_BYTES_MIN, 1_000_000),
+        help="Bytes of each payload.",
+    ),
+}  # fmt: skip
+
+
+class Workload(NamedTuple):
+    """One benchmark."""
+
+    name: str
+    kind: type[Bench]
+    messages: int  # unless told otherwise
+    text: str
+    options: tuple[str, ...] = ("size", "producers", "consumers")
+    fixed: Mapping[str, Any] = {}  # what can not be chosen
+    runs: tuple[Mapping[str, Any], ...] = ({},)  # each with more of that
+    nodes: int = 3
+
+
+WORKLOADS: Final = (
+    Workload(
+        "drain", Drain, 50_000,
+        """Publish all messages first, then consume them all: the rate of each alone.
+
+        This is what catching up with a backlog looks like.
+        """,
+    ),
+    Workload(
+        "stream", Stream, 50_000,
+        """Publish and consume at the same time: the rate from the first publish to the last ack.
+
+        Producers go as fast as publishes are confirmed. The latency from a publish to its delivery is that under
+        full load, which is mostly waiting in queues; `quorumq bench latency` shows it without.
+        """,
+    ),
+    Workload(
+        "latency", Latency, 1_000,
+        """One message at a time, publish, deliver, ack: the latency of each leg.
+
+        One client publishes a message, a consumer that was already waiting gets it and acks it, and only then comes
+        the next one. So nothing is hidden by batches or by queues.
+        """,
+        ("size",), {"consumers": 0},
+    ),
+    Workload(
+        "fanin", FanIn, 10_000,
+        """Publish over many connections, each with one message in flight, then consume them all.
+
+        This is what many small services do to a queue: no message finds a batch to travel in.
+        """,
+        ("size", "connections"),
+    ),
+    Workload(
+        "fanout", Stream, 20_000,
+        """Have several groups read one topic while it is published to: each gets every message.""",
+        ("size", "producers", "groups"),
+    ),
+    Workload(
+        "backlog", Drain, 1_000_000,
+        """Let very many messages wait, then consume them: rates by tenth, and what they take of the nodes' memory.
+
+        The rates of the last tenth are those of the first where a backlog costs nothing. With --single each message is
+        a batch of its own, as where many producers publish now and then.
+        """,
+        ("size", "producers", "consumers", "single"), {"tenths": True},
+    ),
+    Workload(
+        "degraded", Degraded, 50_000,
+        """Stream, and kill a node when half of the messages are through: the rates before and after, and the pause.
+
+        Two of three nodes are a majority, so it goes on. Messages that the clients were asking that node about may
+        come twice; none is lost.
+        """,
+    ),
+    Workload(
+        "sizes", Stream, 20_000,
+        """Stream messages of 100 bytes to 100 KiB; of those above 1 KiB as many as make the same number of bytes.""",
+        ("producers", "consumers"), runs=tuple({"size": size} for size in (100, 1024, 10_240, 102_400)),
+    ),
+    Workload(
+        "replicas", Stream, 20_000,
+        """Stream to topics with one, three and five replicas, on five nodes: what each replica costs.""",
+        nodes=5, runs=tuple({"rf": rf} for rf in (1, 3, 5)),
+    ),
+)  # fmt: skip
 
 
 @click.group()
@@ -45,20 +147,13 @@ def bench() -> None:
     """
 
 
-def _options(messages: int) -> Callable[[F], F]:
-    """What all benchmarks take."""
-    options = [
+def _command(workload: Workload) -> click.Command:
+    options: list[Any] = [
         click.option(
-            "--messages", default=messages, show_default=True, type=click.IntRange(1, 10_000_000),
+            "--messages", default=workload.messages, show_default=True, type=click.IntRange(1, 10_000_000),
             help="How many messages.",
         ),
-        click.option(
-            "--size",
-            default=1024,
-            show_default=True,
-            type=click.IntRange(PAYLOAD_BYTES_MIN, 1_000_000),
-            help="Bytes of each payload.",
-        ),
+        *(OPTIONS[name] for name in workload.options),
         click.option(
             "--partitions", default=1, show_default=True, type=click.IntRange(1, 64), help="Partitions of the topic."
         ),
@@ -78,123 +173,133 @@ def _options(messages: int) -> Callable[[F], F]:
         json_option,
     ]  # fmt: skip
 
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
+    def command(**options: Any) -> None:
+        _run(workload, options)
 
-    return add
-
-
-def _workers_option(name: str, default: int) -> Callable[[F], F]:
-    return click.option(
-        f"--{name}",
-        default=default,
-        show_default=True,
-        type=click.IntRange(1, 64),
-        help=f"How many {name}, each a process.",
-    )
+    made: Any = click.command(workload.name, help=workload.text)(command)
+    for option in reversed(options):
+        made = option(made)
+    return cast("click.Command", made)
 
 
-@bench.command()
-@_options(50_000)
-@_workers_option("producers", 1)
-@_workers_option("consumers", 1)
-def drain(producers: int, consumers: int, **options: Any) -> None:
-    """Publish all messages first, then consume them all: the rate of each alone.
+for _workload in WORKLOADS:
+    bench.add_command(_command(_workload))
 
-    This is what catching up with a backlog looks like.
-    """
-    _run(Drain, producers, consumers, options)
+
+def _hot_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (json_option, OPTIONS["size"], _count("turns", 40, 10_000, "How often each is measured.")):
+        command = option(command)
+    return command
 
 
 @bench.command()
-@_options(50_000)
-@_workers_option("producers", 1)
-@_workers_option("consumers", 1)
-def stream(producers: int, consumers: int, **options: Any) -> None:
-    """Publish and consume at the same time: the rate from the first publish to the last ack.
+@_hot_options
+def hot(turns: int, size: int, as_json: bool) -> None:
+    """What a batch of 1, 55 and 500 messages costs three nodes and their client, by layer.
 
-    Producers go as fast as publishes are confirmed. The latency from a publish to its delivery is that under
-    full load, which is mostly waiting in queues; `quorumq bench latency` shows it without.
+    Three cores, the real codec and the real journal work in this one process, without sockets and without fsync, so
+    that nothing waits. Steps, messages between nodes and commits are counted exactly; times are medians.
     """
-    _run(Stream, producers, consumers, options)
+    from quorumq.lab.bench_hot import SIZES, measure
 
-
-@bench.command()
-@_options(1_000)
-def latency(**options: Any) -> None:
-    """One message at a time, publish, deliver, ack: the latency of each leg.
-
-    One client publishes a message, a consumer that was already waiting gets it and acks it, and only then comes the
-    next one. So nothing is hidden by batches or by queues.
-    """
-    _run(Latency, 0, 0, {**options, "warm_up": min(options["warm_up"], 200)})
-
-
-def _run(kind: type[Bench], producers: int, consumers: int, options: dict[str, Any]) -> None:
-    from quorumq.lab.local import LocalCluster
-
-    Payloads(0, options["size"])  # a size that is too small is refused before anything is started
-    as_json = options["as_json"]
-    if options["nodes"]:
-        if options["keep"] is not None:
-            raise UsageError(
-                "--keep is for the cluster that a run makes for itself: leave it out with --node"
-            )
-        result = _measure(kind, list(options["nodes"]), producers, consumers, options, None)
-    else:
-        cluster = LocalCluster(
-            3,
-            keep=options["keep"],
-            hold_time_max=max(5.0, options["hold_time"]),
-            settings={"log_level": "warning"},
-        )
-        with cluster:
-            result = _measure(kind, cluster.addresses, producers, consumers, options, cluster)
+    rows = measure(dict.fromkeys(SIZES, turns), size)
+    result = {"bench": "hot", "size": size, "turns": turns, "machine": machine_facts(), "rows": rows}
     if as_json:
+        print_json(result)
+    else:
+        _print_hot(result)
+
+
+@bench.command()
+@_count("batch", 55, 4_096, "Messages in a batch.")
+@_hot_options
+def profile(batch: int, turns: int, size: int, as_json: bool) -> None:
+    """Which files' functions are called how often for a message, counted exactly.
+
+    The same as `quorumq bench hot`, under a profiler. It slows everything down: believe the calls, and of the times
+    no more than their proportions.
+    """
+    import cProfile
+
+    from quorumq.cli.common import console, table
+    from quorumq.lab.bench_hot import calls_by_file, measure
+
+    profiler = cProfile.Profile(builtins=False)
+    measure({batch: turns}, size, profiler=profiler)
+    rows = calls_by_file(profiler, batch * turns)
+    if as_json:
+        print_json({"bench": "profile", "batch": batch, "size": size, "turns": turns, "rows": rows})
+        return
+    _columns(shown := table(), "file", "calls a message", "µs a message")
+    for row in rows:
+        shown.add_row(row["file"], f"{row['calls']:,}", f"{row['us']:,}")
+    console().print(shown)
+
+
+def _run(workload: Workload, options: dict[str, Any]) -> None:
+    options = {"size": 1024, **options, **workload.fixed}
+    Payloads(0, options["size"])  # a size that is too small is refused before anything is started
+    if options["nodes"] and options["keep"] is not None:
+        raise UsageError("--keep is for the cluster that a run makes for itself: leave it out with --node")
+    with ExitStack() as stack:
+        cluster: LocalCluster | None = None
+        if not options["nodes"]:
+            cluster = stack.enter_context(
+                LocalCluster(
+                    workload.nodes,
+                    keep=options["keep"],
+                    hold_time_max=max(5.0, options["hold_time"]),
+                    settings={"log_level": "warning"},
+                )
+            )
+        found = [measure(workload.kind, {**options, **more}, cluster) | dict(more) for more in workload.runs]
+    result = {"bench": workload.name, **found[0]}
+    if len(found) > 1:
+        result = {"bench": workload.name, "machine": found[0]["machine"], "verified": True, "runs": found}
+    if options["as_json"]:
         print_json(result)
     else:
         _print(result)
 
 
-def _measure(
-    kind: type[Bench],
-    addresses: list[str],
-    producers: int,
-    consumers: int,
-    options: dict[str, Any],
-    cluster: Any,
-) -> dict[str, Any]:
+def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster | None) -> dict[str, Any]:
+    """One run, after its warm-up.
+
+    Args:
+        kind: what to run.
+        options: as its command takes them.
+        cluster: its nodes; None for ``options["nodes"]``.
+    """
     from quorumq.cli.probe import ask_any
     from quorumq.core.messages import CreateTopic
 
+    addresses = list(options["nodes"]) if cluster is None else cluster.addresses
+    size = options["size"]
+    # Of large messages fewer, so that a run of each size takes about as long.
+    messages = max(1, min(options["messages"], options["messages"] * 1024 // size))
     machine = machine_facts()
     if cluster is not None:
         machine["fsync_ms"] = fsync_ms(cluster.directory)
     name = f"bench-{os.urandom(4).hex()}"
     for topic in (name, f"{name}-warm-up"):
-        wanted = CreateTopic(topic, partitions=options["partitions"])
-        ask_any(addresses, wanted)
+        ask_any(addresses, CreateTopic(topic, options.get("rf", 3), options["partitions"]))
     with _Progress(enabled=sys.stderr.isatty() and not options["as_json"]) as progress:
-        runner = kind(addresses, options, producers, consumers, progress.show)
+        runner = kind(addresses, options, progress.show, cluster)
         try:
             if options["warm_up"]:
                 progress.prefix = "warm-up: "
-                runner.phase(f"{name}-warm-up", min(options["warm_up"], options["messages"]))
+                runner.phase(f"{name}-warm-up", min(options["warm_up"], messages))
                 progress.prefix = ""
             before = _cpu_s(cluster)
-            found = runner.phase(name, options["messages"])
+            found = runner.phase(name, messages)
             after = _cpu_s(cluster)
         finally:
             runner.stop()
     result = {
-        "bench": kind.__name__.removeprefix("_").lower(),
-        "messages": options["messages"],
-        "size": options["size"],
+        "messages": messages,
+        "size": size,
+        **{key: options[key] for key in OPTIONS if key in options and key != "size"},
         "partitions": options["partitions"],
-        "producers": producers or 1,
-        "consumers": consumers or 1,
         "nodes": "own" if cluster is not None else addresses,
         "machine": machine,
         **found,
@@ -301,37 +406,84 @@ _LEGS: Final = {
 }
 
 
-def _print(result: Mapping[str, Any]) -> None:
-    from quorumq.cli.common import console, table
+def _print_machine(machine: Mapping[str, Any]) -> None:
+    from quorumq.cli.common import console
 
-    out = console()
-    machine = result["machine"]
     fsync = machine.get("fsync_ms")
-    out.print(
+    console().print(
         f"{machine['cores']} cores, {machine['cpu']}, Python {machine['python']}, {machine['system']}"
         + (f", fsync p50 {fsync['p50']} ms, p99 {fsync['p99']} ms" if fsync else "")
         + f", load {machine['load_before']} before"
     )
-    out.print(
-        f"{result['bench']}: {plural(result['messages'], 'message')} of {plural(result['size'], 'byte')}, "
-        f"{plural(result['partitions'], 'partition')}, {plural(result['producers'], 'producer')}, "
-        f"{plural(result['consumers'], 'consumer')}"
-    )
-    for name in ("publish", "consume", "stream"):
-        if name in result:
-            rate = result[name]
-            out.print(f"  {name:<8} {rate['messages_per_s']:>9,} messages/s  ({rate['seconds']} s)")
+
+
+def _print(result: Mapping[str, Any]) -> None:
+    from quorumq.cli.common import console
+
+    _print_machine(result["machine"])
+    for run in result.get("runs", (result,)):
+        _print_run(result["bench"], run)
+    console().print("verified: each message was delivered unaltered, and acked" + (
+        " at least once" if result["bench"] == "degraded" else " exactly once"
+    ))  # fmt: skip
+
+
+def _print_run(name: str, run: Mapping[str, Any]) -> None:
+    from quorumq.cli.common import console, table
+
+    out = console()
+    facts = [plural(run["messages"], "message") + f" of {plural(run['size'], 'byte')}"]
+    for key in ("partitions", "producers", "consumers", "groups", "connections"):
+        if run.get(key):
+            facts.append(plural(run[key], key.removesuffix("s")))
+    if run.get("single"):
+        facts.append("each in a batch of its own")
+    if "rf" in run:
+        facts.append(plural(run["rf"], "replica"))
+    out.print(f"{name}: {', '.join(facts)}")
+    for key in ("publish", "consume", "stream", "deliveries", "before", "after"):
+        if key in run:
+            out.print(f"  {key:<10} {run[key]['messages_per_s']:>9,} messages/s  ({run[key]['seconds']} s)")
+    for key, rates in run.get("tenths", {}).items():
+        out.print(f"  {key} by tenth: {' '.join(f'{rate:,}' for rate in rates)}")
+    if "longest_pause_ms" in run:
+        out.print(f"  longest pause after a node was killed: {run['longest_pause_ms']:,} ms")
     legs = table("milliseconds")
-    for column in ("", "p50", "p99", "p999", "max", "count"):
-        legs.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for key, name in _LEGS.items():
-        if result.get(key):
-            leg = result[key]
-            legs.add_row(name, *(f"{leg[column]:,}" for column in ("p50", "p99", "p999", "max", "count")))
-    out.print(legs)
-    if "nodes_cpu_s" in result:
-        out.print(f"the nodes used {result['nodes_cpu_s']} s of processor time")
-    if result["redelivered"]:
-        out.print(f"{result['redelivered']:,} messages were delivered again, because a hold had run out")
-    verdicts = ", ".join(f"{count:,} {name}" for name, count in sorted(result["outcomes"].items()))
-    out.print(f"verified: each message delivered unaltered and acked exactly once ({verdicts})")
+    _columns(legs, "", "p50", "p99", "p999", "max", "count")
+    for key, leg in _LEGS.items():
+        if run.get(key):
+            legs.add_row(leg, *(f"{run[key][column]:,}" for column in ("p50", "p99", "p999", "max", "count")))
+    if legs.row_count:
+        out.print(legs)
+    for key, who in (("nodes_cpu_s", "the nodes"), ("clients_cpu_s", "the clients")):
+        if key in run:
+            out.print(
+                f"{who} used {run[key]} s of processor time, {1e6 * run[key] / run['messages']:,.0f} µs a message"
+            )
+    if run.get("tenths") and "nodes_bytes_a_message" in run:
+        out.print(f"a message that waits takes {run['nodes_bytes_a_message']:,} bytes of all nodes' memory")
+    if run["redelivered"]:
+        out.print(f"{run['redelivered']:,} messages were delivered again, because a hold had run out")
+    verdicts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(run["outcomes"].items()))
+    out.print(f"verdicts: {verdicts}")
+
+
+def _columns(shown: Any, *names: str) -> None:
+    """The first is of words, the others are of numbers."""
+    for index, name in enumerate(names):
+        shown.add_column(name, justify="right" if index else "left", no_wrap=True)
+
+
+def _print_hot(result: Mapping[str, Any]) -> None:
+    from quorumq.cli.common import console, table
+
+    _print_machine(result["machine"])
+    rows = result["rows"]
+    layers = ("client", "codec", "core", "journal", "write", "other")
+    console().print("µs by layer; then core steps, messages between nodes, and commits")
+    _columns(shown := table(), "operation", *layers, "steps", "sent", "commits")
+    for row in rows:
+        counts = [str(row["counts"].get(key, 0)) for key in ("steps", "messages", "commits")]
+        times = [f"{row['us'].get(layer, 0):,.0f}" for layer in layers]
+        shown.add_row(f"{row['operation']} {row['messages']}", *times, *counts)
+    console().print(shown)

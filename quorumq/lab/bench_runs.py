@@ -9,12 +9,17 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from quorumq.core.errors import QuorumqError
+from quorumq.core.errors import QuorumqError, UsageError
 from quorumq.lab.bench_ledger import Ledger, VerificationFailed, percentiles
 from quorumq.lab.leash import Leashed
+from quorumq.lab.local import LocalCluster
 
 SILENCE_MAX_S: Final = 60.0
 """When nothing at all comes from any worker for so long, the run has failed."""
@@ -90,37 +95,40 @@ class Bench:
     Args:
         addresses: of the nodes.
         options: as given on the command line.
-        producers, consumers: how many processes of each.
         progress: called with (what, done, total).
+        cluster: the nodes, where they were made for this.
+
+    Attributes:
+        timeline: of the step that `follow` followed last, (seconds of the monotonic clock, messages done by then).
     """
+
+    produces = "produce"
+    """What producers are told to do."""
 
     def __init__(
         self,
         addresses: Sequence[str],
         options: Mapping[str, Any],
-        producers: int,
-        consumers: int,
         progress: Callable[[str, int, int], None],
+        cluster: LocalCluster | None = None,
     ) -> None:
         self.options = options
         self.progress = progress
+        self.cluster = cluster
+        self.timeline: list[tuple[float, int]] = []
         self.said: queue.Queue[Told] = queue.Queue()
         self.workers: list[Worker] = []
         self.producers: list[Worker] = []
         self.consumers: list[Worker] = []
         try:
-            for index in range(producers):
+            for index in range(options.get("producers", 1)):
                 self.producers.append(self._worker(f"producer {index}", addresses))
-            for index in range(consumers):
+            for index in range(options.get("consumers", options.get("groups", 1))):
                 self.consumers.append(self._worker(f"consumer {index}", addresses))
-            self._others(addresses)
             self._collect(self.workers, "ready")
         except BaseException:
             self.stop()
             raise
-
-    def _others(self, addresses: Sequence[str]) -> None:
-        """More workers, for benchmarks with another division of labour."""
 
     def _worker(self, name: str, addresses: Sequence[str]) -> Worker:
         worker = Worker(name, self.said)
@@ -147,13 +155,14 @@ class Bench:
             "run": run,
             "size": self.options["size"],
             "hold_time": self.options["hold_time"],
+            **{name: self.options[name] for name in ("single", "connections") if name in self.options},
         }
 
     def produce(self, setting: Mapping[str, Any], messages: int) -> None:
         """Tell producers to begin."""
         share, rest = divmod(messages, len(self.producers))
         for index, worker in enumerate(self.producers):
-            worker.tell(do="produce", producer=index, count=share + (index < rest), **setting)
+            worker.tell(do=self.produces, producer=index, count=share + (index < rest), **setting)
 
     def consume(self, setting: Mapping[str, Any]) -> None:
         """Tell consumers to begin; they go on until `finish`."""
@@ -196,25 +205,61 @@ class Bench:
         return [found[worker.name] for worker in workers]
 
     def follow(
-        self, what: str, ledger: Ledger, messages: int, *, published: bool, settled: bool
+        self,
+        what: str,
+        ledgers: Mapping[str, Ledger],
+        messages: int,
+        *,
+        published: bool = False,
+        settled: bool = False,
+        halfway: Callable[[], None] | None = None,
     ) -> list[dict[str, Any]]:
-        """Take reports until all is published and/or settled; the producers' last lines."""
+        """Take reports until all is published and/or settled by each group; the producers' last lines.
+
+        Args:
+            what: this step is, for the progress.
+            ledgers: by group.
+            messages: that are published.
+            published, settled: what to wait for.
+            halfway: called when half of them are settled.
+        """
         producers: list[dict[str, Any]] = []
-        seen = 0
-        while (published and len(producers) < len(self.producers)) or (settled and ledger.settled < messages):
+        counts: dict[str, int] = {}
+        total = messages * (len(ledgers) if settled else 1)
+        done = 0
+        self.timeline = [(time.monotonic(), 0)]
+        while (published and len(producers) < len(self.producers)) or (settled and done < total):
             told = self.next()
             line = told.line
             if line["is"] == "published":
                 producers.append(line)
-                ledger.add_published(line["producer"], line["count"])
-                seen += line["count"] if not settled else 0
+                for ledger in ledgers.values():
+                    ledger.add_published(line["producer"], line["count"])
             elif line["is"] == "settled":
-                ledger.add_settled(line["runs"])
-                ledger.add_outcomes(line["outcomes"])
-            elif line["is"] == "publishing" and not settled:
-                self.progress(what, line["count"], messages)
-            self.progress(what, ledger.settled if settled else seen, messages)
+                ledgers[line["group"]].add_settled(line["runs"])
+                ledgers[line["group"]].add_outcomes(line["outcomes"])
+            if line["is"] in ("published", "publishing"):
+                counts[told.worker.name] = line["count"]
+            done = sum(one.settled for one in ledgers.values()) if settled else sum(counts.values())
+            self.timeline.append((time.monotonic(), done))
+            self.progress(what, done, total)
+            if halfway is not None and 2 * done >= total:
+                halfway()
+                halfway = None
         return producers
+
+    def memory_bytes(self) -> int | None:
+        """What the nodes have in memory, where that can be seen."""
+        try:
+            pids = [self.cluster.pid(name) for name in self.cluster.nodes] if self.cluster else []
+            pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
+        except (OSError, ValueError, IndexError):
+            return None
+        return sum(pages) * os.sysconf("SC_PAGE_SIZE") if pages else None
+
+
+def _rate(messages: int, seconds: float) -> dict[str, Any]:
+    return {"seconds": round(seconds, 3), "messages_per_s": round(messages / seconds)}
 
 
 def _span_s(lines: Sequence[Mapping[str, Any]]) -> float:
@@ -222,59 +267,140 @@ def _span_s(lines: Sequence[Mapping[str, Any]]) -> float:
     return float(max(line["ended_ns"] for line in lines) - min(line["began_ns"] for line in lines)) / 1e9
 
 
+def by_tenth(timeline: Sequence[tuple[float, int]]) -> list[int]:
+    """Messages a second in each tenth of what was done."""
+    total = timeline[-1][1]
+    ends: list[float] = [timeline[0][0]]
+    for (since, before), (at, done) in pairwise(timeline):
+        while done > before and done * 10 >= len(ends) * total and len(ends) <= 10:
+            # Reports come some times a second: in between it went on evenly, as far as anybody can tell.
+            ends.append(since + (at - since) * (len(ends) * total / 10 - before) / (done - before))
+    return [round(total / 10 / (after - before)) for before, after in pairwise(ends)]
+
+
+def longest_pause_s(timeline: Sequence[tuple[float, int]]) -> float:
+    """The longest time in which nothing was done."""
+    moments = [timeline[0][0], *(at for (_, before), (at, done) in pairwise(timeline) if done > before)]
+    return max((after - before for before, after in pairwise(moments)), default=0.0)
+
+
+def _outcome(ledgers: Iterable[Ledger], produced: list[Any], consumed: list[Any]) -> dict[str, Any]:
+    """What all workloads tell."""
+    outcomes: Counter[str] = Counter()
+    for ledger in ledgers:
+        outcomes.update(ledger.outcomes)
+    legs = {
+        "publish_ms": [value for line in produced for value in line["latencies"]],
+        "publish_to_delivery_ms": [value for line in consumed for value in line["latencies"]],
+        "ack_ms": [value for line in consumed for value in line["ack_latencies"]],
+    }
+    return {
+        **{name: percentiles(values) for name, values in legs.items() if values},
+        "redelivered": sum(line["redelivered"] for line in consumed),
+        "outcomes": dict(outcomes),
+        "clients_cpu_s": round(sum(line["cpu_s"] for line in [*produced, *consumed]), 3),
+    }
+
+
 class Drain(Bench):
     def phase(self, topic: str, messages: int) -> dict[str, Any]:
-        setting, ledger = self.setting(topic), Ledger()
+        setting, ledgers = self.setting(topic), {"bench": Ledger()}
+        memory = self.memory_bytes()
         self.produce(setting, messages)
-        produced = self.follow("publish", ledger, messages, published=True, settled=False)
+        produced = self.follow("publish", ledgers, messages, published=True)
+        tenths = {"publish": by_tenth(self.timeline)}
+        full = self.memory_bytes()
         self.consume(setting)
-        self.follow("consume", ledger, messages, published=False, settled=True)
+        self.follow("consume", ledgers, messages, settled=True)
+        tenths["consume"] = by_tenth(self.timeline)
         consumed = self.finish()
-        ledger.check()
-        publish_s, consume_s = _span_s(produced), _span_s(consumed)
-        return {
-            "publish": {"seconds": round(publish_s, 3), "messages_per_s": round(messages / publish_s)},
-            "consume": {"seconds": round(consume_s, 3), "messages_per_s": round(messages / consume_s)},
-            "publish_ms": percentiles([value for line in produced for value in line["latencies"]]),
-            "ack_ms": percentiles([value for line in consumed for value in line["ack_latencies"]]),
-            "redelivered": sum(line["redelivered"] for line in consumed),
-            "outcomes": ledger.outcomes,
+        ledgers["bench"].check()
+        for line in consumed:  # how long messages waited for consumers to begin says nothing
+            line["latencies"] = []
+        found = {
+            "publish": _rate(messages, _span_s(produced)),
+            "consume": _rate(messages, _span_s(consumed)),
+            **_outcome(ledgers.values(), produced, consumed),
         }
+        if memory is not None and full is not None:
+            found["nodes_bytes_a_message"] = round((full - memory) / messages)
+        return {**found, "tenths": tenths} if self.options.get("tenths") else found
+
+
+class FanIn(Drain):
+    produces = "fan-in"
 
 
 class Stream(Bench):
+    repeats = False
+    """Whether a message may be acked twice."""
+
     def phase(self, topic: str, messages: int) -> dict[str, Any]:
-        setting, ledger = self.setting(topic), Ledger()
-        self.consume(setting)
+        setting = self.setting(topic)
+        groups = [f"bench-{index}" for index in range(self.options.get("groups", 1))]
+        ledgers = {group: Ledger() for group in groups}
+        for index, worker in enumerate(self.consumers):
+            worker.tell(do="consume", **setting, group=groups[index % len(groups)])
         self.produce(setting, messages)
-        produced = self.follow("stream", ledger, messages, published=True, settled=True)
+        produced = self.follow(
+            "stream", ledgers, messages, published=True, settled=True, halfway=self.halfway(topic)
+        )
         consumed = self.finish()
-        ledger.check()
+        for ledger in ledgers.values():
+            ledger.check(repeats=self.repeats)
         began = min(line["began_ns"] for line in produced)
         seconds = (max(line["ended_ns"] for line in consumed) - began) / 1e9
-        publish_s = _span_s(produced)
+        found = {"stream": _rate(messages, seconds), "publish": _rate(messages, _span_s(produced))}
+        if len(groups) > 1:
+            found["deliveries"] = _rate(messages * len(groups), seconds)
+        return {**found, **self.more(), **_outcome(ledgers.values(), produced, consumed)}
+
+    def halfway(self, topic: str) -> Callable[[], None] | None:
+        """What is done when half of the messages are through."""
+        return None
+
+    def more(self) -> dict[str, Any]:
+        """More to tell of the run."""
+        return {}
+
+
+class Degraded(Stream):
+    repeats = True
+
+    def halfway(self, topic: str) -> Callable[[], None] | None:
+        if topic.endswith("-warm-up"):
+            return None
+        if self.cluster is None:
+            raise UsageError("a node is killed: leave out --node, so that a cluster is made for it")
+        self._killed_at = 0.0
+        return self._kill
+
+    def _kill(self) -> None:
+        assert self.cluster is not None
+        self.cluster.kill(self.cluster.nodes[-1])
+        self._killed_at = time.monotonic()
+
+    def more(self) -> dict[str, Any]:
+        if not getattr(self, "_killed_at", 0.0):
+            return {}
+        before = [point for point in self.timeline if point[0] < self._killed_at]
+        after = self.timeline[len(before) :]
+        if not after:  # the second half came in the same report as the first
+            return {}
+        first, last = before[-1], after[-1]
         return {
-            "stream": {"seconds": round(seconds, 3), "messages_per_s": round(messages / seconds)},
-            "publish": {"seconds": round(publish_s, 3), "messages_per_s": round(messages / publish_s)},
-            "publish_ms": percentiles([value for line in produced for value in line["latencies"]]),
-            "publish_to_delivery_ms": percentiles(
-                [value for line in consumed for value in line["latencies"]]
-            ),
-            "ack_ms": percentiles([value for line in consumed for value in line["ack_latencies"]]),
-            "redelivered": sum(line["redelivered"] for line in consumed),
-            "outcomes": ledger.outcomes,
+            "before": _rate(first[1], first[0] - before[0][0]),
+            "after": _rate(last[1] - first[1], last[0] - self._killed_at),
+            "longest_pause_ms": round(1000 * longest_pause_s([first, *after])),
         }
 
 
 class Latency(Bench):
     """One worker does everything: what is measured is one message alone, so nothing competes for its interpreter."""
 
-    def _others(self, addresses: Sequence[str]) -> None:
-        self.alone = self._worker("client", addresses)
-
     def phase(self, topic: str, messages: int) -> dict[str, Any]:
         setting, ledger = self.setting(topic), Ledger()
-        self.alone.tell(do="one-by-one", count=messages, **setting)
+        self.producers[0].tell(do="one-by-one", count=messages, **setting)
         while True:
             line = self.next().line
             if line["is"] == "settled":
@@ -292,7 +418,5 @@ class Latency(Bench):
             "whole_ms": percentiles(line["whole"]),
             "redelivered": line["redelivered"],
             "outcomes": ledger.outcomes,
+            "clients_cpu_s": round(line["cpu_s"], 3),
         }
-
-
-# --------------------------------------------------------------------------------------- a run

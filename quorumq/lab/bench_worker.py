@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import trio
@@ -24,10 +25,10 @@ REPORT_S: Final = 0.05
 """How often a consumer reports what it settled."""
 
 SAMPLE: Final = 4
-"""Of the messages of a long run, every so many-th one's latency is kept."""
+"""Every so many-th message's latency is kept."""
 
-SAMPLES_ALL: Final = 10_000
-"""Of shorter runs, every message's."""
+SINGLES_IN_FLIGHT: Final = 64
+"""Batches of one message that a producer has in flight."""
 
 BATCH: Final = 500
 ACKS_IN_FLIGHT: Final = 4
@@ -60,36 +61,69 @@ async def produce(client: Client, command: dict[str, Any]) -> None:
     """Publish as fast as publishes are confirmed."""
     payloads = Payloads(command["run"], command["size"])
     producer_id, count = command["producer"], command["count"]
-    latencies: list[float] = []
-    sample = 1 if count <= SAMPLES_ALL else SAMPLE
-    confirmed = 0
-    began = time.monotonic_ns()
+    began, cpu = time.monotonic_ns(), time.process_time()
     said = began
-    send, receive = trio.open_memory_channel[tuple[Pending, int, int]](100_000)
 
-    async def confirm() -> None:
-        nonlocal confirmed, said
-        async for pending, number, published_ns in receive:
-            await pending.wait()
-            confirmed = number + 1
+    def messages() -> Iterator[bytes]:
+        nonlocal said
+        for number in range(count):
             now = time.monotonic_ns()
-            if number % sample == 0:
-                latencies.append((now - published_ns) / 1e9)
             if now - said > REPORT_S * 1e9:
                 said = now
-                say(**{"is": "publishing", "producer": producer_id, "count": confirmed})
+                say(**{"is": "publishing", "producer": producer_id, "count": number})
+            yield payloads.make(producer_id, number, now)
 
-    async with client.producer(command["topic"], create=False) as producer, trio.open_nursery() as nursery:
-        nursery.start_soon(confirm)
-        async with send:
-            for number in range(count):
-                now = time.monotonic_ns()
-                pending = await producer.send(payloads.make(producer_id, number, now))
-                await send.send((pending, number, now))
-    ended = time.monotonic_ns()
-    assert confirmed == count
+    # A batch for each message is what many producers make that publish now and then.
+    single: dict[str, Any] = (
+        {"batch_bytes": 1, "in_flight": SINGLES_IN_FLIGHT} if command.get("single") else {}
+    )
+    async with client.producer(command["topic"], create=False, **single) as producer:
+        ids = await producer.publish_many(messages())
+    assert len(ids) == count
+    end(producer_id, count, [], began, cpu)
+
+
+def end(producer_id: int, count: int, latencies: list[float], began: int, cpu: float) -> None:
+    """The last line of whoever published."""
     line = {"is": "published", "producer": producer_id, "count": count, "latencies": latencies}
-    say(**line, began_ns=began, ended_ns=ended)
+    say(**line, began_ns=began, ended_ns=time.monotonic_ns(), cpu_s=time.process_time() - cpu)
+
+
+async def fan_in(command: dict[str, Any]) -> None:
+    """Publish over many connections, each with one message at a time in flight."""
+    payloads = Payloads(command["run"], command["size"])
+    topic, total = command["topic"], command["count"]
+    numbers = iter(range(total))
+    confirmed = bytearray(total)
+    latencies: list[float] = []
+
+    async def publish(client: Client) -> None:
+        for number in numbers:
+            before = time.monotonic_ns()
+            await client.publish(topic, payloads.make(0, number, before))
+            latencies.append((time.monotonic_ns() - before) / 1e9)
+            confirmed[number] = 1
+
+    async def report() -> None:
+        while True:
+            await trio.sleep(REPORT_S)
+            say(**{"is": "publishing", "producer": 0, "count": len(latencies)})
+
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(connect(command["nodes"])) for _ in range(command["connections"])
+        ]
+        for client in clients:  # each knows its topic and has its session before the clock runs
+            await client.topic(topic)
+        began, cpu = time.monotonic_ns(), time.process_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(report)
+            async with trio.open_nursery() as tasks:
+                for client in clients:
+                    tasks.start_soon(publish, client)
+            nursery.cancel_scope.cancel()
+        assert sum(confirmed) == total
+        end(0, total, latencies, began, cpu)
 
 
 class Consuming:
@@ -103,8 +137,10 @@ class Consuming:
         self.ack_latencies: list[float] = []
         self.redelivered = 0
         self.seen = 0
+        self.group = command.get("group", GROUP)
         self.began = 0
         self.ended = 0
+        self.cpu = time.process_time()
         self._settled: list[tuple[int, int]] = []
         self._outcomes: dict[str, int] = {}
 
@@ -112,7 +148,7 @@ class Consuming:
         """Take, check and ack until told to stop."""
         async with (
             self.client.consumer(
-                self.command["topic"], GROUP, hold_time=self.command["hold_time"], prefetch=4 * BATCH
+                self.command["topic"], self.group, hold_time=self.command["hold_time"], prefetch=4 * BATCH
             ) as consumer,
             trio.open_nursery() as nursery,
         ):
@@ -157,7 +193,8 @@ class Consuming:
     def report(self, **more: Any) -> None:
         """Say what was settled since the last report."""
         if self._settled:
-            say(**{"is": "settled", "runs": runs_of(self._settled), "outcomes": self._outcomes, **more})
+            line = {"is": "settled", "group": self.group, "runs": runs_of(self._settled)}
+            say(**line, outcomes=self._outcomes, **more)
             self._settled = []
             self._outcomes = {}
 
@@ -170,7 +207,8 @@ class Consuming:
         """The last line of a run."""
         line = {"is": "consumed", "seen": self.seen, "redelivered": self.redelivered}
         latencies = {"latencies": self.latencies, "ack_latencies": self.ack_latencies}
-        say(**line, **latencies, began_ns=self.began, ended_ns=self.ended)
+        cpu_s = time.process_time() - self.cpu
+        say(**line, **latencies, began_ns=self.began, ended_ns=self.ended, cpu_s=cpu_s)
 
 
 async def consume(client: Client, command: dict[str, Any], commands: Commands) -> None:
@@ -223,7 +261,8 @@ async def one_by_one(client: Client, command: dict[str, Any]) -> None:
             if end / 1e9 - said > REPORT_S or number == command["count"] - 1:
                 said = end / 1e9
                 consuming.report(published=number + 1)
-    say(**{"is": "done", **legs, "redelivered": consuming.redelivered})
+    cpu_s = time.process_time() - consuming.cpu
+    say(**{"is": "done", **legs, "redelivered": consuming.redelivered, "cpu_s": cpu_s})
 
 
 async def work() -> None:
@@ -238,6 +277,8 @@ async def work() -> None:
                 while (command := await commands.next()) is not None:
                     if command["do"] == "produce":
                         await produce(client, command)
+                    elif command["do"] == "fan-in":
+                        await fan_in({**command, "nodes": first["nodes"]})
                     elif command["do"] == "consume":
                         await consume(client, command, commands)
                     elif command["do"] == "one-by-one":

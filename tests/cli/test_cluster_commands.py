@@ -20,6 +20,8 @@ from click.testing import CliRunner
 from quorumq.cli.main import main
 from quorumq.core.errors import UsageError
 from quorumq.lab import dev
+from quorumq.lab.bench import measure
+from quorumq.lab.bench_runs import Degraded
 from quorumq.lab.local import LocalCluster, NodeDied, NotReady
 from quorumq.lab.ports import free_ports
 
@@ -355,7 +357,7 @@ def test_nodes_that_are_down_are_named_and_without_a_majority_nothing_is_deliver
     assert not any("n3" in problem for problem in found["problems"])
 
 
-@pytest.mark.parametrize("kind", ["drain", "stream", "latency"])
+@pytest.mark.parametrize("kind", ["drain", "stream", "latency", "fanin", "fanout", "backlog"])
 def test_a_tiny_benchmark_is_verified(shell: Shell, kind: str) -> None:
     nodes = [part for address in shell.cluster.addresses for part in ("--node", address)]
     options = [
@@ -371,13 +373,38 @@ def test_a_tiny_benchmark_is_verified(shell: Shell, kind: str) -> None:
         "2",
         *nodes,
     ]
-    more = ["--producers", "2", "--consumers", "2"] if kind == "drain" else []
+    more = {
+        "drain": ["--producers", "2", "--consumers", "2"],
+        "fanin": ["--connections", "5"],
+        "fanout": ["--groups", "2"],
+        "backlog": ["--single"],
+    }.get(kind, [])
     result = json.loads(shell("bench", kind, *options, *more, "--json").out)
     assert result["verified"] is True
-    assert sum(result["outcomes"].values()) == result["messages"] == 60
+    assert result["messages"] == 60
+    assert sum(result["outcomes"].values()) == 60 * result.get("groups", 1)
     assert result["machine"]["cores"] >= 1
-    assert result["publish_ms"]["count"] == 60
-    assert 0 < result["publish_ms"]["p50"] <= result["publish_ms"]["p99"] <= result["publish_ms"]["max"]
+    if kind in ("latency", "fanin"):
+        assert result["publish_ms"]["count"] == 60
+        assert 0 < result["publish_ms"]["p50"] <= result["publish_ms"]["p99"] <= result["publish_ms"]["max"]
+    if kind == "backlog":
+        assert [len(rates) for rates in result["tenths"].values()] == [10, 10]
+
+
+def test_a_benchmark_with_a_node_that_dies_goes_on_and_loses_nothing(shell: Shell) -> None:
+    options = {
+        "messages": 300,
+        "size": 1024,
+        "partitions": 1,
+        "warm_up": 0,
+        "hold_time": 2.0,
+        "as_json": True,
+    }
+    result = measure(Degraded, options, shell.cluster)
+    assert not shell.cluster.running("n3")
+    assert sum(result["outcomes"].values()) >= 300
+    assert result["verified"] is True
+    shell.cluster.start_all()
 
 
 # ------------------------------------------------------------------------- LocalCluster, dev

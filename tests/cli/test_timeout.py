@@ -19,6 +19,7 @@ from quorumq.cli.main import main
 from quorumq.core.errors import QuorumqError
 from quorumq.core.messages import Welcome
 from quorumq.core.types import Incarnation
+from quorumq.lab.bench import WORKLOADS
 from quorumq.wire.codec import encode_message
 from tests.cli.test_help import commands
 
@@ -46,8 +47,8 @@ COMMANDS = {
 }
 """Every command with a --timeout for nodes, and what else it needs."""
 
-OTHERWISE = {"work", "bench drain", "bench stream", "bench latency"}
-"""Those that go on until they are stopped: `work` has its --timeout for a handler."""
+OTHERWISE = {"work", *(f"bench {workload.name}" for workload in WORKLOADS)}
+"""Those that go on until they are stopped, or have measured: `work` has its --timeout for a handler."""
 
 
 @contextmanager

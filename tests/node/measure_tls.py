@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quorumq.cli.clients import entry_of
-from quorumq.lab.bench import _measure
+from quorumq.lab.bench import measure
 from quorumq.lab.bench_runs import Bench, Latency, Stream
 from quorumq.lab.local import LocalCluster
 from quorumq.node.clients import new_token, write_clients
@@ -63,8 +63,9 @@ def measured(bench: type[Bench], cluster: LocalCluster) -> float:
         "warm_up": 500,
         "hold_time": 5.0,
         "as_json": True,
+        "consumers": 1 if bench is Stream else 0,
     }
-    found = _measure(bench, cluster.addresses, 1, 1, options, cluster)
+    found = measure(bench, options, cluster)
     rate: float = found["stream"]["messages_per_s"] if bench is Stream else found["whole_ms"]["p50"]
     return rate
 

@@ -1,0 +1,341 @@
+"""What a message costs where nothing waits: three cores, the real codec and journal, in one process.
+
+There is no socket, no second process and no loop: a frame is handed over as soon as it is encoded, and a commit is over
+when it begins, so that what is left is work. It is counted exactly (core steps, messages between nodes, commits, calls
+of Python functions), and timed by layer, each without what it calls in another.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import quorumq
+from quorumq.core import messages as m
+from quorumq.core.effects import LinkUp, Raised, Received, Request, Restart, SendStored, Stop
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.records import JournalRecord
+from quorumq.core.state import NodeConfig
+from quorumq.core.types import NodeId, Now, Origin, PartitionId
+from quorumq.driver import Driver
+from quorumq.lab.bench_ledger import VerificationFailed
+from quorumq.storage.disk import RealDisk
+from quorumq.storage.journal import Journal
+from quorumq.wire.batch import encode_records, pack_batch
+from quorumq.wire.codec import decode_message, encode_message, open_request, sealed_items
+from quorumq.wire.frames import FrameReader
+from quorumq.wire.receipts import seal_fetched
+from quorumq.wire.values import SealedNamed, WireSlice
+
+SIZES: Final = (1, 55, 500)
+"""Messages in a batch."""
+
+NODES: Final = ("n1", "n2", "n3")
+KEYS: Final = {0: b"the secret of this benchmark"}
+PACKAGE: Final = str(Path(quorumq.__file__).parent)
+Result = TypeVar("Result")
+
+
+class Meter:
+    """Where the time goes, and what is counted."""
+
+    def __init__(self) -> None:
+        self.ns: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self._layer = "other"
+        self._since = time.perf_counter_ns()
+
+    def _switch(self, layer: str) -> str:
+        now = time.perf_counter_ns()
+        self.ns[self._layer] += now - self._since
+        self._since = now
+        before, self._layer = self._layer, layer
+        return before
+
+    def timed(
+        self, layer: str, function: Callable[..., Result], *args: Any, count: str = "", **more: Any
+    ) -> Result:
+        """Call ``function``; its time is the layer's, but for what it calls of another layer."""
+        before = self._switch(layer)
+        try:
+            return function(*args, **more)
+        finally:
+            self._switch(before)
+            if count:
+                self.counts[count] += 1
+
+    def take(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Counts, and nanoseconds by layer, since this was called last."""
+        self._switch(self._layer)
+        found = dict(self.counts), dict(self.ns)
+        self.counts.clear()
+        self.ns.clear()
+        return found
+
+
+class Unsynced(RealDisk):
+    """A directory whose files are written and not synced: how long the disk takes is another matter."""
+
+    def sync(self, file: int) -> None:
+        """At once."""
+
+
+class HotNode:
+    """One node: the `Port` and the `Journal` of its driver."""
+
+    needs_sync = property(lambda self: self.store.needs_sync)
+    durable = property(lambda self: self.store.durable)
+    position = property(lambda self: self.store.position)
+
+    def __init__(self, cluster: HotCluster, name: NodeId, directory: Path) -> None:
+        self.cluster = cluster
+        self.name = name
+        rng = random.Random(name)
+        self.store = Journal.open(
+            Unsynced(directory),
+            node=name,
+            cluster_id="hot",
+            new_directory_id=lambda: rng.getrandbits(64) or 1,
+        )
+        config = NodeConfig(node=name, nodes=NODES, cluster_id="hot", hold_time_max=60.0)
+        self.core = NodeCore(
+            config, self.store.replayed, nonce=rng.getrandbits(64), directory=self.store.directory,
+            now=self.now(), rng=rng, place=self.store.place,
+        )  # fmt: skip
+        self.store.roll(lambda: self.core.snapshot(self.now()))
+        self.store.commit()
+        self.core.take_position(self.store.position)
+        step, meter = self.core.step, cluster.meter
+        self.core.step = lambda *args: meter.timed("core", step, *args, count="steps")  # type: ignore[method-assign]
+        self.driver = Driver(self.core, self, cast("Any", self), rng)
+        self.reader = FrameReader()
+
+    # ------------------------------------------------------------------------- port
+
+    def now(self) -> Now:
+        return Now(self.cluster.time, int(1.7e12 + 1000 * self.cluster.time))
+
+    def send(self, to: NodeId, message: m.PeerMessage) -> None:
+        stamp = self.core.state.clock.value
+        pieces = self.cluster.meter.timed("codec", encode_message, message, stamp=stamp, count="messages")
+        self.cluster.underway.append((self.name, to, b"".join(pieces)))
+
+    def send_stored(self, effect: SendStored) -> None:
+        raise AssertionError("nobody lacks anything here")
+
+    def reply(self, key: int, reply: m.ClientReply) -> None:
+        self.cluster.replies[key] = reply
+
+    def kept(self, records: tuple[JournalRecord, ...]) -> None:
+        pass
+
+    def end(self, effect: Stop | Restart) -> None:
+        raise VerificationFailed(f"node {self.name} ended: {effect}")
+
+    def raised(self, effect: Raised) -> None:
+        raise effect.error
+
+    def flush(self) -> None:
+        pass
+
+    # ---------------------------------------------------------------------- journal
+
+    def append(self, records: tuple[JournalRecord, ...]) -> int:
+        return self.cluster.meter.timed("journal", self.store.append, records)
+
+    def forget(self, numbers: tuple[int, ...]) -> None:
+        self.store.forget(numbers)
+
+    def begin_sync(self, here: bool) -> None:
+        meter, store = self.cluster.meter, self.store
+        commit = meter.timed("journal", store.begin_commit, count="commits")
+        meter.timed("write", commit.run)
+        meter.timed("journal", store.finish, commit)
+        self.driver.synced()
+
+
+class HotCluster:
+    """Three nodes and one client.
+
+    Args:
+        directory: for the journals.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.meter = Meter()
+        self.time = 100.0
+        self.underway: deque[tuple[NodeId, NodeId, bytes]] = deque()
+        self.replies: dict[int, m.ClientReply] = {}
+        self.nodes = {name: HotNode(self, name, directory / name) for name in NODES}
+        self._keys = 0
+        for node in self.nodes.values():
+            node.driver.start()
+        for name in NODES:
+            for peer in NODES:
+                if peer != name:
+                    welcome = self._ask(peer, self.nodes[name].core.hello(self.nodes[name].now()))
+                    assert isinstance(welcome, m.Welcome)
+                    up = LinkUp(
+                        peer, welcome.incarnation, welcome.stamp, welcome.seen_n, welcome.seen_directories,
+                        welcome.position, welcome.position_by,
+                    )  # fmt: skip
+                    self.nodes[name].driver.feed(up)
+        self._run()
+        self.topic = cast("m.CreateTopicReply", self._ask("n1", m.CreateTopic("jobs"))).topic
+        self.origin: Origin = cast("m.OpenSessionReply", self._ask("n1", m.OpenSession())).origin
+        self.seq = 0
+
+    def close(self) -> None:
+        """End; the directories stay."""
+        for node in self.nodes.values():
+            node.store.abandon()
+
+    def _run(self) -> None:
+        while self.underway:
+            sender, to, data = self.underway.popleft()
+            node = self.nodes[to]
+            decoded = self.meter.timed("codec", self._decode, node.reader, data)
+            mine, theirs = node.core.state.incarnation, self.nodes[sender].core.state.incarnation
+            envelope = m.Envelope(sender, theirs, to, mine, decoded.stamp, cast("Any", decoded.message))
+            node.driver.feed(Received(envelope))
+
+    @staticmethod
+    def _decode(reader: FrameReader, data: bytes) -> Any:
+        reader.feed(data)
+        return decode_message(next(iter(reader)))
+
+    def _ask(self, name: NodeId, request: Any) -> m.ClientReply:
+        self._keys += 1
+        self.nodes[name].driver.feed(Request(self._keys, request))
+        self._run()
+        return self.replies.pop(self._keys)
+
+    def ask(self, name: NodeId, request: Any) -> Any:
+        """A client's request there, and the reply back, over the wire as they are."""
+        self.time += 0.001
+        node, timed = self.nodes[name], self.meter.timed
+        data = b"".join(timed("client", encode_message, request, request=1))
+        taken = timed("codec", self._decode, FrameReader(), data).message
+        reply: Any = self._ask(name, timed("codec", open_request, taken, keys=KEYS))
+        if isinstance(reply, m.FetchReply):
+            reply = timed("codec", seal_fetched, reply, secret=KEYS[0])
+        data = b"".join(timed("codec", encode_message, reply, request=1, stamp=1, read=self._reader(node)))
+        return timed("client", self._decode, FrameReader(), data).message
+
+    def _reader(self, node: HotNode) -> Callable[[m.Slice], bytes | memoryview]:
+        def read(part: m.Slice) -> bytes | memoryview:
+            start, stop = part.header.end_of(part.first - 1), part.header.end_of(part.stop - 1)
+            return self.meter.timed("journal", node.store.read_slice, part.batch, start, stop, check=False)
+
+        return read
+
+    # --------------------------------------------------------------------- what is measured
+
+    def publish(self, payloads: Sequence[bytes]) -> None:
+        """One batch, as a producer makes it."""
+        batch = self.meter.timed(
+            "client", lambda: pack_batch(
+                PartitionId(self.topic.id, 0), self.origin, self.seq, 0, encode_records(payloads)
+            )
+        )  # fmt: skip
+        self.seq += len(payloads)
+        reply = self.ask("n1", m.Publish(batch))
+        if not isinstance(reply, m.PublishReply):
+            raise VerificationFailed(f"a publish was answered with {reply}")
+
+    def fetch(self, payloads: Sequence[bytes]) -> list[SealedNamed]:
+        """As many messages as were published; their receipts."""
+        fetch = m.Fetch(
+            topics=("jobs",), group="g", max_messages=len(payloads), max_bytes=1 << 23, min_messages=1, min_bytes=0,
+            max_wait=0.0, hold_time=20.0, sent_at=0.0,
+        )  # fmt: skip
+        parts: Sequence[WireSlice] = self.ask("n1", fetch).slices
+        found = self.meter.timed("client", lambda: [one.payload for part in parts for one in part.messages()])
+        if found != payloads:
+            raise VerificationFailed(
+                f"{len(found)} messages were delivered, and not those that were published"
+            )
+        return [SealedNamed(delivery.sealed, ()) for part in parts for delivery in part.deliveries]
+
+    def ack(self, items: Iterable[SealedNamed]) -> None:
+        """Through another node, as a client that lost its connection would."""
+        reply = self.ask("n2", m.AckRequest(sealed_items(items)))
+        if {verdict.outcome for verdict in reply.verdicts} != {"acked"}:
+            raise VerificationFailed(f"an ack was answered with {reply}")
+
+
+def measure(
+    turns: Mapping[int, int], size: int, *, profiler: cProfile.Profile | None = None
+) -> list[dict[str, Any]]:
+    """What a batch of so many messages takes, by operation.
+
+    Args:
+        turns: how often each size of batch is measured.
+        size: bytes of a payload.
+        profiler: counts calls, too.
+
+    Returns:
+        of each: ``messages``, ``operation``, ``us`` (the median by layer) and ``counts`` (of the last turn, exact).
+    """
+    found = []
+    with tempfile.TemporaryDirectory(prefix="quorumq-hot-") as folder:
+        cluster = HotCluster(Path(folder))
+        try:
+            for messages, repeats in turns.items():
+                rows: dict[str, list[tuple[dict[str, int], dict[str, int]]]] = {}
+                for _ in range(repeats):
+                    payloads = [os.urandom(size) for _ in range(messages)]
+                    items: list[SealedNamed] = []
+                    steps: dict[str, Callable[[], Any]] = {
+                        "publish": lambda payloads=payloads: cluster.publish(payloads),  # type: ignore[misc]
+                        "fetch": lambda payloads=payloads, items=items: items.extend(cluster.fetch(payloads)),  # type: ignore[misc]
+                        "ack": lambda items=items: cluster.ack(items),  # type: ignore[misc]
+                    }
+                    for name, step in steps.items():
+                        cluster.meter.take()
+                        if profiler is not None:
+                            profiler.enable()
+                        try:
+                            step()
+                        finally:
+                            if profiler is not None:
+                                profiler.disable()
+                        rows.setdefault(name, []).append(cluster.meter.take())
+                for name, taken in rows.items():
+                    layers = sorted({layer for _, ns in taken for layer in ns})
+                    us = {
+                        layer: round(statistics.median(ns.get(layer, 0) for _, ns in taken) / 1000, 1)
+                        for layer in layers
+                    }
+                    found.append({"messages": messages, "operation": name, "us": us, "counts": taken[-1][0]})
+        finally:
+            cluster.close()
+    return found
+
+
+def calls_by_file(profiler: cProfile.Profile, messages: int) -> list[dict[str, Any]]:
+    """Calls of Python functions a message, and µs in them while they were counted, by file; most calls first."""
+    calls: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
+    for entry in profiler.getstats():
+        name = getattr(entry.code, "co_filename", "")
+        if name.startswith(PACKAGE):
+            path = name.removeprefix(PACKAGE + os.sep)
+        elif name.startswith("<quorumq"):
+            path = "wire (generated)"
+        else:
+            continue
+        calls[path] += entry.callcount
+        seconds[path] += entry.inlinetime
+    return [
+        {"file": path, "calls": round(count / messages, 3), "us": round(seconds[path] / messages * 1e6, 3)}
+        for path, count in calls.most_common()
+    ]

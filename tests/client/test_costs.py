@@ -1,0 +1,69 @@
+"""What the client does for each of many messages, counted: calls of its Python functions."""
+
+from __future__ import annotations
+
+import cProfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+from quorumq.core.types import Origin, PartitionId
+from quorumq.wire.batch import encode_records, pack_batch, records_of
+from tests.client.fake import connected, fake_cluster
+
+MANY = 4000
+FOLDERS = ("/quorumq/client/", "/quorumq/wire/batch.py")
+
+
+class Calls:
+    """How many were counted."""
+
+    found = 0
+
+
+@contextmanager
+def counted() -> Iterator[Calls]:
+    calls = Calls()
+    profiler = cProfile.Profile(builtins=False)
+    profiler.enable()
+    try:
+        yield calls
+    finally:
+        profiler.disable()
+        for entry in profiler.getstats():
+            name = getattr(entry.code, "co_filename", "")
+            if any(folder in name for folder in FOLDERS):
+                calls.found += entry.callcount
+
+
+async def test_many_messages_are_published_and_read_and_acked_with_few_calls_for_each() -> None:
+    """So a message costs a client what its bytes cost, and a share of what its batch does."""
+    async with fake_cluster() as cluster, connected(cluster) as client, client.producer("jobs") as producer:
+        cluster.checks = False
+        await producer.publish(b"the first opens a session, and learns of the topic")
+        with counted() as publish:
+            ids = await producer.publish_many([b"%01000d" % number for number in range(MANY)])
+        assert len(ids) == len(set(ids)) == MANY
+        async with client.consumer("jobs", "g", prefetch=MANY) as consumer:
+            await trio.testing.wait_all_tasks_blocked()
+            with counted() as consume:
+                found = []
+                while len(found) <= MANY:
+                    found += await consumer.take(MANY)
+            with counted() as ack:
+                await client.ack(found)
+            assert consumer.unsettled == 0
+        assert [message.id for message in found[1:]] == ids
+    assert publish.found <= 3_600
+    assert consume.found <= 1_000
+    assert ack.found <= 260
+
+
+def test_records_are_made_and_read_without_a_call_for_each() -> None:
+    payloads = [b"%d" % number * (1 + number % 7) for number in range(1000)]
+    with counted() as calls:
+        batch = pack_batch(PartitionId(b"t" * 16, 0), Origin("a", 1, 2, 3), 0, 0, encode_records(payloads))
+        found = records_of(batch.header, 0, 1000, batch.body)
+    assert [message.payload for message in found] == payloads
+    assert calls.found < 100
