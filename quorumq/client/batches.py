@@ -145,7 +145,8 @@ class Parcel:
 
     def id_of(self, index: int) -> MessageId:
         """The id of one of its messages."""
-        return self.ids(index, 1)[0]
+        assert self.origin is not None
+        return MessageId(self.partition, self.origin, self.first + index)
 
     def ids(self, index: int, count: int) -> list[MessageId]:
         """The ids of so many of its messages."""
@@ -248,6 +249,10 @@ class DerivedParcel(Parcel):
                 label, of.partition.number, source.group, of.origin, index,
                 topic, self.partition.number, name, seq, crc32c(record),
             )  # fmt: skip
+
+    def id_of(self, index: int) -> MessageId:
+        """The id of one of its messages."""
+        return MessageId(self.partition, *self.names[index])
 
     def ids(self, index: int, count: int) -> list[MessageId]:
         """The ids of so many of its messages."""

@@ -40,12 +40,13 @@ LOADED_MESSAGES: Final = 4096
 class Lane:
     """One partition: the batch that is being filled, and how many are not answered yet."""
 
-    __slots__ = ("kind", "next_seq", "open", "origin", "partition", "unanswered")
+    __slots__ = ("kind", "most", "next_seq", "open", "origin", "partition", "unanswered")
 
-    def __init__(self, partition: PartitionId, kind: type[Parcel]) -> None:
+    def __init__(self, partition: PartitionId, kind: type[Parcel], most: int) -> None:
         self.partition = partition
         self.kind = kind
         self.open: Parcel | None = None
+        self.most = most  # bytes at which `open` closes
         self.unanswered = 0  # closed and not done
         self.origin: Origin | None = None
         self.next_seq = 0  # under `origin`
@@ -98,12 +99,18 @@ class Outbox:
     def put(self, partition: PartitionId, records: Sequence[bytes], times: Times) -> list[Run]:
         """Take messages, to be numbered: the batches that they are in, in order."""
         lane = self._lane(partition, derived=False)
+        if len(records) == 1:
+            size = len(records[0])
+            parcel = self._filling(lane, size, times)
+            run = Run(parcel, parcel.add(records, size), 1)
+            self._taken(lane, parcel, size)
+            return [run]
         ends = list(accumulate(map(len, records)))
         runs: list[Run] = []
         at = before = 0  # records taken, and their bytes
         while at < len(records):
             parcel = self._filling(lane, len(records[at]), times)
-            room = self._most(lane) - parcel.bytes
+            room = lane.most - parcel.bytes
             stop = max(at + 1, bisect_right(ends, before + room, at))
             stop = min(stop, at + BATCH_MESSAGES_MAX - parcel.count)
             size = ends[stop - 1] - before
@@ -136,13 +143,13 @@ class Outbox:
         lane = self._lanes.get((partition.number, derived))
         if lane is None:
             kind = DerivedParcel if derived else Parcel
-            lane = self._lanes[(partition.number, derived)] = Lane(partition, kind)
+            lane = self._lanes[(partition.number, derived)] = Lane(partition, kind, self._batch_bytes)
         return lane
 
     def _filling(self, lane: Lane, size: int, times: Times) -> Parcel:
         """The lane's open batch for these times, with room for a record of ``size`` bytes."""
         parcel = lane.open
-        if parcel is not None and (parcel.bytes + size > self._most(lane) or parcel.times != times):
+        if parcel is not None and (parcel.bytes + size > lane.most or parcel.times != times):
             self._close(lane)
             parcel = None
         if parcel is None:
@@ -155,13 +162,21 @@ class Outbox:
     def _taken(self, lane: Lane, parcel: Parcel, size: int) -> None:
         """The lane's open batch has grown by so many bytes."""
         self.buffered += size
-        many = parcel.count >= LOADED_MESSAGES and parcel.bytes >= BATCH_BYTES
-        if many or parcel.bytes >= self._most(lane) or parcel.full:
+        if (
+            parcel.bytes >= lane.most
+            or (parcel.count >= LOADED_MESSAGES and parcel.bytes >= BATCH_BYTES)
+            or parcel.full
+        ):
             self._close(lane)
 
-    def _most(self, lane: Lane) -> int:
-        """Bytes at which the lane's open batch closes."""
-        return min(self._batch_bytes << lane.unanswered, self._loaded_bytes)
+    def answered(self, lane: Lane) -> None:
+        """A batch of the lane is done."""
+        self._count(lane, -1)
+        self.poke.set()
+
+    def _count(self, lane: Lane, more: int) -> None:
+        lane.unanswered += more
+        lane.most = min(self._batch_bytes << lane.unanswered, self._loaded_bytes)
 
     def _close(self, lane: Lane) -> None:
         """The lane's batch is complete: have it named and encoded, and put it in line."""
@@ -177,7 +192,7 @@ class Outbox:
                 lane.origin, lane.next_seq = origin, 0
             parcel.number(lane.origin, self._session.seal, lane.next_seq, self._context.wall_ms())
             lane.next_seq += parcel.count
-        lane.unanswered += 1
+        self._count(lane, 1)
         self.closed.append((lane, parcel))
         self.poke.set()
 

@@ -305,7 +305,11 @@ class Producer:
             raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
         parts = parts_of(payload, json, key, headers)
         record = encode_record(parts)
-        self._times(delay, not_before, ttl)  # what is wrong with them is said before anything waits
+        timed = not (delay is None and not_before is None and ttl is None)
+        if timed:
+            times_of(
+                delay, not_before, ttl, self._context.wall_ms()
+            )  # what is wrong is said before anything waits
         self._since_yield += 1
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
@@ -314,7 +318,7 @@ class Producer:
             await trio.lowlevel.checkpoint_if_cancelled()
         await self._room(len(record), numbered=derived_from is None)
         # From here on nothing waits: a cancelled publish has taken nothing.
-        times = self._times(delay, not_before, ttl)
+        times = times_of(delay, not_before, ttl, self._context.wall_ms()) if timed else NO_TIMES
         if derived_from is not None:
             if partition is None:
                 assert self._register is not None
@@ -338,10 +342,10 @@ class Producer:
         """Take all of these messages that have the same options, or none; raises as `send` does."""
         key = key.encode() if isinstance(key, str) else key
         records = encode_records(payloads, key, headers)
-        self._times(delay, not_before, ttl)
+        times_of(delay, not_before, ttl, self._context.wall_ms())
         await trio.lowlevel.checkpoint()
         await self._room(sum(map(len, records)), numbered=True)
-        times = self._times(delay, not_before, ttl)
+        times = times_of(delay, not_before, ttl, self._context.wall_ms())
         if partition is None and key is None:
             assert isinstance(self._partitioner, DefaultPartitioner)
             targets = self._partitioner.runs(len(records), len(self._ids))
@@ -355,11 +359,6 @@ class Producer:
             runs += self._outbox.put(where_to, records[at : at + count], times)
             at += count
         return runs
-
-    def _times(self, delay: Duration | None, not_before: datetime | None, ttl: Duration | None) -> Times:
-        if delay is None and not_before is None and ttl is None:
-            return NO_TIMES
-        return Times(delay_ms(delay, not_before, self._context.wall_ms()), ttl_ms(ttl))
 
     async def _room(self, size: int, *, numbered: bool) -> None:
         """Wait until messages of ``size`` bytes can be taken: topic and session are known, and there is room."""
@@ -483,8 +482,7 @@ class Producer:
             error = exc
         finally:
             self._in_flight -= 1
-            lane.unanswered -= 1
-            self._outbox.poke.set()
+            self._outbox.answered(lane)
         self._outbox.finish(parcel, error)
 
     async def _reopen(self) -> None:
@@ -493,3 +491,10 @@ class Producer:
         except QuorumqError as exc:
             self._outbox.fail_unnumbered(exc)
         self._outbox.poke.set()
+
+
+def times_of(
+    delay: Duration | None, not_before: datetime | None, ttl: Duration | None, wall_ms: int
+) -> Times:
+    """What a message's options say of its times; raises UsageError where one is out of bounds."""
+    return Times(delay_ms(delay, not_before, wall_ms), ttl_ms(ttl))

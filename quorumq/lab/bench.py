@@ -101,7 +101,10 @@ WORKLOADS: Final = (
     ),
     Workload(
         "fanout", Stream, 20_000,
-        """Have several groups read one topic while it is published to: each gets every message.""",
+        """Have several groups read one topic while it is published to: each gets every message.
+
+        A group costs what its deliveries and acks cost. Messages are stored once, whatever the number of groups.
+        """,
         ("size", "producers", "groups"),
     ),
     Workload(
@@ -123,12 +126,18 @@ WORKLOADS: Final = (
     ),
     Workload(
         "sizes", Stream, 20_000,
-        """Stream messages of 100 bytes to 100 KiB; of those above 1 KiB as many as make the same number of bytes.""",
+        """Stream messages of 100 bytes, 1 KiB, 10 KiB and 100 KiB: where a message costs what its bytes cost.
+
+        Of messages above 1 KiB there are fewer, as many as make the same number of bytes.
+        """,
         ("producers", "consumers"), runs=tuple({"size": size} for size in (100, 1024, 10_240, 102_400)),
     ),
     Workload(
         "replicas", Stream, 20_000,
-        """Stream to topics with one, three and five replicas, on five nodes: what each replica costs.""",
+        """Stream to topics with one, three and five replicas, on five nodes: what each replica costs.
+
+        All nodes share this machine, so this shows work and not what a network would add.
+        """,
         nodes=5, runs=tuple({"rf": rf} for rf in (1, 3, 5)),
     ),
 )  # fmt: skip

@@ -284,8 +284,10 @@ def encode_record(message: Message) -> bytes:
     payload, key, headers = message
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
-    record = b"".join((_record_head(key, headers), cbor.blob_head(len(payload)), payload))
-    _check_size(len(record))
+    head = PLAIN if key is None and not headers else _record_head(key, headers)
+    record = b"".join((head, cbor.blob(payload)))
+    if len(record) > MESSAGE_BYTES_MAX:
+        raise _too_large(len(record))
     return record
 
 
@@ -296,7 +298,8 @@ def encode_records(
     head = _record_head(key, headers)
     heads = {size: head + cbor.blob_head(size) for size in set(map(len, payloads))}
     records = [heads[len(payload)] + payload for payload in payloads]
-    _check_size(max(map(len, records), default=0))
+    if (largest := max(map(len, records), default=0)) > MESSAGE_BYTES_MAX:
+        raise _too_large(largest)
     return records
 
 
@@ -312,9 +315,8 @@ def _record_head(key: bytes | None, headers: Mapping[str, HeaderValue] | None) -
     return first + (_encode_headers(headers) if headers else b"\xa0")
 
 
-def _check_size(size: int) -> None:
-    if size > MESSAGE_BYTES_MAX:
-        raise TooLarge(f"a message of {size} bytes encoded: at most {MESSAGE_BYTES_MAX} (1 MiB)")
+def _too_large(size: int) -> TooLarge:
+    return TooLarge(f"a message of {size} bytes encoded: at most {MESSAGE_BYTES_MAX} (1 MiB)")
 
 
 def _encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
