@@ -51,6 +51,8 @@ class DefaultPartitioner:
 
     def runs(self, count: int, partitions: int) -> list[tuple[int, int]]:
         """Where so many messages without a key go: partitions, and how many of them to each, in order."""
+        if partitions == 1:
+            return [(0, count)]
         found = []
         while count:
             if self._left == 0:

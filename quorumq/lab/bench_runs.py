@@ -155,7 +155,11 @@ class Bench:
             "run": run,
             "size": self.options["size"],
             "hold_time": self.options["hold_time"],
-            **{name: self.options[name] for name in ("single", "connections") if name in self.options},
+            **{
+                name: self.options[name]
+                for name in ("single", "tenths", "connections")
+                if name in self.options
+            },
         }
 
     def produce(self, setting: Mapping[str, Any], messages: int) -> None:

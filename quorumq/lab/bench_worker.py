@@ -18,6 +18,7 @@ import trio
 
 from quorumq.client import Client, Message, Outcome, Pending, connect
 from quorumq.core.errors import QuorumqError
+from quorumq.core.limits import KIB, MIB
 from quorumq.lab.bench_ledger import Payloads, VerificationFailed, runs_of
 
 GROUP: Final = "bench"
@@ -73,11 +74,14 @@ async def produce(client: Client, command: dict[str, Any]) -> None:
                 say(**{"is": "publishing", "producer": producer_id, "count": number})
             yield payloads.make(producer_id, number, now)
 
-    # A batch for each message is what many producers make that publish now and then.
-    single: dict[str, Any] = (
-        {"batch_bytes": 1, "in_flight": SINGLES_IN_FLIGHT} if command.get("single") else {}
-    )
-    async with client.producer(command["topic"], create=False, **single) as producer:
+    options: dict[str, Any] = {}
+    if command.get(
+        "single"
+    ):  # a batch for each message, as many producers make them that publish now and then
+        options = {"batch_bytes": 1, "in_flight": SINGLES_IN_FLIGHT, "buffer_bytes": 256 * KIB}
+    elif command.get("tenths"):  # what is taken and not confirmed would count in an earlier tenth
+        options = {"buffer_bytes": 4 * MIB}
+    async with client.producer(command["topic"], create=False, **options) as producer:
         ids = await producer.publish_many(messages())
     assert len(ids) == count
     end(producer_id, count, [], began, cpu)

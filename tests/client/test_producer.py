@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -208,11 +209,23 @@ def test_without_a_key_it_stays_for_a_while_and_takes_turns() -> None:
     assert sorted(numbers[::3]) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+@given(st.integers(1, 9), st.integers(1, 5), st.lists(st.integers(1, 20), max_size=8))
+def test_many_go_where_they_would_go_one_by_one(sticky: int, partitions: int, counts: list[int]) -> None:
+    many, each = (DefaultPartitioner(sticky, random.Random(1)) for _ in range(2))
+    for count in counts:
+        runs = many.runs(count, partitions)
+        assert [number for number, run in runs for _ in range(run)] == [
+            each(None, partitions) for _ in range(count)
+        ]
+
+
 async def test_a_partitioner_of_ones_own() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs", partitions=4)
         async with client.producer("jobs", partitioner=lambda key, count: count - 1) as producer:
             assert (await producer.publish(b"x")).partition.number == 3
+            ids = await producer.publish_many([b"y", b"z"])
+            assert [name.partition.number for name in ids] == [3, 3]
 
 
 # -------------------------------------------------------------------------------- failover

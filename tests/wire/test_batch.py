@@ -17,6 +17,7 @@ from quorumq.wire.batch import (
     DELAY_MS_MAX,
     TTL_MS_MAX,
     Corrupt,
+    HeaderValue,
     Message,
     body_size,
     build_batch,
@@ -24,6 +25,7 @@ from quorumq.wire.batch import (
     decode_header,
     encode_header,
     encode_record,
+    encode_records,
     name_of,
     pack_batch,
     part_header,
@@ -205,6 +207,32 @@ def test_a_part_counts_from_its_own_begin() -> None:
         part_header(PARTITION, sections, 5, 0, 10, struct.pack("<2I", 13, 3), bytes(8))
     with pytest.raises(BadValue, match="base is -1"):
         part_header(PARTITION, sections, 5, 0, -1, struct.pack("<2I", 13, 30), bytes(8))
+
+
+@given(
+    st.lists(
+        st.binary(max_size=30) | st.sampled_from([255, 256, 65_535, 65_536]).map(bytes),
+        min_size=1,
+        max_size=6,
+    ),
+    st.none() | st.binary(max_size=20),
+    st.dictionaries(st.text(min_size=1, max_size=20), header_values, max_size=2),
+)
+def test_records_that_share_key_and_headers_are_those_that_are_made_one_by_one(
+    payloads: list[bytes], key: bytes | None, headers: dict[str, HeaderValue]
+) -> None:
+    sent = [Message(payload, key, headers) for payload in payloads]
+    records = encode_records(payloads, key, headers)
+    assert records == [encode_record(message) for message in sent]
+    batch = pack_batch(PARTITION, ORIGIN, 0, 0, records)
+    assert records_of(batch.header, 0, batch.header.size, batch.body) == sent
+
+
+def test_a_payload_with_a_longer_head_than_it_needs_is_read() -> None:
+    """Other clients may write CBOR that way; its size says nothing of where the payload begins."""
+    records = [b"\x83\xf6\xa0\x58\x03abc", b"\x83\xf6\xa0\x59\x00\x03abc", encode_record(Message(b"abc"))]
+    batch = pack_batch(PARTITION, ORIGIN, 0, 0, records)
+    assert records_of(batch.header, 0, 3, batch.body) == [Message(b"abc")] * 3
 
 
 @pytest.mark.parametrize(
