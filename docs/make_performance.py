@@ -59,7 +59,7 @@ def row(command: str, found: list[dict[str, Any]]) -> str:
     if found[0].get("tenths"):
         cells.append(f"{median(found, 'nodes_bytes_a_message'):,.0f} bytes of memory a message")
         for key, rates in found[0]["tenths"].items():
-            cells.append(f"{key}, last tenth ÷ first {rates[-1] / rates[0]:.2f}")
+            cells.append(f"{key}, last tenth ÷ second {rates[-1] / rates[1]:.2f}")
     messages = found[0]["messages"]
     used = [median(found, key) for key in ("nodes_cpu_s", "clients_cpu_s")]
     cpu = " + ".join("?" if seconds is None else f"{1e6 * seconds / messages:,.0f}" for seconds in used)
@@ -76,7 +76,7 @@ def row(command: str, found: list[dict[str, Any]]) -> str:
     return f"| `{what}` | {'; '.join(cells)} | {cpu} |"
 
 
-def tables(results: dict[str, list[dict[str, Any]]]) -> str:
+def tables(results: dict[str, list[dict[str, Any]]], *, quick: bool) -> str:
     """What stands between the marks."""
     machine = results["drain"][0]["machine"]
     loads = [one["machine"]["load_before"] for found in results.values() for one in found]
@@ -89,7 +89,7 @@ def tables(results: dict[str, list[dict[str, Any]]]) -> str:
     lines = [
         f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}, {machine['system']}; fsync p50 "
         f"{statistics.median(fsyncs):.2f} ms; load average before a run {min(loads):.1f} to {max(loads):.1f}; "
-        f"medians of {len(results['drain'])}.",
+        f"medians of {len(results['drain'])}{', with few messages (--quick)' if quick else ''}.",
         "",
         "| `quorumq bench …` | | processor, µs a message: nodes + clients |",
         "|---|---|---|",
@@ -140,7 +140,7 @@ def main() -> None:
             found.append(json.loads(done.stdout))
     before, begin, rest = PAGE.read_text().partition("<!-- measured -->\n")
     _, end, after = rest.partition("<!-- end -->\n")
-    PAGE.write_text(f"{before}{begin}{tables(results)}\n{end}{after}")
+    PAGE.write_text(f"{before}{begin}{tables(results, quick=given.quick)}\n{end}{after}")
 
 
 if __name__ == "__main__":
