@@ -21,6 +21,7 @@ from quorumq.core.effects import (
     Event,
     Gone,
     Raised,
+    Received,
     Request,
     Restart,
     SendStored,
@@ -147,6 +148,7 @@ class Host:
         self.keys = 0
         self.open: dict[int, tuple[Any, Any]] = {}
         self.keys_of: dict[tuple[str, int], int] = {}
+        self.turn: list[Event] = []  # what has come in this turn of the loop
         self.timed = False
         self.once: dict[tuple[str, int], None] = {}  # requests of which a second copy would be another write
         self.sightings = Sightings(observer, name)
@@ -218,6 +220,7 @@ class Host:
         self.backlog.clear()
         self.wake_at = None
         self.frozen_until = 0.0
+        self.turn.clear()
         self.links.clear()
         if not clean:
             self.journal.crash(self.disk_rng, power=power)
@@ -276,13 +279,30 @@ class Host:
             driver.feed(*events)
             return
         self.timed = not events
-        driver.feed(*events)
         options = self.world.options
+        if options.turn:
+            self.turn += events
+            if events and type(events[-1]) in (Request, Received):
+                if len(self.turn) == len(events):
+                    self.world.after(self.disk_rng.random() * options.turn, self.end_turn, self.life)
+                return
+            events = tuple(self.turn)
+            self.turn.clear()
+        driver.feed(*events)
         if options.check:
             core.check(self.clock.now(self.world.time))
         if options.recall and self.recall_rng.random() < options.recall:
             self.recall()
         self.arm()
+
+    def end_turn(self, life: int, _: object = None) -> None:
+        """What has come in one turn of the loop goes into one step."""
+        if life != self.life or not self.turn:
+            return
+        if self.frozen_until > self.world.time:
+            self.world.at(self.frozen_until, self.end_turn, life)
+        else:
+            self.feed()
 
     def recall(self) -> None:
         """What is in the journal must be what the node knows (sim/knowledge.py)."""

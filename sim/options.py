@@ -24,6 +24,7 @@ class Options:
         late: see there; also the longest of the delay spikes.
         spikes: share of messages that are delayed by up to ``late``.
         latency: mean one-way delay.
+        turn: how long a turn of a node's loop takes at most: what comes meanwhile goes into one step.
         distance: what a message from one node to another takes besides, always.
         fsync: mean time of an fsync.
         clock_rate: how far each clock's rate is from real time at most.
@@ -94,6 +95,7 @@ class Options:
     late: float = 1.0
     spikes: float = 0.0
     latency: float = 0.002
+    turn: float = 0.0
     distance: float = 0.0
     fsync: float = 0.003
     clock_rate: float = 0.01

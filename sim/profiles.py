@@ -37,6 +37,7 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
     another = random.Random(repr(options))  # so that the other seeds are what they were
     options = dataclasses.replace(options, unmake=sometimes(another, 0.15, 0.1, 0.6))
     options = dataclasses.replace(options, auto_create_groups=another.random() < 0.7)
+    options = dataclasses.replace(options, turn=sometimes(another, 0.4, 0.001, 0.01))
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release
+from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release, Store
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import (
     AttemptsCounted,
@@ -42,7 +42,10 @@ class Sightings:
         world = self.world
         kind = type(message)
         world.count(kind.__name__)
-        if kind is HoldReply:
+        if kind is Store:
+            if message.more:  # type: ignore[union-attr]
+                world.saw("several publishes went as one STORE")
+        elif kind is HoldReply:
             if message.abstained and not message.error:  # type: ignore[union-attr]
                 world.saw("a replica in quarantine abstained")
             if message.resolved:  # type: ignore[union-attr]

@@ -15,6 +15,7 @@ SOMETIMES: tuple[str, ...] = (
     "read repair fired",
     "a HOLD met another's hold",
     "a delivery was won though answers take a third of its hold",
+    "several publishes went as one STORE",
     "a message of a superseded incarnation came",
     "a replica in quarantine abstained",
     "a node could not vouch, and began again",

@@ -116,6 +116,7 @@ class Context:
         requests: what is under way, by the client's key.
         rounds: and by number of round.
         fetches: FETCHes that clients have asked for here.
+        publishing: what was published in this step and is not sent yet.
         given: until when, and what, replies delivered that may never have been written.
         parked: how many FETCHes are parked here, by partition and group.
         announced: parked FETCHes that the peers know of.
@@ -137,6 +138,7 @@ class Context:
         "legs",
         "parked",
         "peers",
+        "publishing",
         "recovery",
         "replicas",
         "requests",
@@ -157,6 +159,7 @@ class Context:
         self.requests: dict[int, Pending] = {}
         self.rounds: dict[int, Pending] = {}
         self.fetches = 0
+        self.publishing: list[Pending] = []
         self.given: dict[int, tuple[float, list[Freed]]] = {}
         self.parked: dict[tuple[PartitionId, str], int] = {}
         self.announced: dict[tuple[PartitionId, str], None] = {}

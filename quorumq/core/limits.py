@@ -26,6 +26,11 @@ BATCH_BYTES_MAX = 4 * MIB
 BATCH_MESSAGES_MAX = 65_536
 """Messages in one batch."""
 
+STORE_BATCHES_MAX = 256
+"""Batches that one STORE joins."""
+STORE_BYTES_MAX = 1 * MIB
+"""And their bytes, headers included; a batch that is larger goes alone."""
+
 FETCH_BYTES_MAX = 8 * MIB
 """What one FETCH answers at most, whatever it asks for."""
 

@@ -86,6 +86,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
+from quorumq.core.publish import store_published
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Reserved, Started
 from quorumq.core.replay import Replay, clean_stop, cluster_made, snapshot
 from quorumq.core.state import NodeConfig
@@ -243,6 +244,8 @@ class NodeCore:
             new = self._on_event(event, now)
             if new:
                 self._absorb(new, effects, now)
+        if self.context.publishing:
+            self._absorb(store_published(self.context, now), effects, now)
         if state.stirred:
             self._absorb(self._advance_stirred(now), effects, now)
         reserve = None if self.stopped else state.clock.next_reserve(now)

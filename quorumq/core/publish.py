@@ -1,77 +1,79 @@
-"""PUBLISH: a batch is stored at a majority of its partition's replicas."""
+"""PUBLISH: a batch is stored at a majority of its partition's replicas, together with others that came with it."""
 
 from __future__ import annotations
 
+from quorumq.core import limits
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
-from quorumq.core.effects import Effect
+from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
-from quorumq.core.messages import Failed, PeerMessage, Publish, PublishReply, Store, StoreReply
+from quorumq.core.messages import (
+    Failed,
+    Part,
+    PeerMessage,
+    Publish,
+    PublishReply,
+    PutTopic,
+    Store,
+    StoreReply,
+)
 from quorumq.core.rounds import Round
-from quorumq.core.types import Incarnation, NodeId, Now, Topic
+from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
 
 
 class PublishCoordinator(Coordinator):
-    """PUBLISH: STORE to the replica set, OK at a majority of durable STORED (docs/protocol.md, PUBLISH).
+    """PUBLISH: OK at a majority of durable STORED (docs/protocol.md, PUBLISH).
 
     Below a majority the outcome is unknown and nothing is aborted: anti-entropy finishes what reached fewer.
     """
 
-    __slots__ = ("came", "problems", "publish", "stored")
+    __slots__ = ("came", "problems", "publish", "refused")
 
     def __init__(self, key: int, publish: Publish) -> None:
         super().__init__(key)
         self.publish = publish
         self.came = 0.0
-        self.stored = 0  # bits of those that have it on disk
+        self.refused = 0  # bits of those that have not got it on disk
         self.problems: dict[NodeId, tuple[str, str]] = {}
 
+    @property
+    def partition(self) -> PartitionId:
+        """Where it goes."""
+        return self.publish.batch.header.partition
+
+    def concerns(self, topic: bytes) -> bool:
+        return self.partition.topic == topic
+
     def start(self, context: Context, now: Now) -> list[Effect]:
-        partition = self.publish.batch.header.partition
-        topic = context.catalogue.topics.get(partition.topic)
-        if topic is None or partition.number >= topic.partitions:
-            return self.finish(context, Failed(Code.NOT_FOUND, context.catalogue.why_not_here(partition)))
-        members = topic.replicas[partition.number]
+        """It waits for the end of this step: what else has come by then goes with it."""
+        topic = context.catalogue.topics.get(self.partition.topic)
+        if topic is None or self.partition.number >= topic.partitions:
+            return self.finish(
+                context, Failed(Code.NOT_FOUND, context.catalogue.why_not_here(self.partition))
+            )
         self.came = now.mono
-        this = self.open_round(context, members, now)
-        reachable = [
-            member for member in members if member == context.state.me or member in context.state.links
-        ]
-        if len(reachable) < this.majority:
-            detail = f"nothing was sent: only {', '.join(reachable) or 'none'} of {', '.join(members)} can be reached"
-            return self.finish(context, too_few(Code.NOT_STORED, detail, this.majority, len(reachable)))
-        return self.ask(context, this, partition, self.store(this, topic, now))
+        context.publishing.append(self)
+        return []
 
-    def store(self, this: Round, topic: Topic, now: Now) -> Store:
-        """The STORE to send now: the batch has aged since it came."""
+    def part(self, context: Context, now: Now) -> Part:
+        """What to store now: the batch has aged since it came."""
         age_ms = max(0, self.publish.age_ms) + int(1000 * (now.mono - self.came))
-        return Store(this.number, topic.epoch, self.publish.batch, age_ms)
+        return Part(context.catalogue.topics[self.partition.topic].epoch, self.publish.batch, age_ms)
 
-    def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    def decide(
+        self, context: Context, this: Round, stored: int, valid: int, *, timed_out: bool
     ) -> list[Effect]:
-        assert isinstance(message, StoreReply)
-        this = self.rounds[message.round]
-        context.state.learn_vector(this.members, message.known)
-        if message.refused == Code.UNKNOWN_TOPIC:
-            partition = self.publish.batch.header.partition
-            again = self.store(this, context.catalogue.topics[partition.topic], now)
-            self.requests[message.round] = (partition, again)
-            return self.teach(context, message.round, sender)
-        bit = this.hear(sender, incarnation)
-        if message.refused:
-            self.problems[sender] = (message.refused, message.detail)
-        else:
-            self.stored |= bit
-        return self._decide(context, this, timed_out=False)
+        """Answer, if it is clear how.
 
-    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        return self._decide(context, self.rounds[number], timed_out=True)
-
-    def _decide(self, context: Context, this: Round, *, timed_out: bool) -> list[Effect]:
-        stored = self.stored & this.valid(context.state)
-        if this.is_majority(stored):
-            return self.finish(context, PublishReply(stored.bit_count()))
+        Args:
+            context: of the node.
+            this: the round of its STORE.
+            stored: bits of those that have it on disk.
+            valid: bits of those whose replies count.
+            timed_out: whether nothing more is waited for.
+        """
+        if this.is_majority(stored & valid):
+            return self.finish(context, PublishReply((stored & valid).bit_count()))
         for code, detail in self.problems.values():
             if code == Code.CONFLICT:
                 return self.finish(context, Failed(code, detail))
@@ -81,7 +83,7 @@ class PublishCoordinator(Coordinator):
         if not timed_out and not this.everyone:
             return []
         codes = {code for code, _ in self.problems.values()}
-        if not self.stored and codes == {Code.STORAGE_FULL} and this.everyone:  # so nothing was done anywhere
+        if not stored and codes == {Code.STORAGE_FULL} and this.everyone:  # so nothing was done anywhere
             _, detail = next(iter(self.problems.values()))
             return self.finish(context, Failed(Code.STORAGE_FULL, detail))
         detail = "it may be stored: publish the same batch again, through any node"
@@ -89,4 +91,134 @@ class PublishCoordinator(Coordinator):
             detail += "; " + "; ".join(
                 f"{node}: {text or code}" for node, (code, text) in self.problems.items()
             )
-        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, this.majority, stored.bit_count()))
+        answered = (stored & valid).bit_count()
+        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, this.majority, answered))
+
+
+class StoreCoordinator(Coordinator):
+    """One STORE of what was published in one step, for partitions of one set of replicas.
+
+    Args:
+        members: the set, in order of their ids.
+
+    Attributes:
+        publishes: whose batches it carries, in its order.
+        stored: bits of those that have all of it on disk, but for what each PUBLISH knows to be refused.
+    """
+
+    __slots__ = ("_bytes", "_stops", "members", "publishes", "stored")
+
+    def __init__(self, members: tuple[NodeId, ...]) -> None:
+        super().__init__(0)
+        self.members = members
+        self.publishes: list[PublishCoordinator] = []
+        self.stored = 0
+        self._bytes = 0
+        self._stops: dict[tuple[PartitionId, Origin], int] = {}  # where what it has of an origin ends
+
+    def take(self, publish: PublishCoordinator) -> bool:
+        """Let it carry one more, unless it is full, or may have one of these messages already."""
+        header, raw, body = publish.publish.batch
+        size = len(raw) + len(body)
+        if self.publishes:
+            if len(self.publishes) >= limits.STORE_BATCHES_MAX or self._bytes + size > limits.STORE_BYTES_MAX:
+                return False
+            for section in header.sections:
+                if section.start < self._stops.get((header.partition, section.origin), 0):
+                    return False
+        for section in header.sections:
+            self._stops[(header.partition, section.origin)] = section.stop
+        self.publishes.append(publish)
+        self._bytes += size
+        return True
+
+    def concerns(self, topic: bytes) -> bool:
+        return False  # each of its PUBLISHes does
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        this = self.open_round(context, self.members, now)
+        reachable = [
+            member for member in self.members if member == context.state.me or member in context.state.links
+        ]
+        if len(reachable) < this.majority:
+            of = f"{', '.join(reachable) or 'none'} of {', '.join(self.members)}"
+            detail = f"nothing was sent: only {of} can be reached"
+            refusal = too_few(Code.NOT_STORED, detail, this.majority, len(reachable))
+            effects = [effect for one in self.publishes for effect in one.finish(context, refusal)]
+            return effects + self.finish(context, None)
+        return self.ask(context, this, self.publishes[0].partition, self.store(this, context, now))
+
+    def store(self, this: Round, context: Context, now: Now) -> Store:
+        """The STORE to send now."""
+        first, *more = [one.part(context, now) for one in self.publishes]
+        return Store(this.number, *first, tuple(more))
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, StoreReply)
+        this = self.rounds[message.round]
+        context.state.learn_vector(this.members, message.known)
+        if any(problem.error == Code.UNKNOWN_TOPIC for problem in message.problems):
+            return self._teach_all(context, this, sender, message, now)
+        bit = this.hear(sender, incarnation)
+        self.stored |= bit
+        for at, error, detail in message.problems:
+            if at < len(self.publishes):
+                self.publishes[at].refused |= bit
+                self.publishes[at].problems[sender] = (error, detail)
+        return self._decide(context, this, timed_out=False)
+
+    def _teach_all(
+        self, context: Context, this: Round, sender: NodeId, message: StoreReply, now: Now
+    ) -> list[Effect]:
+        """``sender`` does not know some topics: tell it, and ask again for all, once. Its answer has not counted."""
+        if (this.number, sender) in self.taught or any(
+            one.partition.topic not in context.catalogue.topics for one in self.publishes
+        ):
+            return []
+        self.taught[(this.number, sender)] = None
+        unknown = dict.fromkeys(
+            self.publishes[problem.part].partition.topic
+            for problem in message.problems
+            if problem.error == Code.UNKNOWN_TOPIC and problem.part < len(self.publishes)
+        )
+        told = [Send(sender, PutTopic(0, context.catalogue.topics[topic])) for topic in unknown]
+        return [*told, Send(sender, self.store(this, context, now))]
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self._decide(context, self.rounds[number], timed_out=True)
+
+    def _decide(self, context: Context, this: Round, *, timed_out: bool) -> list[Effect]:
+        effects: list[Effect] = []
+        valid = this.valid(context.state)
+        under_way = False
+        for one in self.publishes:
+            if not one.done:
+                stored = self.stored & ~one.refused
+                effects += one.decide(context, this, stored, valid, timed_out=timed_out)
+                under_way = under_way or not one.done
+        return effects if under_way else effects + self.finish(context, None)
+
+
+def store_published(context: Context, now: Now) -> list[Effect]:
+    """Send what was published in this step, in as few STOREs as may be: what is there goes together, nothing waits.
+
+    Each batch keeps its own header, age and verdict, *because* delay, TTL and publish time are a batch's own: in one
+    header that two coordinators join differently, replicas would disagree about them.
+    """
+    came, context.publishing = context.publishing, []
+    stores: list[StoreCoordinator] = []
+    newest: dict[tuple[NodeId, ...], StoreCoordinator] = {}
+    for publish in came:
+        assert isinstance(publish, PublishCoordinator)
+        if publish.done:  # its topic was deleted by what came in the same step
+            continue
+        topic = context.catalogue.topics[publish.partition.topic]
+        members = tuple(sorted(topic.replicas[publish.partition.number]))
+        store = newest.get(members)
+        if store is None or not store.take(publish):
+            store = newest[members] = StoreCoordinator(members)
+            store.take(publish)
+            stores.append(store)
+    return [effect for store in stores for effect in store.start(context, now)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumq.core.context import Context
 from quorumq.core.deadnames import source_of
-from quorumq.core.effects import Effect, Send
+from quorumq.core.effects import Done, Effect, Persist, Send
 from quorumq.core.errors import Code
 from quorumq.core.messages import (
     Ack,
@@ -12,15 +12,21 @@ from quorumq.core.messages import (
     Extend,
     Hold,
     Merge,
+    Problem,
     PutGroup,
     PutTopic,
     QuorumRequest,
     Reject,
     ReleaseReply,
     Store,
+    StoreReply,
     Survey,
 )
+from quorumq.core.records import BatchStored
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+
+Asked = Hold | Extend | Ack | Reject | Merge | Survey | CloseRequest
+"""Requests of a quorum that are about one partition."""
 
 
 class Voter:
@@ -38,18 +44,17 @@ class Voter:
     def on_request(
         self, sender: NodeId, incarnation: Incarnation, message: QuorumRequest, now: Now
     ) -> list[Effect]:
-        partition = message.batch.header.partition if isinstance(message, Store) else message.partition
         if not self.context.state.vouched and not isinstance(message, Hold):
             # What we answered would not count: this directory may not be all there ever was. But a HOLD is abstained
             # from, so that its round need not wait for us.
             return []
+        if isinstance(message, Store):
+            return self._on_store(sender, message, now)
         if isinstance(message, Hold) and message.freed:
             self.context.release(message.freed, now)
-        replica = self.context.replicas.get(partition)
+        replica = self.context.replicas.get(message.partition)
         if replica is None:
-            return self._refuse(sender, message, partition)
-        if isinstance(message, Store):
-            return replica.on_store(sender, message, now)
+            return self._refuse(sender, message)
         if isinstance(message, CloseRequest):
             return replica.on_close_ask(sender, message, now)
         views = replica.views
@@ -57,7 +62,7 @@ class Voter:
             return self._refuse_group(sender, message)
         match message:
             case Hold():
-                key = (partition, message.group, sender)
+                key = (message.partition, message.group, sender)
                 self.context.state.active[key] = now.mono
                 if message.parked:
                     self.context.state.parked[key] = now.mono
@@ -78,23 +83,61 @@ class Voter:
             case Survey():
                 return [Send(sender, replica.on_survey(message, now))]
 
-    def _refuse(self, sender: NodeId, message: QuorumRequest, partition: PartitionId) -> list[Effect]:
-        """We have no such replica: we have not heard of the topic, are not in its replica set, or it was deleted.
+    def _on_store(self, sender: NodeId, message: Store, now: Now) -> list[Effect]:
+        """STORE: each of its batches is kept, or refused, by itself. STORED, once all that was kept is durable.
+
+        What is present already is answered behind whatever may not be durable yet, so a retry that overtakes its own
+        fsync is not promised early.
+        """
+        effects: list[Effect] = []
+        records: list[BatchStored] = []
+        problems: list[Problem] = []
+        members: tuple[NodeId, ...] = ()
+        parts = message.parts
+        for at, part in enumerate(parts):
+            partition = part.batch.header.partition
+            replica = self.context.replicas.get(partition)
+            if replica is None:
+                error, told = self._why_no_replica(sender, partition)
+                detail = ""
+                effects += told
+            else:
+                members = members or replica.members
+                record, error, detail = replica.storing.take(
+                    sender, part, replica.topic, now, asked=message.round > 0
+                )
+                if record is not None:
+                    records.append(record)
+            if error:
+                problems.append(Problem(at, error, detail))
+        then: list[Send | Done] = []
+        if message.round:
+            known = self.context.state.vector(tuple(sorted(members)))
+            then.append(Send(sender, StoreReply(message.round, tuple(problems), known)))
+            if len(problems) == len(parts):  # nothing is promised
+                return [*effects, *then]  # type: ignore[list-item]
+        if records:
+            then.append(Done(records[-1].number))
+        return [*effects, Persist(tuple(records), tuple(then))] if then else effects
+
+    def _refuse(self, sender: NodeId, message: Asked) -> list[Effect]:
+        """We have no such replica. Those of anti-entropy are not answered."""
+        error, effects = self._why_no_replica(sender, message.partition)
+        if message.round or not isinstance(message, Merge):
+            effects.append(Send(sender, message.refusal(error)))
+        return effects
+
+    def _why_no_replica(self, sender: NodeId, partition: PartitionId) -> tuple[str, list[Effect]]:
+        """We have not heard of the topic, are not in its replica set, or it was deleted.
 
         Of a deletion the sender hears before it hears our answer, so that it asks nobody again.
         """
-        effects: list[Effect] = []
         topic = self.context.catalogue.topics.get(partition.topic)
         if topic is not None and topic.deleted:
-            error = Code.NOT_FOUND
-            effects.append(Send(sender, PutTopic(0, topic)))
-        elif topic is not None and partition.number < topic.partitions:
-            error = Code.WRONG_EPOCH
-        else:
-            error = Code.UNKNOWN_TOPIC
-        if message.round or not isinstance(message, Store | Merge):  # those of anti-entropy are not answered
-            effects.append(Send(sender, message.refusal(error)))
-        return effects
+            return Code.NOT_FOUND, [Send(sender, PutTopic(0, topic))]
+        if topic is not None and partition.number < topic.partitions:
+            return Code.WRONG_EPOCH, []
+        return Code.UNKNOWN_TOPIC, []
 
     def _refuse_group(
         self, sender: NodeId, message: Hold | Extend | Ack | Reject | Merge | Survey
@@ -107,8 +150,10 @@ class Voter:
             effects.append(Send(sender, message.refusal(Code.NOT_FOUND)))
         return effects
 
-    def on_durable(self, number: int, now: Now) -> None:
-        """A batch is durable."""
-        partition = self.context.state.unwritten.pop(number, None)
-        if partition in self.context.replicas:
-            self.context.replicas[partition].storing.on_durable(number, now)
+    def on_durable(self, last: int, now: Now) -> None:
+        """Batch ``last`` is durable, and so are those of lower numbers: they are journaled in that order."""
+        unwritten = self.context.state.unwritten
+        while unwritten and (number := next(iter(unwritten))) <= last:
+            replica = self.context.replicas.get(unwritten.pop(number))
+            if replica is not None:
+                replica.storing.on_durable(number, now)

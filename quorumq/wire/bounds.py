@@ -19,6 +19,7 @@ from quorumq.core.limits import (
     SPANS_PER_REQUEST_MAX,
     STAMPS_END,
     STARTS_MAX,
+    STORE_BATCHES_MAX,
     WORDS_END,
 )
 from quorumq.wire import batch as batches
@@ -49,6 +50,7 @@ _SENTENCES: Final = frozenset({("VouchingLost", "reason")})
 """What is a name elsewhere and is a sentence there, with the path of a file in it."""
 
 _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
+    ("Store", "more"): STORE_BATCHES_MAX,
     ("Topic", "replicas"): PARTITIONS_MAX,
     ("Topic", "backoff"): BACKOFF_STEPS_MAX,
     ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,

@@ -11,21 +11,22 @@ from quorumq.core.partition import batches, fate
 from quorumq.core.partition.fate import Early, Facts, Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
-from quorumq.core.publish import PublishCoordinator
+from quorumq.core.publish import StoreCoordinator
 from quorumq.core.rounds import Round
 from quorumq.core.types import Origin, Record
+from quorumq.core.voter import Voter
 from sim.clients import outputs
 from sim.rules.rule import Rule
 from sim.rules.stand_ins import say_at_once
 
 
-def published_at_one(self: PublishCoordinator, context: Context, this: Round, *, timed_out: bool) -> Any:
+def published_at_one(self: StoreCoordinator, context: Context, this: Round, *, timed_out: bool) -> Any:
     if self.stored:
         this.majority = 1
     return _publish_decide(self, context, this, timed_out=timed_out)
 
 
-_publish_decide = PublishCoordinator._decide
+_publish_decide = StoreCoordinator._decide
 
 
 def forget_delay(self: Storing, record: Any, ttl_s: float, now: Any) -> None:
@@ -33,7 +34,7 @@ def forget_delay(self: Storing, record: Any, ttl_s: float, now: Any) -> None:
 
 
 _load = Storing.load
-_on_store = Storing.on_store
+_on_store = Voter._on_store
 
 
 def named_anew(source: Any, group: str, output: bytes, index: int) -> Origin:
@@ -54,13 +55,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "store-majority-1",
         "a publish is durable on a majority",
-        ((PublishCoordinator, "_decide", published_at_one),),
+        ((StoreCoordinator, "_decide", published_at_one),),
         hunted=True,
     ),
     Rule(
         "publish-unsynced",
         "a publish waits for the fsync",
-        ((Storing, "on_store", lambda *args: say_at_once(_on_store(*args))),),
+        ((Voter, "_on_store", lambda *args: say_at_once(_on_store(*args))),),
         hunted=True,
     ),
     Rule(

@@ -29,7 +29,7 @@ from quorumq.core.types import Letter, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_closing import close
 from tests.core.test_cluster_smoke import fetch, published, receipts
-from tests.core.test_reclaim import drained, replica
+from tests.core.test_reclaim import drained, replica, store
 
 
 class Watched(Cluster):
@@ -60,7 +60,7 @@ class Watched(Cluster):
 def promised(effect: Effect | Done) -> object | None:
     """What an effect promises, if it does: its message."""
     match effect:
-        case Send(_, StoreReply(refused="") | AckReply(error="") | CloseReply(error="") as message):
+        case Send(_, StoreReply(problems=()) | AckReply(error="") | CloseReply(error="") as message):
             return message
         case Send(_, MergeReply(error="") | PutReply(refused="") as message):
             return message
@@ -121,10 +121,10 @@ def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
     cluster.start("b")
     assert origin in replica(cluster, "b").closing.promised
     late = cluster.batch(topic, origin, 100, [b"late"])
-    (refused,) = replica(cluster, "b").on_store("a", Store(7, topic.epoch, late), cluster.now)
+    (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
     assert isinstance(refused, Send)
     assert isinstance(refused.message, StoreReply)
-    assert refused.message.refused == "origin-closed"
+    assert [problem.error for problem in refused.message.problems] == ["origin-closed"]
 
 
 def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() -> None:

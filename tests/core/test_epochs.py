@@ -123,7 +123,11 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
                 assert answers == []
                 continue
             (answer,) = answers
-            error = answer.refused if isinstance(answer, StoreReply) else answer.error  # type: ignore[union-attr]
+            (error,) = (
+                [problem.error for problem in answer.problems]
+                if isinstance(answer, StoreReply)
+                else [answer.error]  # type: ignore[union-attr]
+            )
             assert error == "wrong-epoch", kind
     core.check(cluster.now)
 

@@ -8,7 +8,7 @@ import pytest
 
 from quorumq.core import census, context, limits
 from quorumq.core.census import Asked
-from quorumq.core.effects import Forget, Send
+from quorumq.core.effects import Effect, Forget, Send
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -41,6 +41,12 @@ from tests.core.test_groups import LETTER, died, rewind, spans
 def replica(cluster: Cluster, node: str) -> Replica:
     (found,) = cluster.nodes[node].replicas.values()
     return found
+
+
+def store(cluster: Cluster, sender: str, to: str, message: Store) -> list[Effect]:
+    """What ``to`` does when this STORE arrives."""
+    incarnation = cluster.nodes[sender].state.incarnation
+    return cluster.nodes[to].voter.on_request(sender, incarnation, message, cluster.now)
 
 
 def batches(cluster: Cluster) -> list[int]:

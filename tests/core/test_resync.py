@@ -28,7 +28,7 @@ from tests.core.cluster import Cluster
 from tests.core.test_closing import close, closed
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_hazards import hand_over
-from tests.core.test_reclaim import drained, replica
+from tests.core.test_reclaim import drained, replica, store
 
 
 def wipe(cluster: Cluster, name: str, kept: list[object] | None = None) -> None:
@@ -324,11 +324,13 @@ def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> N
     assert core.state.vouched
     assert replica(cluster, "b").batches.closed.numbers.messages == 1
     late = cluster.batch(topic, origin, 0, [b"%d" % number for number in range(10)])
-    (refused,) = replica(cluster, "b").on_store("a", Store(7, topic.epoch, late), cluster.now)
+    (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
     assert isinstance(refused, Send)
     assert isinstance(refused.message, StoreReply)
-    assert refused.message.refused == "origin-closed", "by the node that was wiped itself"
-    assert replica(cluster, "b").on_store("a", Store(0, topic.epoch, late), cluster.now) == []
+    assert [problem.error for problem in refused.message.problems] == ["origin-closed"], (
+        "by the node that was wiped itself"
+    )
+    assert store(cluster, "a", "b", Store(0, topic.epoch, late)) == []
     cluster.advance(10.0)
     assert present(cluster, "b") == 0
     assert all(receipts(cluster.ask(node, fetch(group))) == () for node in "abc" for group in ("g", "new"))

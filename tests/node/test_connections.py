@@ -112,7 +112,7 @@ async def test_what_is_well_formed_and_no_request_is_answered_and_the_connection
         newer = MAGIC + struct.pack(">II", 6, 0) + b"\x83\x18\xfa\x18\x63\x00"
         await client.push(newer)
         assert (await client.receive(99)).code == "unknown-message"
-        for message in (m.Heartbeat(()), m.PublishReply(2), m.StoreReply(1, "", "", ())):
+        for message in (m.Heartbeat(()), m.PublishReply(2), m.StoreReply(1, (), ())):
             reply = await client.ask(message)
             assert (reply.code, type(message).__name__ in reply.detail) == ("usage", True)
         again = await client.ask(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0))

@@ -89,6 +89,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "first frame of a connection": frames.HANDSHAKE_BYTES_MAX,
         "batch body": limits.BATCH_BYTES_MAX,
         "records in a batch": limits.BATCH_MESSAGES_MAX,
+        "batches behind the first in a Store": limits.STORE_BATCHES_MAX,
         "sections in a batch": batches.SECTIONS_MAX,
         "record": limits.MESSAGE_BYTES_MAX,
         "headers of a message": batches.HEADERS_MAX,

@@ -25,33 +25,52 @@ from quorumq.core.types import (
 )
 
 
+class Part(NamedTuple):
+    """One batch of a STORE. ``epoch``: of its partition's replica set; ``age_ms``: as in `Store`."""
+
+    epoch: int
+    batch: Batch
+    age_ms: int = 0
+
+
 class Store(NamedTuple):
     """STORE: keep this batch on disk. ``age_ms``: how long ago its producer made it, as far as is known.
 
     In one of anti-entropy (round 0) it is what the sender's clock says, -1 where the sender is itself in doubt.
+    ``more``: batches that came together with it, of partitions with the same replicas. Each is kept, or refused, by
+    itself.
     """
 
     round: int
     epoch: int
     batch: Batch
     age_ms: int = 0
+    more: tuple[Part, ...] = ()
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = (), detail: str = "") -> StoreReply:
-        """The answer where nothing was done."""
-        return StoreReply(self.round, error, detail, known)
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All of its batches."""
+        return (Part(self.epoch, self.batch, self.age_ms), *self.more)
+
+
+class Problem(NamedTuple):
+    """Why part number ``part`` of a STORE was refused: an error code of core/errors.py, and words."""
+
+    part: int
+    error: str
+    detail: str
 
 
 class StoreReply(NamedTuple):
-    """STORED, or why not: ``refused`` is "" or an error code of core/errors.py.
+    """STORED: all batches of the STORE but those that ``problems`` names.
 
     ``position``: of the records in the sender's directory so many are durable, those of this answer among them; 0 where
     it promises none, or nobody counts.
     """
 
     round: int
-    refused: str
-    detail: str
-    known: tuple[Incarnation, ...]  # of the replica set, in its order
+    problems: tuple[Problem, ...]
+    known: tuple[Incarnation, ...]  # of the replica set, by node id
     position: int = 0
 
 

@@ -39,7 +39,6 @@ from quorumq.core.messages import (
     Reject,
     RejectReply,
     Resolved,
-    Store,
     Survey,
     SurveyReply,
     SyncOffer,
@@ -187,12 +186,6 @@ class Replica:
     def wrong_epoch(self, epoch: int) -> str:
         """The error for a request that was made for another replica set, or ""."""
         return "" if epoch == self.topic.epoch else Code.WRONG_EPOCH
-
-    # --------------------------------------------------------------------- STORE
-
-    def on_store(self, sender: NodeId, message: Store, now: Now) -> list[Effect]:
-        """STORE: keep what of the batch is not here yet. STORED, once durable, for anything that is."""
-        return self.storing.on_store(sender, message, self.topic, now)
 
     # --------------------------------------------------------------------- HOLD
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from quorumq.core.effects import Done, Effect, Persist, Send
 from quorumq.core.errors import Code
-from quorumq.core.messages import Store, StoreReply
+from quorumq.core.messages import Part
 from quorumq.core.partition.batches import AGE_UNKNOWN, Batches, Slot, StoredBatch
 from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.views import Views
@@ -31,41 +30,46 @@ class Storing:
         self.views = views
         self.closing = closing
 
-    def on_store(self, sender: NodeId, message: Store, topic: Topic, now: Now) -> list[Effect]:
-        """STORE: keep what of the batch is not here yet. STORED, once durable, for anything that is.
+    def take(
+        self, sender: NodeId, part: Part, topic: Topic, now: Now, *, asked: bool
+    ) -> tuple[BatchStored | None, str, str]:
+        """One batch of a STORE: keep what of it is not here yet.
 
-        A batch that is present already is answered behind whatever may not be durable yet, so a retry that
-        overtakes its own fsync is not promised early.
+        Args:
+            sender: who sent it.
+            part: the batch.
+            topic: ours.
+            now: the clocks.
+            asked: whether a coordinator did; else it is one of anti-entropy.
+
+        Returns:
+            what to journal, None where all of it is here; or the error, and what to tell of it.
         """
-        new, error, detail = self._new_of(message, topic)
-        if error:
-            return [self._stored(sender, message, error, detail)] if message.round else []
-        answer = (self._stored(sender, message),) if message.round else ()
-        if not new:
-            return [Persist((), answer)] if message.round else []
+        new, error, detail = self._new_of(part, topic, asked=asked)
+        if error or not new:
+            return None, error, detail
         number = self.node.next_batch
         self.node.next_batch += 1
         self.node.unwritten[number] = self.batches.partition
-        age_ms = max(0, message.age_ms) if message.round else AGE_UNKNOWN
+        age_ms = max(0, part.age_ms) if asked else AGE_UNKNOWN
         born = now.mono - max(0, age_ms) / 1000
-        batch = StoredBatch(number, message.batch.header, born, durable=False)
+        batch = StoredBatch(number, part.batch.header, born, durable=False)
         self.batches.add(batch, now)
         if age_ms == AGE_UNKNOWN:
             self.batches.doubt(batch, topic.ttl_s)
-            if message.age_ms >= 0:
-                self.batches.told_age(sender, number, message.age_ms, now)
-        for part, shift in new:
-            back = self.batches.put(part, Slot(number, shift))
+            if part.age_ms >= 0:
+                self.batches.told_age(sender, number, part.age_ms, now)
+        for span, shift in new:
+            back = self.batches.put(span, Slot(number, shift))
             if back:
                 self.views.raise_floors(back)
-        record = BatchStored(number, message.batch, now.wall_ms, age_ms)
-        return [Persist((record,), (*answer, Done(number)))]
+        return BatchStored(number, part.batch, now.wall_ms, age_ms), "", ""
 
-    def _new_of(self, message: Store, topic: Topic) -> tuple[list[tuple[Span, int]], str, str]:
+    def _new_of(self, part: Part, topic: Topic, *, asked: bool) -> tuple[list[tuple[Span, int]], str, str]:
         """What of a batch is to be stored, with its shift in the batch; or the error, and what to tell of it."""
-        header = message.batch.header
-        if message.epoch != topic.epoch:
-            detail = f"the replica set of {header.partition} has epoch {topic.epoch}, not {message.epoch}"
+        header = part.batch.header
+        if part.epoch != topic.epoch:
+            detail = f"the replica set of {header.partition} has epoch {topic.epoch}, not {part.epoch}"
             return [], Code.WRONG_EPOCH, detail
         error = detail = ""
         new: list[tuple[Span, int]] = []
@@ -76,15 +80,15 @@ class Storing:
             if section.origin in self.batches.closed:
                 error, detail = Code.ORIGIN_CLOSED, f"the session {section.origin} is closed: open another"
                 continue
-            for part, slot in self.batches.index.split(section):
+            for span, slot in self.batches.index.split(section):
                 if slot is None:
-                    new += [(gap, shift) for gap in self.batches.worth_storing(part)]
-                elif not self.batches.same_records(header, shift, part, slot):
-                    error, detail = Code.CONFLICT, f"other bytes are stored under {part}"
-            if message.round and section.origin in self.closing.promised and new:
+                    new += [(gap, shift) for gap in self.batches.worth_storing(span)]
+                elif not self.batches.same_records(header, shift, span, slot):
+                    error, detail = Code.CONFLICT, f"other bytes are stored under {span}"
+            if asked and section.origin in self.closing.promised and new:
                 error = Code.ORIGIN_CLOSED
                 detail = f"the session {section.origin} is being closed: open another"
-        if not message.round:
+        if not asked:
             error = ""  # anti-entropy brings what else is in the batch
         if not error and new and self.node.disk_full:
             advice = "let consumers ack what is there, or give it a larger disk"
@@ -93,10 +97,6 @@ class Storing:
         if not error and new and self.node.memory_full:
             error, detail = Code.STORAGE_FULL, self.node.memory_full
         return new, error, detail
-
-    def _stored(self, sender: NodeId, message: Store, error: str = "", detail: str = "") -> Send:
-        known = self.node.vector(self.batches.members)
-        return Send(sender, StoreReply(message.round, error, detail, known))
 
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> None:
         """Take from a batch of the journal what nothing else here has, at start; `Views.refresh_all` follows."""

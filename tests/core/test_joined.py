@@ -1,0 +1,217 @@
+"""Small publishes join: what comes in one step goes as one STORE of many batches (docs/protocol.md, PUBLISH)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core import limits
+from quorumq.core.effects import Effect, MemoryFull, Request, Send
+from quorumq.core.messages import (
+    CloseSession,
+    DeleteTopic,
+    Failed,
+    OpenSession,
+    Publish,
+    PublishReply,
+    Store,
+    StoreReply,
+)
+from quorumq.core.types import Origin, PartitionId, Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, receipts
+
+
+class Watched(Cluster):
+    """Notes the STOREs and STOREDs that nodes send each other, and counts appends."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.stores: list[Store] = []
+        self.answers: list[StoreReply] = []
+        super().__init__(nodes)
+
+    def send(self, sender: str, to: str, message: object) -> None:
+        if isinstance(message, Store) and message.round and to == max(self.nodes):
+            self.stores.append(message)
+        if isinstance(message, StoreReply):
+            self.answers.append(message)
+        super().send(sender, to, message)
+
+    def together(self, node: str, *requests: Publish) -> list[object]:
+        """These requests come in one turn of the loop; their answers."""
+        keys = range(self.keys + 1, self.keys + 1 + len(requests))
+        self.keys += len(requests)
+        self.drivers[node].feed(*[Request(key, it) for key, it in zip(keys, requests, strict=True)])
+        self.run()
+        return [self.replies.get(key) for key in keys]
+
+
+def sessions(cluster: Cluster, count: int) -> list[Origin]:
+    return [cluster.ask("a", OpenSession()).origin for _ in range(count)]  # type: ignore[union-attr]
+
+
+def one(
+    cluster: Cluster, topic: Topic, origin: Origin, seq: int = 0, partition: int = 0, **more: int
+) -> Publish:
+    return Publish(cluster.batch(topic, origin, seq, [b"work"], partition, **more))
+
+
+def test_what_comes_in_one_step_is_one_store_one_append_and_one_answer_and_is_delivered() -> None:
+    cluster = Watched()
+    topic = cluster.topic(partitions=4)
+    origins = sessions(cluster, 40)
+    before = {name: len(cluster.journals[name]) for name in "abc"}
+    publishes = [one(cluster, topic, origin, partition=at % 4) for at, origin in enumerate(origins)]
+    assert cluster.together("b", *publishes) == [PublishReply(2)] * 40
+    assert [len(store.parts) for store in cluster.stores] == [40]
+    assert len(cluster.answers) == 2
+    assert all(len(cluster.journals[name]) - before[name] == 40 for name in "abc")
+    got = receipts(cluster.ask("c", fetch(wait=0.0, most=100)))
+    assert {named.receipt.span.origin for named in got} == set(origins)
+
+
+def test_a_publish_that_comes_alone_waits_for_nobody() -> None:
+    cluster = Watched()
+    topic = cluster.topic()
+    (origin,) = sessions(cluster, 1)
+    assert cluster.ask("a", one(cluster, topic, origin)) == PublishReply(2)
+    assert [len(store.parts) for store in cluster.stores] == [1]
+
+
+def test_each_batch_keeps_its_own_delay() -> None:
+    cluster = Watched()
+    topic = cluster.topic()
+    late, now = sessions(cluster, 2)
+    assert (
+        cluster.together("a", one(cluster, topic, late, delay_ms=60_000), one(cluster, topic, now))
+        == [PublishReply(2)] * 2
+    )
+    assert [it.receipt.span.origin for it in receipts(cluster.ask("b", fetch(wait=0.0)))] == [now]
+
+
+def test_a_conflict_a_closed_session_and_a_missing_partition_refuse_themselves_alone() -> None:
+    cluster = Watched()
+    topic = cluster.topic(partitions=1)
+    clash, closed, fine, astray = sessions(cluster, 4)
+    cluster.ask("a", one(cluster, topic, clash))
+    cluster.ask("a", CloseSession(closed, (PartitionId(topic.id, 0),)))
+    cluster.advance(60.0)
+    other = Publish(cluster.batch(topic, clash, 0, [b"other bytes"]))
+    nowhere = one(cluster, topic, astray, partition=7)
+    answers = cluster.together("b", other, one(cluster, topic, closed), nowhere, one(cluster, topic, fine))
+    assert [getattr(answer, "code", answer) for answer in answers] == [
+        "conflict",
+        "origin-closed",
+        "not-found",
+        PublishReply(2),
+    ]
+    assert [len(store.parts) for store in cluster.stores[-1:]] == [3]
+
+
+def test_a_message_is_never_twice_in_one_store() -> None:
+    """Both are answered; the second one by what the first one stored."""
+    cluster = Watched()
+    topic = cluster.topic()
+    first, second = sessions(cluster, 2)
+    again = one(cluster, topic, first)
+    assert cluster.together("a", again, again, one(cluster, topic, second)) == [PublishReply(2)] * 3
+    assert [len(store.parts) for store in cluster.stores] == [1, 2]
+    for store in cluster.stores:
+        spans = [span for part in store.parts for span in part.batch.header.sections]
+        assert len(spans) == len(set(spans))
+
+
+def test_batches_of_one_producer_join_in_their_order() -> None:
+    cluster = Watched()
+    topic = cluster.topic()
+    (origin,) = sessions(cluster, 1)
+    publishes = [one(cluster, topic, origin, seq) for seq in range(5)]
+    assert cluster.together("a", *publishes) == [PublishReply(2)] * 5
+    assert [len(store.parts) for store in cluster.stores] == [5]
+
+
+@pytest.mark.parametrize("limit", ["STORE_BATCHES_MAX", "STORE_BYTES_MAX"])
+def test_a_store_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Watched()
+    topic = cluster.topic()
+    publishes = [one(cluster, topic, origin) for origin in sessions(cluster, 10)]
+    size = len(publishes[0].batch.raw) + len(publishes[0].batch.body)
+    monkeypatch.setattr(limits, limit, {"STORE_BATCHES_MAX": 4, "STORE_BYTES_MAX": 4 * size}[limit])
+    assert cluster.together("a", *publishes) == [PublishReply(2)] * 10
+    assert [len(store.parts) for store in cluster.stores] == [4, 4, 2]
+
+
+def test_a_node_that_does_not_know_a_topic_is_told_of_it_and_stores_all() -> None:
+    cluster = Watched()
+    known, unheard = cluster.topic(), cluster.topic("unheard")
+    first, second = sessions(cluster, 2)
+    catalogue = cluster.nodes["c"].catalogue
+    del catalogue.topics[unheard.id], catalogue.names["unheard"]
+    cluster.nodes["c"].replicas.pop(PartitionId(unheard.id, 0))
+    cluster.kill("b")
+    assert (
+        cluster.together("a", one(cluster, known, first), one(cluster, unheard, second))
+        == [PublishReply(2)] * 2
+    )
+    assert all(replica.batches.stored for replica in cluster.nodes["c"].replicas.values())
+    assert len(cluster.nodes["c"].replicas) == 2
+
+
+def test_what_one_replica_refuses_is_counted_batch_by_batch() -> None:
+    """b is short of memory: what it has already is there, what is new is not; c is away."""
+    cluster = Watched()
+    topic = cluster.topic()
+    here, new = sessions(cluster, 2)
+    cluster.ask("a", one(cluster, topic, here))
+    cluster.kill("c")
+    cluster.feed("b", MemoryFull("too much"))
+    again, fresh = cluster.together("a", one(cluster, topic, here), one(cluster, topic, new))
+    assert again == PublishReply(2)
+    assert isinstance(fresh, Failed)
+    assert fresh.code == "outcome-unknown"
+    assert "b: too much" in fresh.detail
+
+
+def test_a_topic_that_is_deleted_ends_its_own_publishes_and_no_others() -> None:
+    cluster = Watched()
+    stays, goes = cluster.topic(), cluster.topic("gone")
+    first, second = sessions(cluster, 2)
+    cluster.drop = lambda sender, to, message: isinstance(message, StoreReply)
+    answers = cluster.together("a", one(cluster, stays, first), one(cluster, goes, second))
+    assert answers == [None, None]
+    keys = [cluster.keys - 1, cluster.keys]
+    cluster.ask("a", DeleteTopic("gone", goes.id))
+    assert keys[0] not in cluster.replies
+    assert cluster.replies[keys[1]].code == "not-found"  # type: ignore[union-attr]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10.0)
+    assert cluster.replies[keys[0]].code == "outcome-unknown"  # type: ignore[union-attr]
+    assert not cluster.nodes["a"].context.rounds
+
+
+def test_without_a_majority_nothing_is_sent_for_any_of_them() -> None:
+    cluster = Watched()
+    topic = cluster.topic()
+    origins = sessions(cluster, 3)
+    cluster.kill("b")
+    cluster.kill("c")
+    answers = cluster.together("a", *[one(cluster, topic, origin) for origin in origins])
+    assert [answer.code for answer in answers] == ["not-stored"] * 3  # type: ignore[attr-defined]
+    assert not cluster.nodes["a"].context.rounds
+    assert not cluster.nodes["a"].context.requests
+
+
+def test_topics_of_other_replica_sets_have_stores_of_their_own() -> None:
+    cluster = Watched(5)
+    topic = cluster.topic(partitions=8)
+    origins = sessions(cluster, 24)
+    publishes = [one(cluster, topic, origin, partition=at % 8) for at, origin in enumerate(origins)]
+    sent: list[Effect] = []
+    core = cluster.nodes["a"]
+    sent = core.step([Request(1000 + at, it) for at, it in enumerate(publishes)], cluster.now, cluster.rng)
+    stores = {
+        id(it.message): it.message for it in sent if isinstance(it, Send) and isinstance(it.message, Store)
+    }
+    for store in stores.values():
+        sets = {frozenset(topic.replicas[part.batch.header.partition.number]) for part in store.parts}
+        assert len(sets) == 1
+    assert len(stores) <= len({frozenset(members) for members in topic.replicas})
