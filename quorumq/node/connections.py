@@ -46,6 +46,7 @@ from quorumq.core.messages import (
 from quorumq.core.types import NodeId
 from quorumq.node.admission import Door, admitted, wrong_door
 from quorumq.node.clients import Badge
+from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.node.weights import foreign_bytes, late_after, weight_of
@@ -58,7 +59,7 @@ from quorumq.wire.codec import (
     encode_message,
     failed,
 )
-from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
+from quorumq.wire.frames import Frame
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import seal_fetched, seal_session
 from quorumq.wire.requests import check_header, oversize
@@ -69,9 +70,6 @@ INFLIGHT_BYTES_MAX: Final = 8 * MIB
 
 FLUSH_BYTES: Final = 256 * KIB
 """Encoded replies of one step are sent together up to this size."""
-
-FRAME_BYTES_PER_S: Final = 64 * KIB
-"""A frame that comes more slowly, `stall_timeout` apart, ends its connection."""
 
 CLIENT_REQUESTS: Final = frozenset(set(typing.get_args(ClientRequest)) - {Hello})
 PEER_MESSAGES: Final = frozenset(typing.get_args(PeerMessage))
@@ -115,9 +113,7 @@ class Inbound:
         self._peers = peers
         self._clients = clients
         self._door = door
-        self._reader = FrameReader(HANDSHAKE_BYTES_MAX)
-        self._part = -1  # which frame is begun, by `FrameReader.frames`, and since when
-        self._part_since = 0.0
+        self._in = Inflow(node.turns, node.room, transport, self, node.config.stall_timeout)
         self._out = Outflow(
             transport,
             nursery,
@@ -149,7 +145,7 @@ class Inbound:
                 return
             assert self.hello is not None
             if self.is_client:
-                await self._serve_client()
+                await self._in.serve(self.node.feed, self._take_requests)
             else:
                 await self._serve_peer(self.hello)
         except ConnectionLost as lost:
@@ -169,6 +165,7 @@ class Inbound:
         node = self.node
         sent = self._out.sent
         self._out.drop()
+        self._in.leave()
         self.transport.close()
         if self.hello is not None and self._peers.get(self.hello.node) is self:
             del self._peers[self.hello.node]
@@ -211,7 +208,7 @@ class Inbound:
 
     async def _handshake(self) -> bool:
         """Take HELLO and answer it; whether it was accepted."""
-        frame = await self._next_frame()
+        frame = await self._in.next_frame()
         decoded = decode_message(frame)
         hello = decoded.message
         if not isinstance(hello, Hello):
@@ -246,7 +243,7 @@ class Inbound:
         if not self._welcomed:
             await self._finish_sending()
             return False
-        self._reader.open_up()
+        self._in.reader.open_up()
         if not hello.node:
             self.is_client = True
             self.node.health.clients += 1
@@ -290,7 +287,7 @@ class Inbound:
         challenge = fresh_nonce()
         self._put(encode_message(Challenge(challenge)))
         self._out.flush()
-        answer = decode_message(await self._next_frame()).message
+        answer = decode_message(await self._in.next_frame()).message
         if not isinstance(answer, Proof):
             raise PeerError(f"the answer to Challenge was {type(answer).__name__}, not Proof")
         said = Handshake(bytes(hello.header), node.config.node, challenge, answer.nonce)
@@ -309,44 +306,6 @@ class Inbound:
         while self._out.waiting and not self.closed:
             await self._wait_for_change()
 
-    async def _next_frame(self) -> Frame:
-        while True:
-            frame = self._reader.next_frame()
-            if frame is not None:
-                return frame
-            data = await self.transport.receive()
-            if not data:
-                self._reader.close()
-                raise ConnectionLost("the other side closed")
-            self._reader.feed(data)
-
-    async def _more(self) -> None:
-        """Feed the reader the next bytes. A frame that was begun has to come on, and to be complete some time."""
-        reader, now = self._reader, trio.current_time()
-        pending = reader.pending_bytes
-        anew = self._part != reader.frames
-        if anew:
-            self._part, self._part_since = reader.frames, now
-        self.node.room.begun(self, pending, anew=anew)
-        if not pending:
-            data = await self.transport.receive()
-        else:
-            timeout = self.node.config.stall_timeout
-            due = self._part_since + timeout + reader.expected_bytes / FRAME_BYTES_PER_S
-            with trio.move_on_at(min(now + timeout, due)) as waiting:
-                data = await self.transport.receive()
-            if waiting.cancelled_caught:
-                behind = f"after {pending} of {reader.expected_bytes} bytes"
-                if due < now + timeout:
-                    raise PeerError(
-                        f"a frame did not become complete in {due - self._part_since:g} s, {behind}"
-                    )
-                raise PeerError(f"a frame was begun and did not come on for {timeout:g} s, {behind}")
-        if not data:
-            self._reader.close()
-            raise ConnectionLost("the other side closed")
-        self._reader.feed(data)
-
     # ------------------------------------------------------------------------- peers
 
     async def _serve_peer(self, hello: Hello) -> None:
@@ -356,56 +315,46 @@ class Inbound:
         self._peers[hello.node] = self
         if older is not None:
             older.close()
-        me = node.config.node
-        mine = node.core.state.incarnation
         node.peer_dialled(hello.node)
         node.log.debug(
             "peer_connected", peer=hello.node, incarnation=hello.incarnation.n, address=self.address
         )
-        while not self.closed:
-            events: list[Event] = []
+        await self._in.serve(node.feed, lambda events: self._take_words(hello, events))
+
+    def _take_words(self, peer: Hello, events: list[Event]) -> bool:
+        """The frames that have come from a peer."""
+        node = self.node
+        me, mine = node.config.node, node.core.state.incarnation
+        for frame in self._in.reader:
             try:
-                for frame in self._reader:
-                    try:
-                        message, _, stamp = decode_message(frame)
-                    except UnknownMessage as error:
-                        node.log.warning("unknown_message", peer=hello.node, reason=str(error))
-                        continue
-                    if type(message) not in PEER_MESSAGES:
-                        raise PeerError(
-                            f"a node sent {type(message).__name__}, which nodes do not send each other"
-                        )
-                    envelope = Envelope(hello.node, hello.incarnation, me, mine, stamp, message)  # type: ignore[arg-type]
-                    events.append(Received(envelope))
-            finally:
-                if events:
-                    node.feed(*events)
-            if not self.closed:
-                await self._more()
+                message, _, stamp = decode_message(frame)
+            except UnknownMessage as error:
+                node.log.warning("unknown_message", peer=peer.node, reason=str(error))
+                continue
+            if type(message) not in PEER_MESSAGES:
+                raise PeerError(f"a node sent {type(message).__name__}, which nodes do not send each other")
+            envelope = Envelope(peer.node, peer.incarnation, me, mine, stamp, message)  # type: ignore[arg-type]
+            events.append(Received(envelope))
+        return True
 
     # ----------------------------------------------------------------------- clients
 
-    async def _serve_client(self) -> None:
-        node = self.node
-        while not self.closed:
-            events: list[Event] = []
-            try:
-                while not self.closed and (frame := self._reader.next_frame()) is not None:
-                    event = self._take(frame)
-                    if event is not None:
-                        events.append(event)
-                    if self._full or node.room.pressed or node.room.paused:
-                        node.feed(*events)
-                        events = []
-                        while self._full and not self.closed:
-                            await self._wait_for_change()
-                        await node.room.wait()
-                        self._part = -1  # the time in which we did not read is not the frame's
-            finally:
-                if events:
-                    node.feed(*events)
-            if not self.closed:
-                await self._more()
+    def _take_requests(self, events: list[Event]) -> bool:
+        """The frames that have come from a client, as far as there is room."""
+        room = self.node.room
+        while not self.closed and (frame := self._in.reader.next_frame()) is not None:
+            event = self._take(frame)
+            if event is not None:
+                events.append(event)
+            if self._full or room.pressed or room.paused:
+                return False
+        return True
+
+    async def rest(self) -> None:
+        """Wait until there is room for requests."""
+        while self._full and not self.closed:
+            await self._wait_for_change()
+        await self.node.room.wait()
 
     @property
     def _full(self) -> bool:

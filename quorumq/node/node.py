@@ -59,6 +59,7 @@ from quorumq.node.readers import Readers
 from quorumq.node.room import Room
 from quorumq.node.trace import Trace
 from quorumq.node.traffic import Traffic
+from quorumq.node.turns import Turns
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 from quorumq.wire.batch import Corrupt, decode_header
@@ -162,6 +163,7 @@ class Node:
         self.readers = Readers()
         self.changes = Changes(log)
         self.traffic = Traffic()
+        self.turns = Turns(self.feed)
         self.keys = {key_number(secret): secret for secret in config.secrets}
         self.secret_number, self.secret = next(iter(self.keys.items()))
         self.room = Room(config, store, log)

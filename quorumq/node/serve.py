@@ -318,6 +318,7 @@ class Service:
             self._nursery = nursery
             accepting = trio.CancelScope()
             nursery.start_soon(node.run_timers)
+            nursery.start_soon(node.turns.run)
             nursery.start_soon(node.watch)
             nursery.start_soon(self._set_when, node.ended)
             for peer in node.core.config.nodes:

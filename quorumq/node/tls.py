@@ -115,6 +115,28 @@ class TlsTransport:
                 raise PeerError(reason_of(error)) from None
             raise ConnectionLost(reason_of(error)) from None
 
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def receive_now(self) -> bytes | None:
+        """All that has come, as what is decrypted already makes no socket ready."""
+        try:
+            data = self._inner.receive_now()
+            if data is None:
+                return None
+            self._incoming.write(data)
+            pieces: list[bytes] = []
+            try:
+                while piece := self._tls.read(RECEIVE_BYTES):
+                    pieces.append(piece)
+            except ssl.SSLWantReadError:
+                if data and not pieces:
+                    return None
+            self._push()
+            return b"".join(pieces)
+        except ssl.SSLError as error:
+            raise ConnectionLost(reason_of(error)) from None
+
     async def _more(self, *, handshake: bool = False) -> bool:
         """Pass on what TLS has to say, and take in more; whether there was any."""
         while not self._push():

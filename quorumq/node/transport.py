@@ -45,6 +45,12 @@ class Transport(Protocol):
     async def receive(self) -> bytes:
         """The next bytes; b"" at the end of the stream."""
 
+    def fileno(self) -> int:
+        """What is ready when there is something for `receive_now`; -1 where only `receive` can be asked."""
+
+    def receive_now(self) -> bytes | None:
+        """As `receive`, without waiting: None where nothing has come."""
+
     def close(self) -> None:
         """Hang up. May be called twice; wakes whoever waits here with `ConnectionLost`."""
 
@@ -88,12 +94,20 @@ class SocketTransport:
         while True:
             # Waiting first is what makes a connection with much to say take turns with the others.
             await self._wait(trio.lowlevel.wait_readable)
-            try:
-                return self._sock.recv(RECEIVE_BYTES)
-            except (BlockingIOError, InterruptedError):
-                continue
-            except OSError as error:
-                raise ConnectionLost(error.strerror or str(error)) from None
+            data = self.receive_now()
+            if data is not None:
+                return data
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def receive_now(self) -> bytes | None:
+        try:
+            return self._sock.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise ConnectionLost(error.strerror or str(error)) from None
 
     async def _wait(self, wait: Callable[[socket.socket], object]) -> None:
         if self._closed:

@@ -65,6 +65,12 @@ class MemoryTransport:
     def names(self) -> frozenset[str]:
         return frozenset()
 
+    def fileno(self) -> int:
+        return -1
+
+    def receive_now(self) -> bytes | None:
+        raise NotImplementedError
+
     async def wait_sendable(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self.closed and not self.peer.closed and len(self.peer.received) >= self.capacity:

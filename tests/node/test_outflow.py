@@ -30,6 +30,12 @@ class Meagre(MemoryTransport):
         self.got += data
         return len(data)
 
+    def fileno(self) -> int:
+        return -1
+
+    def receive_now(self) -> bytes | None:
+        raise NotImplementedError
+
     async def wait_sendable(self) -> None:
         await trio.lowlevel.checkpoint()
 

@@ -1,0 +1,168 @@
+"""The bytes that come in on a connection, cut into frames: together with those of others, or awaited alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+from quorumq.core.effects import Event
+from quorumq.core.errors import PeerError
+from quorumq.core.limits import KIB
+from quorumq.node.room import Room
+from quorumq.node.transport import ConnectionLost, Transport
+from quorumq.node.turns import Turns
+from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
+
+FRAME_BYTES_PER_S: Final = 64 * KIB
+"""A frame that comes more slowly, `stall_timeout` apart, ends its connection."""
+
+Take = Callable[[list[Event]], bool]
+"""Takes frames out of the reader, and adds to a list what the core is to take in; False where some have to wait."""
+
+
+class Owner(Protocol):
+    """Whose bytes they are."""
+
+    closed: bool
+
+    async def rest(self) -> None:
+        """Wait until more frames may be taken."""
+
+    def give_up(self, reason: str) -> None:
+        """Hang up."""
+
+
+class Inflow:
+    """What comes in on one connection.
+
+    Args:
+        turns: where connections are read together.
+        room: bounds the frames that are begun.
+        transport: where the bytes come from.
+        owner: the connection.
+        stall_timeout: seconds after which a frame that does not come on ends the connection.
+
+    Attributes:
+        reader: cuts frames; of the size of a stranger's first one until it is opened up.
+    """
+
+    __slots__ = (
+        "_alone", "_broken", "_owner", "_part", "_part_since", "_room", "_stall_timeout", "_take", "_transport",
+        "_turns", "_waits", "reader",
+    )  # fmt: skip
+
+    def __init__(
+        self, turns: Turns, room: Room, transport: Transport, owner: Owner, stall_timeout: float
+    ) -> None:
+        self.reader = FrameReader(HANDSHAKE_BYTES_MAX)
+        self._turns = turns
+        self._room = room
+        self._transport = transport
+        self._owner = owner
+        self._stall_timeout = stall_timeout
+        self._part = -1  # which frame is begun, by `FrameReader.frames`, and since when
+        self._part_since = 0.0
+        self._take: Take
+        self._alone: trio.Event | None = None  # while it takes turns: goes off when that is to end
+        self._broken: Exception | None = None
+        self._waits = False  # whether frames that have come wait for the owner
+
+    async def next_frame(self) -> Frame:
+        """One frame; before `serve`."""
+        while True:
+            frame = self.reader.next_frame()
+            if frame is not None:
+                return frame
+            self._feed(await self._transport.receive())
+
+    async def serve(self, feed: Callable[..., None], take: Take) -> None:
+        """Read until the connection ends.
+
+        Args:
+            feed: takes events in.
+            take: of the owner.
+        """
+        self._take = take
+        owner = self._owner
+        while not owner.closed:
+            if self._waits:
+                await owner.rest()
+                self._waits = False
+                self._part = -1  # the time in which we did not read is not the frame's
+            events: list[Event] = []
+            try:
+                self._waits = not take(events)
+            finally:
+                if events:
+                    feed(*events)
+            if self._waits:
+                continue
+            if not owner.closed and (self.reader.pending_bytes or not await self._take_turns()):
+                await self._more()
+
+    async def _take_turns(self) -> bool:
+        """Be read together with others, until something is to be waited for; False where that cannot be."""
+        if not self._turns.join(self._transport.fileno(), self):
+            return False
+        self._room.begun(self._owner, 0)
+        self._alone = trio.Event()
+        try:
+            await self._alone.wait()
+        finally:
+            self.leave()
+        if self._broken is not None:
+            raise self._broken
+        return True
+
+    def take_turn(self, events: list[Event]) -> None:
+        assert self._alone is not None
+        if self._alone.is_set():  # its own task goes on
+            return
+        try:
+            data = self._transport.receive_now()
+            if data is None:
+                return
+            self._feed(data)
+            self._waits = not self._take(events)
+            if not self._waits and not self.reader.pending_bytes:
+                return
+        except Exception as error:  # the connection ends where it is served
+            self._broken = error
+        self._alone.set()
+
+    def leave(self) -> None:
+        """Take no more turns. Before the transport is closed."""
+        if self._alone is not None:
+            self._turns.leave(self._transport.fileno())
+            self._alone.set()
+            self._alone = None
+
+    async def _more(self) -> None:
+        """Feed the reader the next bytes. A frame that was begun has to come on, and to be complete some time."""
+        reader, now = self.reader, trio.current_time()
+        pending = reader.pending_bytes
+        anew = self._part != reader.frames
+        if anew:
+            self._part, self._part_since = reader.frames, now
+        self._room.begun(self._owner, pending, anew=anew)
+        if not pending:
+            self._feed(await self._transport.receive())
+            return
+        timeout = self._stall_timeout
+        due = self._part_since + timeout + reader.expected_bytes / FRAME_BYTES_PER_S
+        with trio.move_on_at(min(now + timeout, due)) as waiting:
+            data = await self._transport.receive()
+        if waiting.cancelled_caught:
+            behind = f"after {pending} of {reader.expected_bytes} bytes"
+            if due < now + timeout:
+                raise PeerError(f"a frame did not become complete in {due - self._part_since:g} s, {behind}")
+            raise PeerError(f"a frame was begun and did not come on for {timeout:g} s, {behind}")
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        if not data:
+            self.reader.close()
+            raise ConnectionLost("the other side closed")
+        self.reader.feed(data)

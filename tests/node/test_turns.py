@@ -1,0 +1,182 @@
+"""What comes on many connections at once is one step of the core, and a message that comes alone waits for nobody."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+
+from quorumq.core.effects import Event, Unsent
+from quorumq.node.inflow import Inflow
+from quorumq.node.room import Room
+from quorumq.node.transport import ConnectionLost, SocketTransport, Transport
+from quorumq.node.turns import Turns
+from quorumq.wire.frames import encode_frame
+
+
+def frame(number: int) -> bytes:
+    return b"".join(encode_frame(b"%d" % number, [b"body"]))
+
+
+class Room_:
+    """No bound on begun frames."""
+
+    def begun(self, connection: object, size: int, *, anew: bool = False) -> None:
+        pass
+
+
+class End:
+    """One connection: takes frames as events, at most ``most`` before it has to rest."""
+
+    def __init__(self, world: World, transport: Transport) -> None:
+        self.closed = False
+        self.world = world
+        self.most = 1_000_000
+        self.rested = 0
+        self.ended: Exception | None = None
+        self.inflow = Inflow(world.turns, world.room, transport, self, 1.0)
+        self.transport = transport
+
+    def take(self, events: list[Event]) -> bool:
+        while (found := self.inflow.reader.next_frame()) is not None:
+            events.append(Unsent(int(bytes(found.header))))
+            self.most -= 1
+            if not self.most:
+                return False
+        return True
+
+    async def rest(self) -> None:
+        self.rested += 1
+        self.most = 1_000_000
+        await trio.sleep(0.1)
+
+    def give_up(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    async def run(self) -> None:
+        try:
+            await self.inflow.serve(self.world.feed, self.take)
+        except Exception as error:
+            self.ended = error
+            self.close()
+
+    def close(self) -> None:
+        self.closed = True
+        self.inflow.leave()
+        self.transport.close()
+
+
+class World:
+    """Connections over real sockets, and the steps that their frames became."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.steps: list[list[int]] = []
+        self.turns = Turns(self.feed)
+        self.room: Room = Room_()  # type: ignore[assignment]
+
+    def feed(self, *events: Event) -> None:
+        self.steps.append([event.key for event in events])  # type: ignore[union-attr]
+
+    def connect(self) -> tuple[socket.socket, End]:
+        ours, theirs = socket.socketpair()
+        end = End(self, SocketTransport(theirs))
+        self.nursery.start_soon(end.run)
+        return ours, end
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    async with trio.open_nursery() as nursery:
+        found = World(nursery)
+        nursery.start_soon(found.turns.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield found
+        nursery.cancel_scope.cancel()
+
+
+async def served(found: World, frames: int) -> None:
+    """Wait until so many have come."""
+    while sum(map(len, found.steps)) < frames:
+        await trio.sleep(0.01)
+
+
+async def test_what_comes_on_many_connections_at_once_is_one_step() -> None:
+    async with world() as found:
+        pairs = [found.connect() for _ in range(50)]
+        await trio.testing.wait_all_tasks_blocked()
+        for number, (ours, _) in enumerate(pairs):
+            ours.send(frame(number))
+        await served(found, 50)
+        assert [sorted(step) for step in found.steps] == [list(range(50))]
+        pairs[7][0].send(frame(99))
+        await served(found, 51)
+        assert found.steps[1:] == [[99]]
+
+
+async def test_half_a_frame_is_waited_for_alone_and_keeps_nobody() -> None:
+    async with world() as found:
+        (slow, end), (other, _) = found.connect(), found.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        slow.send(frame(1)[:9])
+        other.send(frame(2))
+        await served(found, 1)
+        slow.send(frame(1)[9:])
+        await served(found, 2)
+        slow.send(frame(3))
+        other.send(frame(4))
+        await served(found, 4)
+        assert found.steps == [[2], [1], found.steps[2]]
+        assert sorted(found.steps[2]) == [3, 4], "it takes turns with the others again"
+        slow.send(frame(5)[:9])
+        await trio.sleep(3.0)
+        assert "did not come on" in str(end.ended)
+
+
+async def test_who_has_to_rest_is_read_no_further_and_loses_nothing() -> None:
+    async with world() as found:
+        (busy, end), (other, _) = found.connect(), found.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        end.most = 2
+        busy.send(b"".join(map(frame, range(5))))
+        await served(found, 2)
+        other.send(frame(9))
+        await served(found, 3)
+        assert found.steps == [[0, 1], [9]]
+        await served(found, 6)
+        assert found.steps[2:] == [[2, 3, 4]]
+        assert end.rested == 1
+
+
+async def test_what_is_no_frame_ends_that_connection_alone_and_so_does_the_other_sides_end() -> None:
+    async with world() as found:
+        pairs = [found.connect() for _ in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        pairs[0][0].send(b"GET / HTTP/1.1")
+        pairs[1][0].close()
+        pairs[2][0].send(frame(1))
+        await served(found, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert "HTTP" in str(pairs[0][1].ended)
+        assert isinstance(pairs[1][1].ended, ConnectionLost)
+        assert pairs[2][1].ended is None
+        pairs[2][0].send(frame(2))
+        await served(found, 2)
+
+
+async def test_a_connection_that_is_hung_up_on_takes_no_turn() -> None:
+    async with world() as found:
+        (ours, end), (other, _) = found.connect(), found.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        end.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert ours.recv(1) == b""
+        again, _ = found.connect()  # its socket may have the same number
+        await trio.testing.wait_all_tasks_blocked()
+        again.send(frame(2))
+        other.send(frame(3))
+        await served(found, 2)
+        assert sorted(key for step in found.steps for key in step) == [2, 3]
