@@ -13,6 +13,7 @@ G5).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -48,6 +49,8 @@ HEADERS_MAX: Final = 256
 """Headers of one message."""
 HEADER_NAME_CHARS_MAX: Final = 256
 NODE_CHARS_MAX: Final = 32
+SHARED_MAX: Final = 4096
+"""Origins, and partitions, of which each is kept once."""
 DELAY_MS_MAX: Final = int(DELAY_MAX_S * 1000)
 TTL_MS_MAX: Final = int(TOPIC_TIME_MAX_S * 1000)
 
@@ -108,6 +111,11 @@ def _uint(where: str, value: object, below: int) -> int:
     return value
 
 
+# Batches of one session and one partition share these: else each that waits at a node would have its own.
+_origin = functools.lru_cache(maxsize=SHARED_MAX)(Origin)
+_partition = functools.lru_cache(maxsize=SHARED_MAX)(PartitionId)
+
+
 def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span, ...]:
     """Sections out of decoded CBOR.
 
@@ -123,7 +131,7 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
         node, n, nonce, k, first, count = item[:6]
         if type(node) is not str or not 1 <= len(node) <= NODE_CHARS_MAX:
             bad(f"{where}.node", node, f"must be text of 1 to {NODE_CHARS_MAX} characters")
-        origin = Origin(
+        origin = _origin(
             node,
             _uint(f"{where}.n", n, NUMBERS_END),
             _uint(f"{where}.nonce", nonce, WORDS_END),
@@ -180,7 +188,7 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
     version, topic, number, sections, published_ms, codec, offsets, crcs, crc = value[:9]
     if version != BATCH_VERSION or type(version) is not int:
         bad("batch.version", version, f"this side reads version {BATCH_VERSION}; upgrade it")
-    partition = PartitionId(topic, number)
+    partition = _partition(topic, number)
     check_partition(partition, "batch")
     spans = decode_sections(sections)
     if type(published_ms) is not int or not -(1 << 63) <= published_ms < 1 << 63:

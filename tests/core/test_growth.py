@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import cProfile
+import gc
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +18,14 @@ from quorumq.core.messages import (
     Named,
     OpenSession,
     Owned,
+    Part,
     Publish,
     PublishReply,
     RejectRequest,
 )
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.types import PartitionId, Span
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, decode_header, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 from tests.core.test_groups import LETTER
@@ -251,3 +254,36 @@ def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
     assert len(left) > 1, "not all in one step"
     assert left[-1] == 0
     assert view.suspects.messages == 2000
+
+
+def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
+    """What a replica keeps of one, its tables included, is bounded; partition and session are kept once for all."""
+    cluster = Cluster(1)
+    topic = cluster.topic(rf=1)
+    cluster.ask("a", fetch())
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    core = cluster.nodes["a"]
+    (replica,) = core.replicas.values()
+
+    def store(seq: int) -> None:
+        batch = cluster.batch(topic, origin, seq, [b"x" * 100])
+        came = batch._replace(header=decode_header(batch.raw))  # as over the wire
+        replica.storing.take("a", Part(topic.epoch, came), topic, cluster.now, asked=True)
+        core.voter.on_durable(core.state.next_batch - 1, cluster.now)
+
+    for seq in range(100):
+        store(seq)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for seq in range(100, 1100):
+            store(seq)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / 1000 < 1350
+    headers = [batch.header for batch in replica.batches.stored.values()]
+    assert len({id(header.partition) for header in headers}) == 1
+    assert len({id(header.sections[0].origin) for header in headers}) == 1
