@@ -86,8 +86,8 @@ def said(message: Any) -> str:
     match message:
         case m.Store(batch=batch):
             return f"STORE {spans(batch.header.sections)}"
-        case m.StoreReply(refused=refused):
-            return f"STORED{f', refused: {refused}' if refused else ''}"
+        case m.StoreReply(problems=problems):
+            return ", ".join(["STORED", *(f"refused: {problem.error}" for problem in problems)])
         case m.Hold(ballot=ballot, wants=wants, hold_time=hold_time, freed=freed):
             more = f", and {' '.join(owner(it.owner) for it in freed)} is given up" if freed else ""
             return f"HOLD {spans(wants)} by {stamp(ballot)} for {hold_time:g} s{more}"
