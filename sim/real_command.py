@@ -21,7 +21,7 @@ from sim.shrink_command import schedule_from
 
 
 @click.command("real")
-@click.option("--nodes", default=5, show_default=True, type=click.IntRange(1, 9), help="How many nodes.")
+@click.option("--nodes", default=5, show_default=True, type=click.IntRange(3, 9), help="How many nodes.")
 @click.option(
     "--minutes",
     default=10.0,

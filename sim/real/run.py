@@ -75,8 +75,8 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept, and the workload is content."""
-        return self.drained and not self.violations and not self.own
+        """Whether every promise was kept, and the workload is content; a run without a history shows nothing."""
+        return self.drained and self.lines > 0 and not self.violations and not self.own
 
 
 class Trial:
@@ -312,6 +312,7 @@ class RealRun(Trial):
                     watching.start_soon(self.tell)
                     await self.work(sim, inflicter)
                     watching.cancel_scope.cancel()
-        self.phase = "judging"
-        self.told()
-        return self.verdict(list(read_history(sorted(self.histories.glob("*.jsonl")))), inflicter)
+            self.phase = "judging"
+            self.told()
+            await trio.to_thread.run_sync(self.cluster.stop)  # then nodes have written their last lines
+            return self.verdict(list(read_history(sorted(self.histories.glob("*.jsonl")))), inflicter)

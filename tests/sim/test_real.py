@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from sim.real.faulty_node import Control
 from sim.real.judgement import counted, judged
 from sim.real.plan import KINDS, draw_real
 from sim.real.proxy import Proxy
+from sim.real.run import Verdict
 from sim.real.workload import OURS, workload_of
 from sim.schedule import Schedule
 
@@ -192,6 +194,12 @@ def test_a_workload_that_is_none_is_refused(tmp_path: Path) -> None:
         workload_of(path)
 
 
+def test_a_run_without_a_history_is_not_ok() -> None:
+    none: Counter[str] = Counter()
+    assert not Verdict([], none, none, none, drained=True).ok
+    assert Verdict([], none, none, none, drained=True, lines=1).ok
+
+
 @pytest.mark.e2e
 def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -> None:
     workload, schedule, keep = tmp_path / "w.py", tmp_path / "s.json", tmp_path / "kept"
@@ -228,6 +236,15 @@ def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -
     assert "Fault: partition of n1→n2, clients→n3 for 0.8 s" in text.replace("\\u2192", "→")
     done = CliRunner().invoke(main, command)
     assert "is not empty" in done.output
+
+
+@pytest.mark.e2e
+def test_a_run_that_keeps_nothing_is_judged_all_the_same() -> None:
+    done = CliRunner().invoke(main, ["real", "--nodes", "3", "--minutes", "0.05", "--json"])
+    facts = json.loads(done.output)
+    assert (done.exit_code, facts["violations"]) == (0, []), done.output
+    assert facts["lines"] > 100
+    assert facts["counts"]["acked"] > 10
 
 
 @pytest.mark.e2e
