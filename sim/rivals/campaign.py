@@ -1,0 +1,114 @@
+"""Many seeds of every design under every kind of fault, on several processes; what is done is kept in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from sim.campaign import commit
+from sim.rivals.designs import compare
+from sim.rivals.figures import Figures
+from sim.rivals.harness import Knobs
+from sim.rivals.plan import draw
+from sim.runner import quicken
+
+CHUNK = 25
+"""Seeds that one process runs in one go; the unit in which a campaign is resumed."""
+
+Part = tuple[str, str, int, int]
+"""Design, kind of fault, and the seeds from the first up to the last but one."""
+
+Table = dict[str, dict[str, Figures]]
+"""By design and kind."""
+
+
+def parts(designs: Iterable[str], kinds: Iterable[str], first: int, seeds: int) -> list[Part]:
+    """The work, in an order in which all cells fill alike."""
+    last = first + seeds
+    return [
+        (design, kind, start, min(start + CHUNK, last))
+        for start in range(first, last, CHUNK)
+        for kind in kinds
+        for design in designs
+    ]
+
+
+def run_part(work: tuple[Part, Knobs]) -> tuple[Part, Figures]:
+    """One process's share."""
+    (design, kind, start, stop), knobs = work
+    total = Figures()
+    for seed in range(start, stop):
+        total.add(compare(design, draw(seed, kind), knobs))
+    return (design, kind, start, stop), total
+
+
+def run_all(
+    work: list[Part], knobs: Knobs, jobs: int, kept: Path | None, on_part: Callable[[], None]
+) -> Table:
+    """Run what is not in the file yet, and add all of it up.
+
+    Args:
+        work: as `parts` gives it.
+        knobs: settings of the designs.
+        jobs: processes.
+        kept: a file of JSON lines, which a campaign that was broken off goes on with.
+        on_part: called when a part is done.
+
+    Raises:
+        ValueError: the file is of another commit or other settings.
+    """
+    table: Table = {}
+    header = {"commit": commit(), "knobs": dataclasses.asdict(knobs)}
+    done = dict(read(kept, header)) if kept is not None and kept.exists() else {}
+    file = kept.open("a") if kept is not None else None
+    if file is not None and not done and not file.tell():
+        file.write(json.dumps(header) + "\n")
+    try:
+        for part, figures in run_parts([part for part in work if part not in done], knobs, jobs, file):
+            done[part] = figures
+            on_part()
+    finally:
+        if file is not None:
+            file.close()
+    for part in work:
+        design, kind, *_ = part
+        table.setdefault(design, {}).setdefault(kind, Figures()).add(done[part])
+    return table
+
+
+def run_parts(
+    work: list[Part], knobs: Knobs, jobs: int, file: IO[str] | None
+) -> Iterator[tuple[Part, Figures]]:
+    """Run them, and write each to the file when it is done."""
+    tasks = [(part, knobs) for part in work]
+
+    def kept(results: Iterable[tuple[Part, Figures]]) -> Iterator[tuple[Part, Figures]]:
+        for part, figures in results:
+            if file is not None:
+                file.write(json.dumps({"part": part, "figures": dataclasses.asdict(figures)}) + "\n")
+                file.flush()
+            yield part, figures
+
+    if jobs == 1:
+        quicken()
+        yield from kept(map(run_part, tasks))
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, quicken) as pool:
+        yield from kept(pool.imap(run_part, tasks))
+
+
+def read(path: Path, header: dict[str, Any]) -> Iterator[tuple[Part, Figures]]:
+    """The parts that a file has; a line that was not finished is left out."""
+    lines = path.read_text().splitlines(keepends=True)
+    if lines and json.loads(lines[0]) != json.loads(json.dumps(header)):
+        raise ValueError(f"{path} is of another commit or other settings: {lines[0].strip()}")
+    for line in lines[1:]:
+        if line.endswith("\n"):
+            found = json.loads(line)
+            design, kind, start, stop = found["part"]
+            waits = {int(class_): count for class_, count in found["figures"].pop("waits").items()}
+            yield (design, kind, start, stop), Figures(**found["figures"], waits=waits)

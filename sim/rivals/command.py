@@ -1,0 +1,191 @@
+"""`python -m sim rivals`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+
+from sim.campaign import commit
+from sim.rivals.campaign import Table, parts, run_all
+from sim.rivals.designs import DESIGNS, start
+from sim.rivals.figures import Figures, measure
+from sim.rivals.harness import Knobs
+from sim.rivals.page import page
+from sim.rivals.plan import KINDS, draw
+from sim.run_command import write_rows
+from sim.schedule import Schedule
+
+CELLS = (
+    ("lost per 10,000", None),
+    ("duplicates per 10,000", None),
+    ("after ack per 10,000", "all"),
+    ("overlaps per 10,000", "all"),
+    ("gap after a loss, mean s", "crash"),
+    ("gap after a loss, worst s", "crash"),
+    ("behind poison, mean s", "poison"),
+    ("messages per delivery", "none"),
+    ("messages per delivery", "crash"),
+    ("syncs per delivery", "none"),
+    ("p50 s", "none"),
+    ("p99 s", "none"),
+    ("fairness", "none"),
+    ("received of asked", "none"),
+    ("lost holds per delivery", "none"),
+    ("tombstone reads per message", "none"),
+)
+"""The rows of the table: a figure, and of which kind of fault; None: of each kind; all: of all together."""
+
+
+def table_rows(table: Table) -> list[tuple[str, list[float]]]:
+    """The table as it is printed: a row's title, and a figure for each design."""
+    rows: list[tuple[str, list[float]]] = []
+    kinds = list(next(iter(table.values())))
+    totals = {design: _total(cells) for design, cells in table.items()}
+    for figure, wanted in CELLS:
+        for kind in kinds if wanted is None else [wanted]:
+            if kind == "all":
+                found = [totals[design].rates()[figure] for design in table]
+            elif kind in kinds:
+                found = [cells[kind].rates()[figure] for cells in table.values()]
+            else:
+                continue
+            rows.append((f"{figure} · {kind}", found))
+    return rows
+
+
+def _total(cells: dict[str, Figures]) -> Figures:
+    total = Figures()
+    for figures in cells.values():
+        total.add(figures)
+    return total
+
+
+@click.command("rivals")
+@click.option(
+    "--seeds", default=20, show_default=True, type=click.IntRange(1), help="How many, of each kind of fault."
+)
+@click.option("--first", default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes to run on."
+)
+@click.option(
+    "--design", "designs", multiple=True, type=click.Choice(list(DESIGNS)), help="Only this; may be repeated."
+)
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only these faults; likewise."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a design (docs/rivals.md)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as a page with plots."
+)
+@click.option(
+    "--keep", type=click.Path(dir_okay=False, path_type=Path), help="Keep what is done here; go on from it."
+)
+@click.option(
+    "--schedule",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run this schedule, once.",
+)
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="One run: its history (docs/history.md).",
+)
+def rivals(
+    seeds: int,
+    first: int,
+    jobs: int,
+    designs: tuple[str, ...],
+    kinds: tuple[str, ...],
+    settings: tuple[str, ...],
+    as_json: bool,
+    html: Path | None,
+    keep: Path | None,
+    schedule: Path | None,
+    history: Path | None,
+) -> None:
+    """Compare quorumq with the design note's other approaches and with a log, under the same faults (docs/rivals.md).
+
+    With --schedule or --history one design is run once: of the seed --first, or as the file says.
+    """
+    knobs = parse_knobs(settings)
+    if schedule is not None or history is not None:
+        if len(designs) != 1 or (schedule is None and len(kinds) != 1):
+            raise click.UsageError("one run needs one --design, and one --kind or a --schedule")
+        try:
+            plan = Schedule.from_json(schedule.read_text()) if schedule else draw(first, kinds[0])
+        except ValueError as error:
+            raise click.ClickException(f"{schedule}: {error}") from None
+        _run_one(designs[0], plan, knobs, history, as_json)
+        return
+    work = parts(designs or tuple(DESIGNS), kinds or tuple(KINDS), first, seeds)
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("runs of up to 25 seeds", total=len(work))
+        try:
+            table = run_all(work, knobs, jobs, keep, lambda: progress.advance(task))
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+    if html is not None:
+        html.write_text(page(table, table_rows(table), commit(), seeds))
+    if as_json:
+        found = {
+            design: {kind: {**figures.rates(), "runs": figures.runs} for kind, figures in cells.items()}
+            for design, cells in table.items()
+        }
+        click.echo(json.dumps({"commit": commit(), "seeds": seeds, "first": first, "designs": found}))
+        return
+    printed = RichTable(title=f"{seeds} seeds of each kind of fault, commit {commit()}")
+    printed.add_column("figure · fault")
+    for design in table:
+        printed.add_column(design, justify="right")
+    for title, found_ in table_rows(table):
+        printed.add_row(title, *(f"{value:,.4g}" for value in found_))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(printed)
+
+
+def parse_knobs(settings: tuple[str, ...]) -> Knobs:
+    """Settings as they are given; ``true``, ``false`` and numbers are JSON."""
+    names = {field.name: field.default for field in dataclasses.fields(Knobs)}
+    found: dict[str, Any] = {}
+    for setting in settings:
+        name, _, text = setting.partition("=")
+        if name not in names:
+            raise click.UsageError(f"--set {setting}: {name!r} must be one of {', '.join(names)}")
+        kind = type(names[name])
+        try:
+            value = text if kind is str else kind(json.loads(text))
+        except (ValueError, TypeError):
+            raise click.UsageError(f"--set {setting}: the value must be a {kind.__name__}") from None
+        found[name] = value
+    return Knobs(**found)
+
+
+def _run_one(design: str, plan: Schedule, knobs: Knobs, history: Path | None, as_json: bool) -> None:
+    run = start(design, plan, knobs)
+    rows = run.run()
+    figures = measure(run)
+    if history is not None:
+        try:
+            write_rows(history, rows)
+        except OSError as error:
+            raise click.ClickException(f"{history} cannot be written: {error.strerror}") from None
+    found = {**figures.rates(), "deliveries": figures.deliveries, "trace": run.world.trace()}
+    if as_json:
+        click.echo(json.dumps({"design": design, "schedule": json.loads(plan.to_json()), **found}))
+        return
+    click.echo(plan.to_json())
+    for name, value in found.items():
+        click.echo(f"{name}: {value}")

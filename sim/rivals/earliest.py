@@ -1,0 +1,132 @@
+"""Approach A of the design note: holds that prefer the earliest request. The text:
+
+    Request id R is generated. Timestamp T is saved. P1 finds key K available to read. P1 requests a HOLD on K for R,T
+    from P1,P2,P3. For each replica: If no HOLD on K exists: grant HOLD R,T, reply OK. If HOLD Rh,Th exists and (R,T)
+    < (Rh,Th): replace HOLD Rh,Th with HOLD R,T, reply OK. If HOLD Rh,Th exists and (R,T) < (Rh,Th): reply NOK. When
+    P1 has received 2 replies: If OK,OK: return K to C. If any NOK: return nothing. Consumer C then requests the
+    payload for K in a separate request.
+
+The second condition stands there twice: the last means "later". Compared is T, the time of day at P1, then R. With
+more than three replicas "2 replies" are a majority. That holds end after their time, and what ends a message, the
+note says for approach C alone; it is done alike here. A key is available where it has neither a tombstone nor a hold
+that is not over: else all consumers would ask for the one oldest key until it is acked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from sim.rivals.harness import Run
+from sim.rivals.machine import Machine
+from sim.rivals.replica import QueueConsumer, QueueProducer, Replica, Replies, Take, Took
+from sim.rivals.workload import Key, Taken
+
+Stamp = tuple[int, str]
+"""T and R: the earlier one is preferred."""
+
+
+class Hold(NamedTuple):
+    """HOLD these keys for a request."""
+
+    keys: tuple[Key, ...]
+    stamp: Stamp
+    seconds: float
+
+
+class Payload(NamedTuple):
+    """A consumer wants the payload of what it got."""
+
+    keys: tuple[Key, ...]
+
+
+class EarliestReplica(Replica):
+    """Holds are a dict from key to request and deadline, in memory."""
+
+    def __init__(self, run: Run, machine: Machine, records: list[Any]) -> None:
+        self.holds: dict[Key, tuple[Stamp, float]] = {}
+        super().__init__(run, machine, records)
+
+    def held(self, key: Key) -> Stamp | None:
+        """Whose the key is here."""
+        stamp, until = self.holds.get(key, (None, 0.0))
+        return stamp if until > self.machine.mono else None
+
+    def find(self, key: int, request: Take) -> bool:
+        chosen: list[Key] = []
+        for one in self.messages:
+            if self.held(one) is None:
+                chosen.append(one)
+                if len(chosen) == request.most:
+                    break
+        if not chosen:
+            return False
+        owner = self.run.books.next_owner(self.name)
+        asked = tuple(chosen)
+        self.ask_all(
+            Hold(asked, (self.machine.wall_ms, owner), request.hold),
+            lambda replies: self.decide(key, request, asked, owner, replies),
+            enough=lambda replies: len(replies) >= self.majority,
+        )
+        return True
+
+    def decide(self, client: int, request: Take, keys: tuple[Key, ...], owner: str, replies: Replies) -> None:
+        """The first replies of a majority are in."""
+        won = [
+            key
+            for index, key in enumerate(keys)
+            if len(replies) >= self.majority and all(verdicts[index] for verdicts in replies.values())
+        ]
+        self.run.books.lost_rounds += len(keys) - len(won)
+        self.give_out(client, request, tuple((key, b"") for key in won), owner)
+
+    def serve_hold(self, request: Hold, answer: Callable[[Any], None]) -> None:
+        verdicts: list[bool] = []
+        for key in request.keys:
+            holder = self.held(key)
+            granted = key not in self.tombs and (holder is None or request.stamp < holder)
+            if granted:
+                self.holds[key] = (request.stamp, self.machine.mono + request.seconds)
+                self.machine.after(request.seconds, self.wake)
+            verdicts.append(granted)
+        answer(tuple(verdicts))
+
+    def on_request(self, key: int, request: Any) -> None:
+        if isinstance(request, Payload):
+            self.machine.reply(key, tuple((one, self.messages.get(one)) for one in request.keys))
+        else:
+            super().on_request(key, request)
+
+    def on_tombs(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self.holds.pop(key, None)
+
+    on_free = on_tombs
+
+
+class EarliestConsumer(QueueConsumer):
+    """Asks for the payload of the keys that it got, at the same node."""
+
+    def on_took(self, node: str, answer: Took, then: Callable[[Sequence[Taken]], None]) -> None:
+        if not answer.items:
+            then(())
+            return
+
+        def heard(found: Any, _: Any) -> None:
+            items = found if isinstance(found, tuple) else ()
+            super(EarliestConsumer, self).on_took(
+                node,
+                answer._replace(items=tuple((key, value) for key, value in items if value is not None)),
+                then,
+            )
+
+        self.ask(node, Payload(tuple(key for key, _ in answer.items)), self.timeout, heard)
+
+
+def build(run: Run) -> None:
+    """Fill a run."""
+    for name in run.options.node_names:
+        run.machines[name] = Machine(
+            run.world, name, run.machines, lambda machine, records: EarliestReplica(run, machine, records)
+        )
+    run.add_clients(QueueProducer, EarliestConsumer)

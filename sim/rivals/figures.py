@@ -1,0 +1,222 @@
+"""What a run shows: figures from its history and the judges, and sums of them over many runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from quorumq.history import Row
+from sim.checkers import judge
+from sim.rivals.harness import Run
+from sim.rivals.workload import Named
+
+STEP = math.log(1.05)
+"""Times are counted in classes that differ by 5 %."""
+
+NODE_FAULTS = ("crash", "kill", "freeze", "partition")
+
+
+def named_of(row: Row) -> Named:
+    """The message of a line that has one."""
+    origin, start, _ = row["spans"][0]
+    return row["partition"], origin, start
+
+
+@dataclass(slots=True)
+class Figures:
+    """Sums over runs of one design under one kind of fault.
+
+    Args:
+        runs: how many.
+        confirmed: messages whose publish was confirmed.
+        lost: those that were never handled, or not to the end.
+        deliveries: messages handed to handlers.
+        duplicates: deliveries of what had been delivered before, and not rejected since.
+        after_ack: deliveries to a request that was sent after an ACK of the message had succeeded.
+        overlaps: deliveries while another one's deadline had not passed.
+        waits: seconds from the first try to publish to the first delivery, by class (`STEP`).
+        gap: after a node's loss, the longest time in the next five seconds without any delivery, though something was
+            to be delivered; summed over the losses.
+        gap_worst: the longest of these.
+        losses: how many.
+        behind_poison: seconds from publish to delivery of what was published to the poison message's partition while it
+            was tried, summed.
+        behind: how many.
+        messages, syncs: of network and disks until all was settled.
+        fairness: Jain's index of the deliveries per consumer, summed over runs: 1 is equal.
+        asked, received: messages asked for while at least as many were there, and what came.
+        lost_rounds: messages that a node tried to hold in vain.
+        tombstone_reads: quorum reads of a message's tombstones.
+    """
+
+    runs: int = 0
+    confirmed: int = 0
+    lost: int = 0
+    deliveries: int = 0
+    duplicates: int = 0
+    after_ack: int = 0
+    overlaps: int = 0
+    waits: dict[int, int] = field(default_factory=dict)
+    gap: float = 0.0
+    gap_worst: float = 0.0
+    losses: int = 0
+    behind_poison: float = 0.0
+    behind: int = 0
+    messages: float = 0.0
+    syncs: float = 0.0
+    fairness: float = 0.0
+    asked: int = 0
+    received: int = 0
+    lost_rounds: int = 0
+    tombstone_reads: int = 0
+
+    def add(self, other: Figures) -> None:
+        """Add the sums of other runs."""
+        for part in fields(self):
+            mine, theirs = getattr(self, part.name), getattr(other, part.name)
+            if part.name == "waits":
+                for class_, count in theirs.items():
+                    mine[class_] = mine.get(class_, 0) + count
+            elif part.name == "gap_worst":
+                self.gap_worst = max(mine, theirs)
+            else:
+                setattr(self, part.name, mine + theirs)
+
+    def wait(self, share: float) -> float:
+        """The quantile of the times to deliver, in seconds."""
+        left = share * sum(self.waits.values())
+        for class_ in sorted(self.waits):
+            left -= self.waits[class_]
+            if left <= 0:
+                return math.exp(class_ * STEP)
+        return 0.0
+
+    def rates(self) -> dict[str, float]:
+        """What people compare."""
+
+        def per(count: float, of: float, digits: int = 2) -> float:
+            return round(count / of, digits) if of else 0.0
+
+        return {
+            "lost per 10,000": per(10_000 * self.lost, self.confirmed),
+            "duplicates per 10,000": per(10_000 * self.duplicates, self.confirmed),
+            "after ack per 10,000": per(10_000 * self.after_ack, self.confirmed),
+            "overlaps per 10,000": per(10_000 * self.overlaps, self.confirmed),
+            "gap after a loss, mean s": per(self.gap, self.losses),
+            "gap after a loss, worst s": round(self.gap_worst, 2),
+            "behind poison, mean s": per(self.behind_poison, self.behind, 3),
+            "messages per delivery": per(self.messages, self.deliveries),
+            "syncs per delivery": per(self.syncs, self.deliveries),
+            "p50 s": round(self.wait(0.5), 4),
+            "p99 s": round(self.wait(0.99), 3),
+            "fairness": per(self.fairness, self.runs, 3),
+            "received of asked": per(self.received, self.asked, 3),
+            "lost holds per delivery": per(self.lost_rounds, self.deliveries),
+            "tombstone reads per message": per(self.tombstone_reads, self.confirmed),
+        }
+
+
+def measure(run: Run) -> Figures:
+    """Judge a run that is over."""
+    rows = run.world.rows
+    books = run.books
+    result = Figures(runs=1, confirmed=len(books.confirmed), deliveries=books.deliveries)
+    for violation in judge(rows):
+        if violation.promise == "no loss":
+            result.lost += 1
+        elif violation.promise == "exclusive holds":
+            result.overlaps += 1
+        elif violation.promise == "final after ack":
+            result.after_ack += 1
+        elif violation.promise == "no thin air":
+            raise AssertionError(str(violation))
+    made, first, times = _deliveries(rows, result)
+    for key, at in first.items():
+        class_ = math.floor(math.log(max(at - made[key], 1e-4)) / STEP)
+        result.waits[class_] = result.waits.get(class_, 0) + 1
+    _measure_gaps(rows, run.settled_at, sorted(times), made, first, result)
+    _measure_poison(run, made, first, result)
+    per_consumer = [float(count) for count in _per_consumer(rows, run.options.consumers).values()]
+    squares = sum(count * count for count in per_consumer)
+    result.fairness = sum(per_consumer) ** 2 / (len(per_consumer) * squares) if squares else 1.0
+    result.messages, result.syncs = run.costs["messages"], run.costs["syncs"]
+    result.asked, result.received = books.asked, books.received
+    result.lost_rounds, result.tombstone_reads = books.lost_rounds, books.tombstone_reads
+    if run.design == "quorumq":
+        result.lost_rounds = sum(
+            stop - start for row in rows if row["kind"] == "hold_lost" for _, start, stop in row["spans"]
+        )
+    return result
+
+
+def _deliveries(
+    rows: Iterable[Row], result: Figures
+) -> tuple[dict[Named, float], dict[Named, float], list[float]]:
+    """When each message was published and delivered first, and all times of deliveries; counts duplicates."""
+    made: dict[Named, float] = {}
+    first: dict[Named, float] = {}
+    times: list[float] = []
+    rejected: dict[Named, None] = {}
+    for row in rows:
+        if row["kind"] == "publish" and row["outcome"] == "invoke":
+            for origin, start, stop in row["spans"]:
+                for seq in range(start, stop):
+                    made.setdefault((row["partition"], origin, seq), row["at"])
+        elif row["kind"] == "deliver":
+            key = named_of(row)
+            times.append(row["at"])
+            if key in rejected:
+                del rejected[key]
+            elif key in first and row["attempt"] == 1:
+                result.duplicates += 1
+            first.setdefault(key, row["at"])
+        elif row["kind"] == "reject" and row["outcome"] == "ok":
+            rejected[named_of(row)] = None
+    return made, first, times
+
+
+def _per_consumer(rows: Iterable[Row], consumers: int) -> dict[str, int]:
+    counts = {f"client:c{i}": 0 for i in range(consumers)}
+    for row in rows:
+        if row["kind"] == "deliver":
+            counts[row["who"]] += 1
+    return counts
+
+
+def _measure_gaps(
+    rows: Iterable[Row],
+    end: float,
+    times: list[float],
+    made: dict[Named, float],
+    first: dict[Named, float],
+    result: Figures,
+) -> None:
+    """How long nothing was delivered after each loss of a node, while something waited."""
+    for row in rows:
+        if row["kind"] != "fault" or row["fault"] not in NODE_FAULTS:
+            continue
+        lost_at, until = row["at"], min(row["at"] + 5.0, end)
+        stops = [at for at in times if lost_at <= at <= until]
+        longest, since = 0.0, lost_at
+        for at in (*stops, until):
+            waiting = [max(since, made[key]) for key, when in first.items() if made[key] < at <= when]
+            longest = max(longest, at - min(waiting, default=at))
+            since = at
+        result.losses += 1
+        result.gap += longest
+        result.gap_worst = max(result.gap_worst, longest)
+
+
+def _measure_poison(run: Run, made: dict[Named, float], first: dict[Named, float], result: Figures) -> None:
+    """What waits behind a message that fails."""
+    for key in run.books.failures:
+        tried = [
+            row["at"]
+            for row in run.world.rows
+            if row["kind"] in ("deliver", "dead_letter") and named_of(row) == key
+        ]
+        for other, at in made.items():
+            if other[0] == key[0] and other != key and min(tried) <= at < max(tried) and other in first:
+                result.behind += 1
+                result.behind_poison += first[other] - at

@@ -1,0 +1,132 @@
+"""What brokers, coordinator and clients of the log say to each other."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sim.rivals.workload import Key
+
+Assignment = dict[str, tuple[int, ...]]
+
+
+class Entry(NamedTuple):
+    """A place in a log: a message, or in the offsets log what the coordinator must not forget."""
+
+    epoch: int
+    key: Any  # Key; or (group's) partition, or "group"
+    value: Any
+
+
+class Produce(NamedTuple):
+    """A producer appends; numbered, so that a retry appends nothing (the idempotent producer)."""
+
+    partition: int
+    origin: str
+    first: int
+    items: tuple[tuple[Key, bytes], ...]
+
+
+class NotLeader(NamedTuple):
+    """Ask this one."""
+
+    leader: str
+
+
+class Poll(NamedTuple):
+    """A consumer reads from these offsets on; kept for a while where there is nothing (long poll)."""
+
+    offsets: dict[int, int]
+    most: int
+    wait: float
+
+
+class Polled(NamedTuple):
+    """Entries below the high watermark, from these offsets on."""
+
+    entries: dict[int, tuple[Entry, ...]]
+
+
+class Pull(NamedTuple):
+    """A follower reads: per partition the epoch that it knows, where its log ends, and the epoch of its last entry."""
+
+    ends: dict[int, tuple[int, int, int]]
+
+
+class Pulled(NamedTuple):
+    """Per partition: epoch, where to cut its log off, or -1; entries from its end on, high watermark."""
+
+    parts: dict[int, tuple[int, int, tuple[Entry, ...], int]]
+
+
+class FindCoordinator(NamedTuple):
+    """Which broker coordinates the group?"""
+
+
+class Join(NamedTuple):
+    """A consumer wants to be a member, and still owns these partitions."""
+
+    member: str
+    instance: str
+    owned: tuple[int, ...]
+
+
+class Joined(NamedTuple):
+    """``members`` only for the leader of the group, who divides the partitions."""
+
+    generation: int
+    member: str
+    leader: str
+    members: dict[str, tuple[int, ...]]
+
+
+class Sync(NamedTuple):
+    """A member asks for its partitions; the leader says whose they are."""
+
+    member: str
+    generation: int
+    assignment: Assignment
+
+
+class Beat(NamedTuple):
+    """A heartbeat."""
+
+    member: str
+    generation: int
+
+
+class Commit(NamedTuple):
+    """A member has handled everything below these offsets."""
+
+    member: str
+    generation: int
+    offsets: dict[int, int]
+
+
+class OffsetFetch(NamedTuple):
+    """Where does the group stand?"""
+
+    partitions: tuple[int, ...]
+
+
+class Leave(NamedTuple):
+    """A member goes."""
+
+    member: str
+
+
+class Offsets(NamedTuple):
+    """Of partitions: the next one to handle."""
+
+    offsets: dict[int, int]
+
+
+class Assigned(NamedTuple):
+    """The partitions of a member."""
+
+    partitions: tuple[int, ...]
+
+
+REBALANCE, UNKNOWN_MEMBER, ILLEGAL_GENERATION, NOT_COORDINATOR = (
+    "rebalance in progress", "unknown member", "illegal generation", "not coordinator",
+)  # fmt: skip
+"""What a coordinator says instead. Else it says True."""

@@ -1,0 +1,252 @@
+"""One simulated machine on which a server of another design runs: what sim/host.py is to quorumq's node.
+
+The server is an object that is made anew at every start, from the records that its disk kept; what it has in memory is
+gone with the process. Its connections need no handshake, which is in its favour: what is sent to a process reaches that
+process, or nobody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from sim.disks import MemoryJournal
+from sim.fsyncs import Disk
+from sim.rivals.workload import TOPIC, Key
+from sim.world import REFUSAL, RESET, Clock, World
+
+
+class Server(Protocol):
+    """A design's process, as its machine sees it."""
+
+    def on_request(self, key: int, request: Any) -> None:
+        """A client asks; the answer goes to `Machine.reply` under this key."""
+
+    def on_message(self, sender: str, message: Any) -> None:
+        """Another machine's server sent something."""
+
+    def on_gone(self, key: int) -> None:
+        """Nobody waits for the answer any more."""
+
+
+class CountedJournal(MemoryJournal):
+    """Counts the fsyncs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs = 0
+
+    def begin(self) -> None:
+        self.syncs += 1
+        super().begin()
+
+
+class Unseen:
+    """Nobody looks at what is appended."""
+
+    def appends(self, *_: object) -> None: ...
+
+
+class Machine:
+    """A machine and the server that runs on it, if it does.
+
+    Args:
+        world: time and the network.
+        name: the node's id.
+        peers: all machines, filled later.
+        serve: makes a server of this machine and of the records that its disk kept.
+
+    Attributes:
+        core: the server, or None while it is down.
+        life: how often it was started.
+    """
+
+    sightings = Unseen()
+    driver = None
+    timed = False
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        peers: Mapping[str, Machine],
+        serve: Callable[[Machine, list[Any]], Server],
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.peers = peers
+        self.serve = serve
+        self.rng = world.stream(f"node/{name}")
+        self.disk_rng = world.stream(f"disk/{name}")
+        self.clock = Clock(world.stream(f"clock/{name}"), world.options.clock_rate, world.options.wall_offset)
+        self.journal = CountedJournal()
+        self.disk = Disk(self, self.journal, self.disk_rng)  # type: ignore[arg-type]
+        self.core: Server | None = None
+        self.life = 0
+        self.frozen_until = self.slow_until = 0.0
+        self.slow_factor = 1.0
+        self.backlog: deque[tuple[Callable[..., None], Any, Any]] = deque()
+        self.open: dict[int, tuple[Any, int]] = {}
+        self.keys_of: dict[tuple[str, int], int] = {}
+        self.keys = 0
+        self.syncing = False
+        self.unsynced: deque[tuple[int, Callable[[], None]]] = deque()
+
+    # ------------------------------------------------------------ life and death
+
+    def boot(self, life: int, _: object = None) -> None:
+        """Start the server, unless something happened since this was planned."""
+        if life != self.life or self.core is not None:
+            return
+        self.world.note(f"node:{self.name}", "start", incarnation=self.life + 1)
+        self.core = self.serve(self, list(self.journal.open()))
+
+    def crash(self, *, power: bool, clean: bool = False) -> None:
+        """The process is gone; unless it ended cleanly, any suffix of what was not durable is, too."""
+        if self.core is None:
+            return
+        kind, extra = ("stop", {}) if clean else ("crash", {"detail": "power" if power else "process"})
+        self.world.note(f"node:{self.name}", kind, incarnation=self.life + 1, **extra)
+        self.core = None
+        self.life += 1
+        self.frozen_until = 0.0
+        self.syncing = False
+        self.backlog.clear()
+        self.unsynced.clear()
+        self.keys_of.clear()
+        if clean:
+            self.journal.close()
+        else:
+            self.journal.crash(self.disk_rng, power=power)
+        if power:
+            self.clock.reboot(self.disk_rng, self.world.time)
+        callers, self.open = self.open, {}
+        for client, op in callers.values():
+            if self.disk_rng.random() < (0.3 if power else 0.9):
+                self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
+
+    def stop(self) -> None:
+        """A clean stop."""
+        self.crash(power=False, clean=True)
+
+    def freeze(self, seconds: float) -> None:
+        """The process does not run for a while; what comes in waits."""
+        if self.core is not None:
+            self.frozen_until = max(self.frozen_until, self.world.time + seconds)
+            self.world.after(seconds, self.thaw, self.life)
+
+    def thaw(self, life: int, _: object = None) -> None:
+        """The process runs again and takes in what has come meanwhile."""
+        if life == self.life and self.frozen_until <= self.world.time:
+            while self.backlog and self.life == life:
+                action, one, two = self.backlog.popleft()
+                action(one, two)
+
+    def lose_link(self, peer: str, seconds: float) -> None:
+        """Connections are made again at once."""
+
+    def set_disk_full(self, full: bool, life: int) -> None:
+        """Not simulated for these designs."""
+
+    # ------------------------------------------------------------------- the wire
+
+    def send(self, to: str, message: Any) -> None:
+        """Send to the process that runs there now."""
+        self.world.count(type(getattr(message, "request", message)).__name__)
+        peer = self.peers[to]
+        self.world.transmit(self.name, to, peer.receive, (self.name, message), peer.life)
+
+    def receive(self, what: tuple[str, Any], life: int) -> None:
+        """A message for our life of that number."""
+        if self.core is None or life != self.life:
+            return
+        if self.frozen_until > self.world.time:
+            self.backlog.append((self.receive, what, life))
+            return
+        self.world.messages += 1
+        self.core.on_message(*what)
+
+    def on_request(self, caller: tuple[Any, int], request: Any) -> None:
+        """A client asks."""
+        client, op = caller
+        if self.core is None:
+            self.world.transmit(self.name, client.name, client.on_reply, op, (REFUSAL, None))
+            return
+        if self.frozen_until > self.world.time:
+            self.backlog.append((self.on_request, caller, request))
+            return
+        self.world.messages += 1
+        self.world.count(type(request).__name__)
+        self.keys += 1
+        self.open[self.keys] = caller
+        self.keys_of[(client.name, op)] = self.keys
+        self.core.on_request(self.keys, request)
+
+    def on_gone(self, name: str, op: int) -> None:
+        """A client has hung up."""
+        key = self.keys_of.pop((name, op), None)
+        if key is not None and self.open.pop(key, None) is not None and self.core is not None:
+            self.core.on_gone(key)
+
+    def reply(self, key: int, answer: Any) -> None:
+        """Answer a client, if it still waits."""
+        client, op = self.open.pop(key, (None, 0))
+        if client is not None:
+            self.keys_of.pop((client.name, op), None)
+            self.world.transmit(self.name, client.name, client.on_reply, op, (answer, None))
+
+    def note(self, kind: str, keys: Iterable[Key], **fields: object) -> None:
+        """Lines of the node about these messages, one for each partition and producer."""
+        spans: dict[int, list[list[Any]]] = {}
+        for key in keys:
+            mine = spans.setdefault(key.partition, [])
+            if mine and mine[-1][0] == key.origin and mine[-1][2] == key.seq:
+                mine[-1][2] += 1
+            else:
+                mine.append([key.origin, key.seq, key.seq + 1])
+        for number, named in spans.items():
+            self.world.note(f"node:{self.name}", kind, topic=TOPIC, partition=number, spans=named, **fields)
+
+    # ------------------------------------------------------------- time and the disk
+
+    @property
+    def mono(self) -> float:
+        """The machine's monotonic clock, in seconds."""
+        return self.clock.mono(self.world.time)
+
+    @property
+    def wall_ms(self) -> int:
+        """The machine's time of day, in milliseconds."""
+        return self.clock.now(self.world.time).wall_ms
+
+    def after(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
+        """Do something in ``seconds`` of this machine's clock, if the process still runs."""
+        self.world.after(seconds / self.clock.rate, self._fire, (self.life, action), args)
+
+    def _fire(self, what: tuple[int, Callable[..., None]], args: tuple[Any, ...]) -> None:
+        life, action = what
+        if life != self.life or self.core is None:
+            return
+        if self.frozen_until > self.world.time:
+            self.backlog.append((self._fire, what, args))
+            return
+        action(*args)
+
+    def persist(self, records: tuple[Any, ...], then: Callable[[], None]) -> None:
+        """Append records, and do ``then`` once they are durable. One fsync serves all that came before it began."""
+        self.disk.append(records)
+        self.unsynced.append((self.journal.position, then))
+        if not self.syncing:
+            self.syncing = True
+            self.disk.begin_sync(True)
+
+    def synced(self) -> None:
+        """An fsync is over."""
+        life = self.life
+        self.syncing = False
+        while self.unsynced and self.unsynced[0][0] <= self.journal.durable and self.life == life:
+            self.unsynced.popleft()[1]()
+        if self.unsynced and not self.syncing:
+            self.syncing = True
+            self.disk.begin_sync(True)

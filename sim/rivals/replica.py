@@ -1,0 +1,324 @@
+"""What approaches A, B and C of the design note share: replicas with messages and tombstones, and rounds over them.
+
+Of each message every replica has the payload, then a tombstone. PUBLISH and ACK succeed once a majority has written
+to its disk. "Write tombstones with QUORUM write", as approach C says, is done alike for A and B, which do not say how
+a message ends; a dead letter is a tombstone of another kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from sortedcontainers import SortedDict
+
+from quorumq.core.limits import DEADLINE_SHARE
+from sim.rivals.harness import Run
+from sim.rivals.machine import Machine
+from sim.rivals.workload import GROUP, Batch, Consumer, Key, Producer, Taken
+
+Replies = dict[str, Any]
+"""What the members of a round have answered, by name; those that have not are not in it."""
+
+WAIT_S = 0.5
+"""How long a node keeps a request for which there is nothing."""
+
+
+class Put(NamedTuple):
+    """A client publishes."""
+
+    items: tuple[tuple[Key, bytes], ...]
+
+
+class Take(NamedTuple):
+    """A client wants messages."""
+
+    most: int
+    hold: float
+    sent_at: float
+
+
+class Took(NamedTuple):
+    """The messages that it gets."""
+
+    items: tuple[tuple[Key, bytes], ...]
+    sent_at: float
+    owner: str
+
+
+class Ack(NamedTuple):
+    """A client is done with these, or buries them."""
+
+    keys: tuple[Key, ...]
+    dead: bool = False
+
+
+class Requeue(NamedTuple):
+    """A client could not handle these."""
+
+    keys: tuple[Key, ...]
+
+
+class Ask(NamedTuple):
+    """A part of a round: to another replica."""
+
+    number: int
+    request: Any
+
+
+class Answer(NamedTuple):
+    """And back."""
+
+    number: int
+    answer: Any
+
+
+class Store(NamedTuple):
+    """Write these messages; true once they are durable."""
+
+    items: tuple[tuple[Key, bytes], ...]
+
+
+class Tombs(NamedTuple):
+    """Write tombstones; true once they are durable."""
+
+    keys: tuple[Key, ...]
+    dead: bool = False
+
+
+class Free(NamedTuple):
+    """Remove all holds of these."""
+
+    keys: tuple[Key, ...]
+
+
+class Round:
+    """A request to all replicas, and what they answer."""
+
+    def __init__(self, enough: Callable[[Replies], bool], then: Callable[[Replies], None], at: float) -> None:
+        self.enough = enough
+        self.then = then
+        self.at = at
+        self.replies: Replies = {}
+
+
+class Replica:
+    """One process, with everything that a design adds in a subclass: `find` and more `serve_` methods.
+
+    Args:
+        run: options, knobs, books.
+        machine: where it runs.
+        records: what its disk kept.
+    """
+
+    wait = WAIT_S
+
+    def __init__(self, run: Run, machine: Machine, records: list[Any]) -> None:
+        self.run = run
+        self.options = run.options
+        self.machine = machine
+        self.name = machine.name
+        self.members = run.options.node_names
+        self.majority = len(self.members) // 2 + 1
+        self.messages: SortedDict = SortedDict()  # Key -> bytes, without those that have a tombstone
+        self.tombs: dict[Key, None] = {}
+        self.rounds: dict[int, Round] = {}
+        self.rounds_made = 0
+        self.parked: dict[int, Take] = {}
+        for record in records:
+            self.apply(record)
+
+    def apply(self, record: Store | Tombs) -> None:
+        """Take in what was written."""
+        if isinstance(record, Store):
+            self.messages.update({key: value for key, value in record.items if key not in self.tombs})
+        else:
+            for key in record.keys:
+                self.tombs[key] = None
+                self.messages.pop(key, None)
+
+    # ------------------------------------------------------------------- rounds
+
+    def ask_all(
+        self,
+        request: Any,
+        then: Callable[[Replies], None],
+        enough: Callable[[Replies], bool] | None = None,
+        timeout: float = 0.0,
+    ) -> None:
+        """Ask all replicas, this one first; ``then`` is called once: with enough, with all, or when it is late."""
+        self.rounds_made += 1
+        number = self.rounds_made
+        first_majority = enough or (lambda replies: sum(map(bool, replies.values())) >= self.majority)
+        self.rounds[number] = Round(first_majority, then, self.machine.mono)
+        self.serve(request, lambda answer: self.heard(number, self.name, answer))
+        for member in self.members:
+            if member != self.name:
+                self.machine.send(member, Ask(number, request))
+        self.machine.after(timeout or self.options.request_timeout, self.give_up, number)
+
+    def heard(self, number: int, who: str, answer: Any) -> None:
+        """A replica has answered."""
+        round_ = self.rounds.get(number)
+        if round_ is None:
+            return
+        round_.replies[who] = answer
+        if round_.enough(round_.replies) or len(round_.replies) == len(self.members):
+            self.give_up(number)
+
+    def give_up(self, number: int) -> None:
+        """The round is over, with what it has."""
+        round_ = self.rounds.pop(number, None)
+        if round_ is not None:
+            round_.then(round_.replies)
+
+    def tell(self, who: str, message: Any) -> None:
+        """Tell another replica, and wait for no answer."""
+        self.machine.send(who, Ask(0, message))
+
+    def tell_all(self, message: Any) -> None:
+        """Tell all replicas, and wait for nobody."""
+        self.serve(message, lambda answer: None)
+        for member in self.members:
+            if member != self.name:
+                self.tell(member, message)
+
+    def on_message(self, sender: str, message: Any) -> None:
+        if isinstance(message, Answer):
+            self.heard(message.number, sender, message.answer)
+            return
+        number = message.number
+        self.serve(
+            message.request,
+            lambda answer: self.machine.send(sender, Answer(number, answer)) if number else None,
+        )
+
+    def serve(self, request: Any, answer: Callable[[Any], None]) -> None:
+        """One replica's part of a round."""
+        getattr(self, "serve_" + type(request).__name__.lower())(request, answer)
+
+    def serve_store(self, request: Store, answer: Callable[[Any], None]) -> None:
+        new = tuple(
+            item for item in request.items if item[0] not in self.messages and item[0] not in self.tombs
+        )
+        if not new:  # a retry: what was appended before is durable when what comes now is
+            self.machine.persist((), lambda: answer(True))
+            return
+        record = Store(new)
+        self.apply(record)
+
+        def durable() -> None:
+            self.machine.note("store", (key for key, _ in new))
+            answer(True)
+
+        self.machine.persist((record,), durable)
+        self.wake()
+
+    def serve_tombs(self, request: Tombs, answer: Callable[[Any], None]) -> None:
+        new = tuple(key for key in request.keys if key not in self.tombs)
+        record = Tombs(new, request.dead)
+        self.apply(record)
+        self.on_tombs(request.keys)
+        self.machine.persist((record,) if new else (), lambda: answer(True))
+
+    def serve_free(self, request: Free, answer: Callable[[Any], None]) -> None:
+        self.on_free(request.keys)
+        self.wake()
+        answer(True)
+
+    def on_tombs(self, keys: Sequence[Key]) -> None:
+        """These have tombstones here."""
+
+    def on_free(self, keys: Sequence[Key]) -> None:
+        """A consumer gave these back."""
+
+    # ------------------------------------------------------------------- clients
+
+    def on_request(self, key: int, request: Any) -> None:
+        if isinstance(request, Put):
+            self.ask_all(Store(request.items), lambda replies: self.reply_majority(key, replies))
+        elif isinstance(request, Ack):
+            self.ask_all(Tombs(request.keys, request.dead), lambda replies: self.reply_majority(key, replies))
+        elif isinstance(request, Requeue):
+            self.tell_all(Free(request.keys))
+            self.machine.reply(key, True)
+        else:
+            self.parked[key] = request
+            self.machine.after(self.wait, self.unpark, key)
+            self.wake()
+
+    def reply_majority(self, key: int, replies: Replies) -> None:
+        """A write is done once a majority has it; else its outcome is unknown."""
+        done = sum(map(bool, replies.values())) >= self.majority
+        self.machine.reply(key, True if done else "unknown")
+
+    def give_out(self, client: int, request: Take, items: tuple[tuple[Key, bytes], ...], owner: str) -> None:
+        """Answer a client with what was won for it."""
+        won = (key for key, _ in items)
+        self.machine.note("hold_won", won, group=GROUP, generation=0, n=0, owner=owner)
+        self.machine.reply(client, Took(items, request.sent_at, owner))
+
+    def on_gone(self, key: int) -> None:
+        self.parked.pop(key, None)
+
+    def unpark(self, key: int) -> None:
+        """Nothing came for it."""
+        request = self.parked.pop(key, None)
+        if request is not None:
+            self.machine.reply(key, Took((), request.sent_at, ""))
+
+    def wake(self) -> None:
+        """Something may be there for those that wait."""
+        for key in list(self.parked):
+            request = self.parked[key]
+            if not self.find(key, request):
+                return
+            self.parked.pop(key, None)
+
+    def find(self, key: int, request: Take) -> bool:
+        """Begin to get messages for a client; False: there are none."""
+        raise NotImplementedError
+
+
+class QueueProducer(Producer):
+    """Publishes through any node."""
+
+    def request(self, batch: Batch, items: tuple[tuple[Key, bytes], ...]) -> Any:
+        return Put(items)
+
+
+class QueueConsumer(Consumer):
+    """Takes from any node, and settles through any."""
+
+    def take(self, most: int, then: Callable[[Sequence[Taken]], None]) -> None:
+        node = self.choose()
+        sent_at = self.clock.mono(self.world.time)
+
+        def heard(answer: Any, _: Any) -> None:
+            if isinstance(answer, Took):
+                self.on_took(node, answer, then)
+            else:
+                then(())
+
+        self.ask(node, Take(most, self.options.hold_times[0], sent_at), WAIT_S + 2.0, heard)
+
+    def choose(self) -> str:
+        """The node to ask for messages."""
+        return self.node()
+
+    def on_took(self, node: str, answer: Took, then: Callable[[Sequence[Taken]], None]) -> None:
+        """What came, with its deadline by our own clock."""
+        until = self.clock.true_time(answer.sent_at + DEADLINE_SHARE * self.options.hold_times[0])
+        then([Taken(key, value, until, answer.owner, node) for key, value in answer.items])
+
+    def conclude(
+        self, kind: str, items: Sequence[Taken], node: str, op: int, then: Callable[[Sequence[str]], None]
+    ) -> None:
+        keys = tuple(item.key for item in items)
+        request = Requeue(keys) if kind == "reject" else Ack(keys, kind == "dead_letter")
+        done = "acked_unproven" if kind == "ack" else "ok"
+
+        def heard(answer: Any, _: Any) -> None:
+            then([done if answer is True else "unknown"] * len(items))
+
+        self.ask(node, request, self.timeout, heard, op)

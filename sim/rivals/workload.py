@@ -1,0 +1,384 @@
+"""The clients of the comparison: the same producers and consumers for every design, which only adds how it is asked.
+
+Producers publish what the seed planned, at the planned times, one batch at a time in each partition, each until it is
+confirmed. Consumers ask for a few messages, work on them one after the other, settle all that they have done at once,
+and ask again. What was not handled by its deadline is not handled at all, where the design has a deadline.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
+
+from sim.clients.client import Client
+from sim.rivals.plan import HANDLING_S, POISON_S, SLOW, SLOW_S, TRIES
+from sim.world import EPOCH_MS, Refusal, World
+
+TOPIC, GROUP = "jobs", "g0"
+POISON = b"poison"
+
+
+class Key(NamedTuple):
+    """Which message; they sort by age."""
+
+    made: int  # the producer's time of day, in milliseconds
+    origin: str
+    seq: int
+    partition: int
+
+
+Named = tuple[int, str, int]
+"""A message as the history names it: partition, origin, number."""
+
+
+def named(key: Key) -> Named:
+    """The message, whenever it was made."""
+    return key.partition, key.origin, key.seq
+
+
+class Taken(NamedTuple):
+    """A message in the hand of a consumer.
+
+    Args:
+        key: which.
+        value: its bytes.
+        until: true time of its deadline.
+        owner: whose hold it is, as the history writes it.
+        via: the node that was asked.
+        receipt: what the design needs to settle it.
+        token: the fencing token, where the design has one.
+    """
+
+    key: Key
+    value: bytes
+    until: float
+    owner: str
+    via: str
+    receipt: Any = None
+    token: str = ""
+
+
+class Batch(NamedTuple):
+    """Messages of one producer to one partition, with numbers from ``first`` on."""
+
+    partition: int
+    first: int
+    made: int
+    values: tuple[bytes, ...]
+
+
+class Books:
+    """What the harness knows of a run without its history.
+
+    Attributes:
+        confirmed: messages whose publish was confirmed, and when.
+        settled: those of which somebody has sent an ACK, or heard that it is a dead letter.
+        dead: the dead letters.
+        fresh: confirmed, and in nobody's hand so far.
+        failures: how often each was handled in vain.
+        asked: messages asked for where at least as many were fresh.
+        received: what then came.
+        deliveries: messages handed to handlers.
+        tombstone_reads: per message, how often its tombstones were read.
+        lost_rounds: messages that a node tried to hold for a consumer in vain.
+    """
+
+    def __init__(self) -> None:
+        self.confirmed: dict[Named, float] = {}
+        self.settled: dict[Named, None] = {}
+        self.dead: dict[Named, Key] = {}
+        self.fresh: dict[Named, None] = {}
+        self.taken: dict[Named, None] = {}
+        self.failures: dict[Named, int] = {}
+        self.asked = 0
+        self.received = 0
+        self.deliveries = 0
+        self.tombstone_reads = 0
+        self.lost_rounds = 0
+        self.answers = 0
+
+    def confirm(self, key: Named, time: float) -> None:
+        """Its publish was confirmed."""
+        self.confirmed.setdefault(key, time)
+        if key not in self.taken:
+            self.fresh[key] = None
+
+    def take(self, key: Named) -> None:
+        """It came into somebody's hand."""
+        self.taken[key] = None
+        self.fresh.pop(key, None)
+
+    def next_owner(self, node: str) -> str:
+        """An owner that no other delivery has."""
+        self.answers += 1
+        return f"{node}.1.0#{self.answers:x}@{node}"
+
+
+class Producer(Client):
+    """Publishes what the seed planned.
+
+    Args:
+        run: world, machines, books.
+        name: its name.
+    """
+
+    def __init__(self, run: Any, name: str) -> None:
+        super().__init__(run, name)
+        self.world: World
+        self.books: Books = run.books
+        self.origin = f"{name}.1.0.1"
+        self.queues: dict[int, deque[Batch]] = {i: deque() for i in range(self.options.partitions)}
+        self.left = self.options.batches
+        self.sequence: dict[int, int] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether all is confirmed."""
+        return not self.left and not any(self.queues.values())
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        rng = self.world.stream(f"workload/{self.name}")
+        options = self.options
+        for number in range(self.left):
+            at = rng.uniform(0.6, options.fault_time)
+            count = rng.randint(1, options.batch_messages)
+            poison = bool(options.poison) and self.name == "p0" and number == 0
+            if poison:
+                at = 1.0
+            self.world.at(
+                max(at, self.world.time), self.make, (rng.randrange(options.partitions), count, poison)
+            )
+
+    def make(self, what: tuple[int, int, bool], _: object = None) -> None:
+        """The next batch is there."""
+        partition, count, poison = what
+        self.left -= 1
+        first = self.sequence.get(partition, 0)
+        self.sequence[partition] = first + count
+        values = [b"%s/%d/%d" % (self.name.encode(), partition, first + i) for i in range(count)]
+        if poison:
+            values[0] = POISON + values[0]
+        made = EPOCH_MS + int(self.world.time * 1000)
+        self.queues[partition].append(Batch(partition, first, made, tuple(values)))
+        if len(self.queues[partition]) == 1:
+            self.publish(partition)
+
+    def publish(self, partition: int, tried: Any = "") -> None:
+        """Send the oldest batch of a partition, until it is confirmed."""
+        batch = self.queues[partition][0]
+
+        def then(ok: bool, node: str) -> None:
+            if not ok:
+                self.later(0.02 + self.rng.random() * 0.1, self.publish, partition, node)
+                return
+            for i in range(len(batch.values)):
+                self.books.confirm((partition, self.origin_of(batch), batch.first + i), self.world.time)
+            self.queues[partition].popleft()
+            if self.queues[partition]:
+                self.publish(partition)
+
+        self.store(batch, str(tried or ""), then)
+
+    def origin_of(self, batch: Batch) -> str:
+        """Under which name the batch is numbered."""
+        return self.origin
+
+    def store(self, batch: Batch, tried: str, then: Callable[[bool, str], None]) -> None:
+        """One try, and its lines."""
+        node = self.choose(batch, tried)
+        op = self.next_op()
+        fields: dict[str, Any] = {
+            "topic": TOPIC,
+            "partition": batch.partition,
+            "spans": [[self.origin, batch.first, batch.first + len(batch.values)]],
+            "op": op,
+            "via": node,
+        }
+        crcs = "".join(f"{crc32c(value):08x}" for value in batch.values)
+        self.world.note(self.who, "publish", **fields, outcome="invoke", crcs=crcs, published_ms=batch.made)
+
+        def heard(answer: Any, _: Any) -> None:
+            ok = answer is True
+            failed = isinstance(answer, Refusal) or answer is False
+            outcome = "ok" if ok else "fail" if failed else "unknown"
+            self.world.note(self.who, "publish", **fields, outcome=outcome)
+            then(ok, node)
+
+        keys = [
+            Key(batch.made, self.origin, batch.first + i, batch.partition) for i in range(len(batch.values))
+        ]
+        self.ask(
+            node, self.request(batch, tuple(zip(keys, batch.values, strict=True))), self.timeout, heard, op
+        )
+
+    def choose(self, batch: Batch, tried: str) -> str:
+        """The node to ask."""
+        return self.node(tried)
+
+    def request(self, batch: Batch, items: tuple[tuple[Key, bytes], ...]) -> Any:
+        """What to ask of it: True says that all is stored, False that nothing is."""
+        raise NotImplementedError
+
+
+class Consumer(Client):
+    """Takes, works, settles; arguments as there."""
+
+    obeys_deadline = True
+
+    def __init__(self, run: Any, name: str) -> None:
+        super().__init__(run, name)
+        self.world: World
+        self.books: Books = run.books
+        self.life = 0
+        self.hand: list[Taken] = []
+        self.done: list[Taken] = []
+        self.failed: list[Taken] = []
+        self.asked_at = 0.0
+        self.handling = self.world.stream(f"handler/{name}")
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        self.fetch()
+
+    def later(self, seconds: float, action: Callable[..., None], one: Any = None, two: Any = None) -> None:
+        super().later(seconds, self._if_alive, (self.life, action), (one, two))
+
+    def _if_alive(self, what: tuple[int, Callable[..., None]], args: tuple[Any, Any]) -> None:
+        if what[0] == self.life:
+            what[1](*args)
+
+    def die(self, seconds: float) -> None:
+        """The process ends, its connections with it; another one is started in ``seconds``."""
+        for op, (_, node) in self.pending.items():
+            self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
+        self.pending.clear()
+        self.hand, self.done, self.failed = [], [], []
+        self.life += 1
+        self.later(seconds, self.begin)
+
+    def fetch(self, _: object = None, __: object = None) -> None:
+        """Ask for messages."""
+        most = self.options.fetch_messages
+        plenty = len(self.books.fresh) >= most
+        self.asked_at = asked = self.world.time
+
+        def then(taken: Sequence[Taken]) -> None:
+            if plenty:
+                self.books.asked += most
+                self.books.received += len(taken)
+            for item in taken:
+                self.books.take(named(item.key))
+            self.asked_at = asked
+            self.hand = list(taken)
+            if taken:
+                self.handle()
+            else:
+                self.later(0.02 + self.rng.random() * 0.06, self.fetch)
+
+        self.take(most, then)
+
+    def handle(self, _: object = None, __: object = None) -> None:
+        """Work on the next message in hand."""
+        while self.hand and self.obeys_deadline and self.world.time >= self.hand[0].until:
+            self.drop(self.hand.pop(0))
+        if not self.hand:
+            self.settle_all()
+            return
+        item = self.hand.pop(0)
+        key = item.key
+        self.books.deliveries += 1
+        self.world.note(
+            self.who,
+            "deliver",
+            **self.described(item),
+            token=item.token or f"{self.books.deliveries:020d}@{item.via}",
+            attempt=1 + self.books.failures.get(named(key), 0),
+            until=item.until,
+            asked=self.asked_at,
+            crcs=f"{crc32c(item.value):08x}",
+            via=item.via,
+        )
+        poison = POISON in item.value
+        seconds = min(self.handling.expovariate(1 / HANDLING_S), 0.2)
+        if poison:
+            seconds = POISON_S
+        elif self.handling.random() < SLOW:
+            seconds = self.handling.uniform(*SLOW_S)
+        self.later(seconds, self.handled, item, not poison)
+
+    def drop(self, item: Taken) -> None:
+        """It came too late, and may be in other hands by now: it is never handled."""
+
+    def handled(self, item: Taken, ok: bool) -> None:
+        """The handler is through with it, or failed."""
+        if ok:
+            self.done.append(item)
+        else:
+            self.fail(item)
+        self.handle()
+
+    def fail(self, item: Taken) -> None:
+        """The handler failed."""
+        key = named(item.key)
+        self.books.failures[key] = self.books.failures.get(key, 0) + 1
+        self.failed.append(item)
+
+    def settle_all(self) -> None:
+        """Settle what was in hand, and ask for more."""
+        done, failed, self.done, self.failed = self.done, self.failed, [], []
+        if done:
+            self.settle("ack", done, 6)
+        for item in failed:
+            out = self.books.failures[named(item.key)] >= TRIES
+            self.settle("dead_letter" if out else "reject", [item], 6)
+        self.later(0.001, self.fetch)
+
+    def settle(self, kind: str, items: Sequence[Taken], tries: int, tried: str = "") -> None:
+        """One request to ACK, REJECT or dead-letter, and its lines; others are asked if its outcome is unknown."""
+        node = self.node(tried)
+        op = self.next_op()
+        for item in items:
+            self.world.note(self.who, kind, **self.described(item), op=op, outcome="invoke", via=node)
+            if kind == "ack":
+                self.books.settled[named(item.key)] = None
+
+        def heard(outcomes: Sequence[str]) -> None:
+            again = []
+            for item, outcome in zip(items, outcomes, strict=True):
+                self.world.note(self.who, kind, **self.described(item), op=op, outcome=outcome)
+                if outcome in ("unknown", "fail"):
+                    again.append(item)
+                elif kind == "dead_letter" and outcome == "ok":
+                    self.books.dead[named(item.key)] = item.key
+                    self.books.settled[named(item.key)] = None
+            if again and (tries > 1 or self.world.healed):
+                self.later(
+                    0.02 + self.rng.random() * 0.1, lambda _, __: self.settle(kind, again, tries - 1, node)
+                )
+
+        self.conclude(kind, items, node, op, heard)
+
+    def described(self, item: Taken) -> dict[str, Any]:
+        """The fields of a history line that a message in hand gives."""
+        key = item.key
+        return {
+            "topic": TOPIC,
+            "partition": key.partition,
+            "group": GROUP,
+            "generation": 0,
+            "n": 0,
+            "spans": [[key.origin, key.seq, key.seq + 1]],
+            "owner": item.owner,
+        }
+
+    def take(self, most: int, then: Callable[[Sequence[Taken]], None]) -> None:
+        """Ask for up to ``most`` messages; ``then`` is called once, with none where none came."""
+        raise NotImplementedError
+
+    def conclude(
+        self, kind: str, items: Sequence[Taken], node: str, op: int, then: Callable[[Sequence[str]], None]
+    ) -> None:
+        """One request of `settle`; ``then`` gets an outcome for each message."""
+        raise NotImplementedError
