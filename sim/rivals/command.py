@@ -33,12 +33,15 @@ CELLS = (
     ("behind poison, mean s", "poison"),
     ("messages per delivery", "none"),
     ("messages per delivery", "crash"),
+    ("hold messages per delivery", "none"),
     ("syncs per delivery", "none"),
     ("p50 s", "none"),
+    ("p50 s", "network"),
     ("p99 s", "none"),
     ("fairness", "none"),
     ("received of asked", "none"),
     ("lost holds per delivery", "none"),
+    ("unwon per 10,000", "network"),
     ("tombstone reads per message", "none"),
 )
 """The rows of the table: a figure, and of which kind of fault; None: of each kind; all: of all together."""

@@ -7,12 +7,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from quorumq.history import Row
-from sim.checkers import judge
+from sim.checkers import wanted_by
+from sim.checkers.exclusive import Exclusive
+from sim.checkers.final import FinalAfterAck
+from sim.checkers.loss import NoLoss
+from sim.checkers.thin_air import NoThinAir
 from sim.rivals.harness import Run
 from sim.rivals.workload import Named
 
 STEP = math.log(1.05)
 """Times are counted in classes that differ by 5 %."""
+
+HOLDING = ("Hold", "HoldReply", "Release", "ReleaseReply", "Drop")
+"""What nodes say to each other about holds."""
+
+UNWON_S = 1.8
+"""Nearly a hold: a message that waits so long for its first is in nobody's hand, but held."""
 
 NODE_FAULTS = ("crash", "kill", "freeze", "partition")
 
@@ -46,6 +56,8 @@ class Figures:
         messages, syncs: of network and disks until all was settled.
         fairness: Jain's index of the deliveries per consumer, summed over runs: 1 is equal.
         asked, received: messages asked for while at least as many were there, and what came.
+        hold_messages: between nodes, to get and give back holds.
+        unwon: messages that nobody held within `UNWON_S` of their publish.
         lost_rounds: messages that a node tried to hold in vain.
         tombstone_reads: quorum reads of a message's tombstones.
     """
@@ -68,6 +80,8 @@ class Figures:
     fairness: float = 0.0
     asked: int = 0
     received: int = 0
+    hold_messages: int = 0
+    unwon: int = 0
     lost_rounds: int = 0
     tombstone_reads: int = 0
 
@@ -107,14 +121,26 @@ class Figures:
             "gap after a loss, worst s": round(self.gap_worst, 2),
             "behind poison, mean s": per(self.behind_poison, self.behind, 3),
             "messages per delivery": per(self.messages, self.deliveries),
+            "hold messages per delivery": per(self.hold_messages, self.deliveries),
             "syncs per delivery": per(self.syncs, self.deliveries),
             "p50 s": round(self.wait(0.5), 4),
             "p99 s": round(self.wait(0.99), 3),
             "fairness": per(self.fairness, self.runs, 3),
             "received of asked": per(self.received, self.asked, 3),
+            "unwon per 10,000": per(10_000 * self.unwon, self.confirmed),
             "lost holds per delivery": per(self.lost_rounds, self.deliveries),
             "tombstone reads per message": per(self.tombstone_reads, self.confirmed),
         }
+
+
+def broken(rows: Iterable[Row]) -> dict[str, int]:
+    """How often each promise was broken that can be asked of every design."""
+    judges = [checker() for checker in (NoLoss, NoThinAir, Exclusive, FinalAfterAck)]
+    wanted = wanted_by(judges)
+    for row in rows:
+        for checker in wanted.get(row["kind"], ()):
+            checker.see(row)
+    return {checker.promise: len(dict.fromkeys(checker.verdict())) for checker in judges}
 
 
 def measure(run: Run) -> Figures:
@@ -122,26 +148,41 @@ def measure(run: Run) -> Figures:
     rows = run.world.rows
     books = run.books
     result = Figures(runs=1, confirmed=len(books.confirmed), deliveries=books.deliveries)
-    for violation in judge(rows):
-        if violation.promise == "no loss":
-            result.lost += 1
-        elif violation.promise == "exclusive holds":
-            result.overlaps += 1
-        elif violation.promise == "final after ack":
-            result.after_ack += 1
-        elif violation.promise == "no thin air":
-            raise AssertionError(str(violation))
+    found = broken(rows)
+    result.lost, result.overlaps, result.after_ack = (
+        found["no loss"],
+        found["exclusive holds"],
+        found["final after ack"],
+    )
+    assert not found["no thin air"], (
+        f"{run.world.run_name}: something was delivered that was not published so"
+    )
+    won: dict[Named, float] = {}
+    for row in rows:
+        if row["kind"] == "hold_won":
+            for origin, start, stop in row["spans"]:
+                for seq in range(start, stop):
+                    won.setdefault((row["partition"], origin, seq), row["at"])
+    if won:
+        late = [key for key, at in books.confirmed.items() if won.get(key, math.inf) > at + UNWON_S]
+        result.unwon = len(late)
     made, first, times = _deliveries(rows, result)
     for key, at in first.items():
         class_ = math.floor(math.log(max(at - made[key], 1e-4)) / STEP)
         result.waits[class_] = result.waits.get(class_, 0) + 1
-    _measure_gaps(rows, run.settled_at, sorted(times), made, first, result)
+    for row in rows:
+        if row["kind"] == "fault" and row["fault"] in NODE_FAULTS:
+            stop = _stop(made, first, sorted(times), row["at"], min(row["at"] + 5.0, run.settled_at))
+            result.losses += 1
+            result.gap += stop
+            result.gap_worst = max(result.gap_worst, stop)
     _measure_poison(run, made, first, result)
     per_consumer = [float(count) for count in _per_consumer(rows, run.options.consumers).values()]
     squares = sum(count * count for count in per_consumer)
     result.fairness = sum(per_consumer) ** 2 / (len(per_consumer) * squares) if squares else 1.0
     result.messages, result.syncs = run.costs["messages"], run.costs["syncs"]
     result.asked, result.received = books.asked, books.received
+    result.hold_messages = sum(run.world.sent.get(kind, 0) for kind in HOLDING)
     result.lost_rounds, result.tombstone_reads = books.lost_rounds, books.tombstone_reads
     if run.design == "quorumq":
         result.lost_rounds = sum(
@@ -184,28 +225,21 @@ def _per_consumer(rows: Iterable[Row], consumers: int) -> dict[str, int]:
     return counts
 
 
-def _measure_gaps(
-    rows: Iterable[Row],
-    end: float,
-    times: list[float],
-    made: dict[Named, float],
-    first: dict[Named, float],
-    result: Figures,
-) -> None:
-    """How long nothing was delivered after each loss of a node, while something waited."""
-    for row in rows:
-        if row["kind"] != "fault" or row["fault"] not in NODE_FAULTS:
-            continue
-        lost_at, until = row["at"], min(row["at"] + 5.0, end)
-        stops = [at for at in times if lost_at <= at <= until]
-        longest, since = 0.0, lost_at
-        for at in (*stops, until):
-            waiting = [max(since, made[key]) for key, when in first.items() if made[key] < at <= when]
-            longest = max(longest, at - min(waiting, default=at))
-            since = at
-        result.losses += 1
-        result.gap += longest
-        result.gap_worst = max(result.gap_worst, longest)
+def longest_stop(rows: Iterable[Row], begin: float, end: float) -> float:
+    """The longest time between ``begin`` and ``end`` without any delivery, while something was to be delivered."""
+    made, first, times = _deliveries(rows, Figures())
+    return _stop(made, first, sorted(times), begin, end)
+
+
+def _stop(
+    made: dict[Named, float], first: dict[Named, float], times: list[float], begin: float, end: float
+) -> float:
+    longest, since = 0.0, begin
+    waiting = [(made[key], at) for key, at in first.items() if at >= begin and made[key] < end]
+    for at in (*(time for time in times if begin <= time <= end), end):
+        longest = max(longest, at - min((max(since, a) for a, b in waiting if a < at <= b), default=at))
+        since = at
+    return longest
 
 
 def _measure_poison(run: Run, made: dict[Named, float], first: dict[Named, float], result: Figures) -> None:

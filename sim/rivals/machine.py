@@ -153,7 +153,8 @@ class Machine:
 
     def send(self, to: str, message: Any) -> None:
         """Send to the process that runs there now."""
-        self.world.count(type(getattr(message, "request", message)).__name__)
+        kind = getattr(message, "kind", "")  # an answer, or else what a round asks, or a message alone
+        self.world.count(f"{kind}Reply" if kind else type(getattr(message, "request", message)).__name__)
         peer = self.peers[to]
         self.world.transmit(self.name, to, peer.receive, (self.name, message), peer.life)
 

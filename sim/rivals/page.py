@@ -65,8 +65,9 @@ def page(table: Table, rows: list[tuple[str, list[float]]], commit: str, seeds: 
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>quorumq and its rivals</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
         f"<h1>quorumq and its rivals</h1><p>{seeds} seeds of each kind of fault, commit {escape(commit)}. "
-        "Every design ran the same workloads on the same network, disks and clocks, under the same faults, and the same judges read the "
-        f'histories. docs/rivals.md says what each is.</p><p class="key">{key}</p>{plots}'
+        "Every design ran the same workloads on the same network, disks and clocks, under the same faults, and the "
+        "same judges read the histories. docs/rivals.md says what each is.</p>"
+        f'<p class="key">{key}</p>{plots}'
         f"<h2>Faults</h2><ul>{about}</ul><h2>All figures</h2>"
         f"<table><tr><th>figure · fault</th>{head}</tr>{body}</table></html>\n"
     )

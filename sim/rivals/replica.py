@@ -71,6 +71,7 @@ class Answer(NamedTuple):
 
     number: int
     answer: Any
+    kind: str  # of its request
 
 
 class Store(NamedTuple):
@@ -187,10 +188,10 @@ class Replica:
         if isinstance(message, Answer):
             self.heard(message.number, sender, message.answer)
             return
-        number = message.number
+        number, kind = message.number, type(message.request).__name__
         self.serve(
             message.request,
-            lambda answer: self.machine.send(sender, Answer(number, answer)) if number else None,
+            lambda answer: self.machine.send(sender, Answer(number, answer, kind)) if number else None,
         )
 
     def serve(self, request: Any, answer: Callable[[Any], None]) -> None:
