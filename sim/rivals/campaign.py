@@ -102,13 +102,16 @@ def run_parts(
 
 
 def read(path: Path, header: dict[str, Any]) -> Iterator[tuple[Part, Figures]]:
-    """The parts that a file has; a line that was not finished is left out."""
-    lines = path.read_text().splitlines(keepends=True)
+    """The parts that a file has; a last line that was not finished is cut off."""
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    lines = whole.splitlines()
     if lines and json.loads(lines[0]) != json.loads(json.dumps(header)):
         raise ValueError(f"{path} is of another commit or other settings: {lines[0].strip()}")
     for line in lines[1:]:
-        if line.endswith("\n"):
-            found = json.loads(line)
-            design, kind, start, stop = found["part"]
-            waits = {int(class_): count for class_, count in found["figures"].pop("waits").items()}
-            yield (design, kind, start, stop), Figures(**found["figures"], waits=waits)
+        found = json.loads(line)
+        design, kind, start, stop = found["part"]
+        waits = {int(class_): count for class_, count in found["figures"].pop("waits").items()}
+        yield (design, kind, start, stop), Figures(**found["figures"], waits=waits)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.messages import (
     AckRequest,
     ClientRequest,
@@ -32,7 +31,7 @@ from sim.links import Links
 from sim.observer import Observer
 from sim.rivals.harness import Run
 from sim.rivals.machine import CountedJournal
-from sim.rivals.workload import GROUP, TOPIC, Batch, Consumer, Key, Producer, Taken
+from sim.rivals.workload import DEADLINE_SHARE, GROUP, TOPIC, Batch, Consumer, Key, Producer, Taken
 
 
 class MajorityProducer(Producer):

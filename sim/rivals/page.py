@@ -73,6 +73,11 @@ def page(table: Table, rows: list[tuple[str, list[float]]], commit: str, seeds: 
     )
 
 
+def short(value: float) -> str:
+    """A figure over its bar."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def bars(table: Table, figure: str, kinds: list[str]) -> str:
     """Groups of bars, one group for each kind of fault."""
     values = {(d, kind): table[d][kind].rates()[figure] for d in table for kind in kinds}
@@ -96,7 +101,7 @@ def bars(table: Table, figure: str, kinds: list[str]) -> str:
                 f"<title>{escape(DESIGNS[design][1])}, {escape(kind)}: {value:,.4g}</title></rect>"
                 f'<text x="{x + bar / 2 - 1:.1f}" y="{base - tall - 3:.1f}" text-anchor="middle" '
                 'style="font-size:9px">'
-                f"{value:,.3g}</text>"
+                f"{short(value)}</text>"
             )
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(figure)}">{"".join(parts)}</svg>'

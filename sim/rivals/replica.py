@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedDict
 
-from quorumq.core.limits import DEADLINE_SHARE
 from sim.rivals.harness import Run
 from sim.rivals.machine import Machine
-from sim.rivals.workload import GROUP, Batch, Consumer, Key, Producer, Taken
+from sim.rivals.workload import DEADLINE_SHARE, GROUP, Batch, Consumer, Key, Producer, Taken
 
 Replies = dict[str, Any]
 """What the members of a round have answered, by name; those that have not are not in it."""

@@ -20,6 +20,9 @@ from sim.world import EPOCH_MS, Refusal, World
 TOPIC, GROUP = "jobs", "g0"
 POISON = b"poison"
 
+DEADLINE_SHARE = 0.98
+"""A consumer counts on this share of a hold, from before it asked: clocks differ. As quorumq's client does."""
+
 
 class Key(NamedTuple):
     """Which message; they sort by age."""

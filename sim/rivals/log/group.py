@@ -21,7 +21,6 @@ from sim.rivals.log.wire import (
     Commit,
     Join,
     Joined,
-    Leave,
     Sync,
 )
 
@@ -154,10 +153,7 @@ class Group:
             self.reply(key, UNKNOWN_MEMBER)
             return
         member.heard = self.now()
-        if isinstance(request, Leave):
-            self.reply(key, True)
-            self.remove(request.member)
-        elif isinstance(request, Beat | Sync) and request.generation != self.generation:
+        if isinstance(request, Beat | Sync) and request.generation != self.generation:
             self.reply(key, ILLEGAL_GENERATION)
         elif isinstance(request, Beat):
             self.reply(key, REBALANCE if self.state == "preparing" else True)

@@ -108,12 +108,6 @@ class OffsetFetch(NamedTuple):
     partitions: tuple[int, ...]
 
 
-class Leave(NamedTuple):
-    """A member goes."""
-
-    member: str
-
-
 class Offsets(NamedTuple):
     """Of partitions: the next one to handle."""
 
