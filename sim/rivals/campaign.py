@@ -22,6 +22,9 @@ CHUNK = 25
 Part = tuple[str, str, int, int]
 """Design, kind of fault, and the seeds from the first up to the last but one."""
 
+Settings = tuple[Knobs, dict[str, Any]]
+"""Of the designs, and of the runs."""
+
 Table = dict[str, dict[str, Figures]]
 """By design and kind."""
 
@@ -37,23 +40,23 @@ def parts(designs: Iterable[str], kinds: Iterable[str], first: int, seeds: int) 
     ]
 
 
-def run_part(work: tuple[Part, Knobs]) -> tuple[Part, Figures]:
+def run_part(work: tuple[Part, Settings]) -> tuple[Part, Figures]:
     """One process's share."""
-    (design, kind, start, stop), knobs = work
+    (design, kind, start, stop), (knobs, options) = work
     total = Figures()
     for seed in range(start, stop):
-        total.add(compare(design, draw(seed, kind), knobs))
+        total.add(compare(design, draw(seed, kind, **options), knobs))
     return (design, kind, start, stop), total
 
 
 def run_all(
-    work: list[Part], knobs: Knobs, jobs: int, kept: Path | None, on_part: Callable[[], None]
+    work: list[Part], settings: Settings, jobs: int, kept: Path | None, on_part: Callable[[], None]
 ) -> Table:
     """Run what is not in the file yet, and add all of it up.
 
     Args:
         work: as `parts` gives it.
-        knobs: settings of the designs.
+        settings: of the designs, and options of the runs that differ.
         jobs: processes.
         kept: a file of JSON lines, which a campaign that was broken off goes on with.
         on_part: called when a part is done.
@@ -62,13 +65,13 @@ def run_all(
         ValueError: the file is of another commit or other settings.
     """
     table: Table = {}
-    header = {"commit": commit(), "knobs": dataclasses.asdict(knobs)}
+    header = {"commit": commit(), "settings": [dataclasses.asdict(settings[0]), settings[1]]}
     done = dict(read(kept, header)) if kept is not None and kept.exists() else {}
     file = kept.open("a") if kept is not None else None
     if file is not None and not done and not file.tell():
         file.write(json.dumps(header) + "\n")
     try:
-        for part, figures in run_parts([part for part in work if part not in done], knobs, jobs, file):
+        for part, figures in run_parts([part for part in work if part not in done], settings, jobs, file):
             done[part] = figures
             on_part()
     finally:
@@ -81,10 +84,10 @@ def run_all(
 
 
 def run_parts(
-    work: list[Part], knobs: Knobs, jobs: int, file: IO[str] | None
+    work: list[Part], settings: Settings, jobs: int, file: IO[str] | None
 ) -> Iterator[tuple[Part, Figures]]:
     """Run them, and write each to the file when it is done."""
-    tasks = [(part, knobs) for part in work]
+    tasks = [(part, settings) for part in work]
 
     def kept(results: Iterable[tuple[Part, Figures]]) -> Iterator[tuple[Part, Figures]]:
         for part, figures in results:

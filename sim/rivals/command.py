@@ -14,7 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from sim.campaign import commit
-from sim.rivals.campaign import Table, parts, run_all
+from sim.options import Options
+from sim.rivals.campaign import Settings, Table, parts, run_all
 from sim.rivals.designs import DESIGNS, start
 from sim.rivals.figures import Figures, measure
 from sim.rivals.harness import Knobs
@@ -22,6 +23,9 @@ from sim.rivals.page import page
 from sim.rivals.plan import KINDS, draw
 from sim.run_command import write_rows
 from sim.schedule import Schedule
+
+COMPOUND = ("hold_times", "auto_create_groups", "disk")
+"""Options that are not set from the command line: several values, or of no meaning here."""
 
 CELLS = (
     ("lost per 10,000", None),
@@ -86,7 +90,11 @@ def _total(cells: dict[str, Figures]) -> Figures:
     "--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only these faults; likewise."
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a design (docs/rivals.md)."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of a design or of the runs: docs/rivals.md.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.option(
@@ -122,15 +130,17 @@ def rivals(
 
     With --schedule or --history one design is run once: of the seed --first, or as the file says.
     """
-    knobs = parse_knobs(settings)
+    chosen = parse_settings(settings)
     if schedule is not None or history is not None:
         if len(designs) != 1 or (schedule is None and len(kinds) != 1):
             raise click.UsageError("one run needs one --design, and one --kind or a --schedule")
         try:
-            plan = Schedule.from_json(schedule.read_text()) if schedule else draw(first, kinds[0])
+            plan = (
+                Schedule.from_json(schedule.read_text()) if schedule else draw(first, kinds[0], **chosen[1])
+            )
         except ValueError as error:
             raise click.ClickException(f"{schedule}: {error}") from None
-        _run_one(designs[0], plan, knobs, history, as_json)
+        _run_one(designs[0], plan, chosen[0], history, as_json)
         return
     work = parts(designs or tuple(DESIGNS), kinds or tuple(KINDS), first, seeds)
     console = Console(stderr=True, highlight=False)
@@ -138,7 +148,7 @@ def rivals(
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("runs of up to 25 seeds", total=len(work))
         try:
-            table = run_all(work, knobs, jobs, keep, lambda: progress.advance(task))
+            table = run_all(work, chosen, jobs, keep, lambda: progress.advance(task))
         except ValueError as error:
             raise click.ClickException(str(error)) from None
     if html is not None:
@@ -159,21 +169,25 @@ def rivals(
     Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(printed)
 
 
-def parse_knobs(settings: tuple[str, ...]) -> Knobs:
-    """Settings as they are given; ``true``, ``false`` and numbers are JSON."""
-    names = {field.name: field.default for field in dataclasses.fields(Knobs)}
-    found: dict[str, Any] = {}
+def parse_settings(settings: tuple[str, ...]) -> Settings:
+    """Settings of designs and options of runs as they are given; ``true``, ``false`` and numbers are JSON."""
+    found: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    defaults = [
+        {field.name: field.default for field in dataclasses.fields(of) if field.name not in COMPOUND}
+        for of in (Knobs, Options)
+    ]
     for setting in settings:
         name, _, text = setting.partition("=")
-        if name not in names:
-            raise click.UsageError(f"--set {setting}: {name!r} must be one of {', '.join(names)}")
-        kind = type(names[name])
+        of = next((i for i, names in enumerate(defaults) if name in names), None)
+        if of is None:
+            known = f"{', '.join(defaults[0])}, or an option of sim/options.py"
+            raise click.UsageError(f"--set {setting}: {name!r} must be one of {known}")
+        kind = type(defaults[of][name])
         try:
-            value = text if kind is str else kind(json.loads(text))
+            found[of][name] = text if kind is str else kind(json.loads(text))
         except (ValueError, TypeError):
             raise click.UsageError(f"--set {setting}: the value must be a {kind.__name__}") from None
-        found[name] = value
-    return Knobs(**found)
+    return Knobs(**found[0]), found[1]
 
 
 def _run_one(design: str, plan: Schedule, knobs: Knobs, history: Path | None, as_json: bool) -> None:

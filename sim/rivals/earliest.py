@@ -125,8 +125,5 @@ class EarliestConsumer(QueueConsumer):
 
 def build(run: Run) -> None:
     """Fill a run."""
-    for name in run.options.node_names:
-        run.machines[name] = Machine(
-            run.world, name, run.machines, lambda machine, records: EarliestReplica(run, machine, records)
-        )
+    run.add_machines(lambda machine, records: EarliestReplica(run, machine, records))
     run.add_clients(QueueProducer, EarliestConsumer)

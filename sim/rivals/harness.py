@@ -9,6 +9,7 @@ from typing import Any
 from quorumq.history import VERSION, Row
 from sim.fault_plan import Fault
 from sim.faults import Faults
+from sim.rivals.machine import Machine, Server
 from sim.rivals.workload import GROUP, TOPIC, Books, Consumer, Producer
 from sim.schedule import Schedule
 from sim.topics import Topics
@@ -86,6 +87,11 @@ class Run:
         self.started: list[Callable[[], None]] = []  # whatever else a design has running
         self.settled_at = 0.0
         self.costs: dict[str, float] = {}
+
+    def add_machines(self, serve: Callable[[Machine, list[Any]], Server]) -> None:
+        """A machine for each node; ``serve`` makes its servers."""
+        for name in self.options.node_names:
+            self.machines[name] = Machine(self.world, name, self.machines, serve)
 
     def add_clients(self, producer: type[Producer], consumer: type[Consumer]) -> None:
         """The clients, of a design's classes."""

@@ -151,8 +151,5 @@ class LiteralReplica(Replica):
 
 def build(run: Run) -> None:
     """Fill a run."""
-    for name in run.options.node_names:
-        run.machines[name] = Machine(
-            run.world, name, run.machines, lambda machine, records: LiteralReplica(run, machine, records)
-        )
+    run.add_machines(lambda machine, records: LiteralReplica(run, machine, records))
     run.add_clients(QueueProducer, QueueConsumer)

@@ -246,10 +246,7 @@ def build(run: Run) -> None:
     """Fill a run."""
     oracle = Oracle(run, run.options.partitions)
     run.started.append(oracle.begin)
-    for name in run.options.node_names:
-        run.machines[name] = Machine(
-            run.world, name, run.machines, lambda machine, records: ProviderReplica(run, machine, records)
-        )
+    run.add_machines(lambda machine, records: ProviderReplica(run, machine, records))
     run.add_clients(QueueProducer, ProviderConsumer)
     for consumer in run.consumers:
         consumer.oracle = oracle  # type: ignore[attr-defined]

@@ -33,7 +33,6 @@ from sim.rivals.log.wire import (
     Produce,
     Sync,
 )
-from sim.rivals.machine import Machine
 from sim.rivals.oracle import Oracle
 from sim.rivals.plan import TRIES
 from sim.rivals.workload import Batch, Consumer, Key, Producer, Taken, named
@@ -336,10 +335,7 @@ def build(run: Run) -> None:
     """Fill a run."""
     oracle = Oracle(run, run.options.partitions + 1)
     run.started.append(oracle.begin)
-    for name in run.options.node_names:
-        run.machines[name] = Machine(
-            run.world, name, run.machines, lambda machine, records: Broker(run, machine, records, oracle)
-        )
+    run.add_machines(lambda machine, records: Broker(run, machine, records, oracle))
     run.add_clients(LogProducer, LogConsumer)
     for client in (*run.producers, *run.consumers):
         client.oracle = oracle  # type: ignore[attr-defined]
