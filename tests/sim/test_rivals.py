@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from sim.__main__ import main
 from sim.rivals import campaign
+from sim.rivals.command import rivals
 from sim.rivals.designs import DESIGNS, start
 from sim.rivals.figures import Figures, longest_stop, measure
 from sim.rivals.harness import Knobs, Run
@@ -235,11 +237,29 @@ def test_claims(name: str) -> None:
     CLAIMS[name](Schedule.from_json((SCHEDULES / f"{name}.json").read_text()))
 
 
+def commands() -> list[str]:
+    """The commands of docs/rivals.md, each once."""
+    found = re.findall(r"python -m sim (rivals[^`#\n]*)", (ROOT / "docs" / "rivals.md").read_text())
+    return [command.strip() for command in dict.fromkeys(found)]
+
+
 def test_every_claim_is_told() -> None:
-    page = (ROOT / "docs" / "rivals.md").read_text()
     assert {path.stem for path in SCHEDULES.glob("*.json")} == set(CLAIMS)
     for name in CLAIMS:
-        assert f"--schedule docs/rivals/{name}.json" in page
+        assert any(f"--schedule docs/rivals/{name}.json" in command for command in commands())
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_of_the_page(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs one schedule is run; of the others the options are read."""
+    monkeypatch.chdir(ROOT)
+    words = command.split()
+    if "--schedule" not in words:
+        rivals.make_context("rivals", words[1:])
+        return
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "duplicates per 10,000" in result.output
 
 
 def test_tombstones_are_read_twice() -> None:
