@@ -328,7 +328,15 @@ class LogConsumer(Consumer):
         offsets: dict[int, int] = {}
         for partition, offset in receipts:
             offsets[partition] = max(offset + 1, offsets.get(partition, 0))
-        self.coordinate(Commit(self.member, self.generation, offsets), then, 1.0)
+        generation = self.generation
+
+        def heard(answer: Any) -> None:
+            current = generation == self.generation and not self.joining
+            if current and answer in (UNKNOWN_MEMBER, ILLEGAL_GENERATION):
+                self.lose_all(answer)
+            then(answer)
+
+        self.coordinate(Commit(self.member, generation, offsets), heard, 1.0)
 
 
 def build(run: Run) -> None:
