@@ -182,7 +182,7 @@ def parse_settings(settings: tuple[str, ...]) -> Settings:
         if of is None:
             known = f"{', '.join(defaults[0])}, or an option of sim/options.py"
             raise click.UsageError(f"--set {setting}: {name!r} must be one of {known}")
-        kind = type(defaults[of][name])
+        kind: Any = type(defaults[of][name])
         try:
             found[of][name] = text if kind is str else kind(json.loads(text))
         except (ValueError, TypeError):

@@ -120,7 +120,8 @@ class EarliestConsumer(QueueConsumer):
                 then,
             )
 
-        self.ask(node, Payload(tuple(key for key, _ in answer.items)), self.timeout, heard)
+        request: Any = Payload(tuple(key for key, _ in answer.items))
+        self.ask(node, request, self.timeout, heard)
 
 
 def build(run: Run) -> None:

@@ -106,8 +106,8 @@ def _everything(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
-CLOCKS = {"wall_offset": 0.5, "spikes": 0.05, "late": 0.2}
-NETWORK = {"loss": 0.01, "spikes": 0.05, "late": 1.0}
+CLOCKS: dict[str, object] = {"wall_offset": 0.5, "spikes": 0.05, "late": 0.2}
+NETWORK: dict[str, object] = {"loss": 0.01, "spikes": 0.05, "late": 1.0}
 
 KINDS: dict[str, tuple[Callable[[random.Random, Options], tuple[Fault, ...]], dict[str, object], str]] = {
     "none": (_nothing, {}, "no faults"),

@@ -300,7 +300,8 @@ class QueueConsumer(Consumer):
             else:
                 then(())
 
-        self.ask(node, Take(most, self.options.hold_times[0], sent_at), WAIT_S + 2.0, heard)
+        request: Any = Take(most, self.options.hold_times[0], sent_at)
+        self.ask(node, request, WAIT_S + 2.0, heard)
 
     def choose(self) -> str:
         """The node to ask for messages."""
@@ -315,7 +316,7 @@ class QueueConsumer(Consumer):
         self, kind: str, items: Sequence[Taken], node: str, op: int, then: Callable[[Sequence[str]], None]
     ) -> None:
         keys = tuple(item.key for item in items)
-        request = Requeue(keys) if kind == "reject" else Ack(keys, kind == "dead_letter")
+        request: Any = Requeue(keys) if kind == "reject" else Ack(keys, kind == "dead_letter")
         done = "acked_unproven" if kind == "ack" else "ok"
 
         def heard(answer: Any, _: Any) -> None:

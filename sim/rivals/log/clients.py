@@ -8,6 +8,7 @@ eagerly, with nothing in hand and nothing owned, or cooperatively, reading on wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from sim.rivals.harness import Run
@@ -109,7 +110,8 @@ class LogConsumer(Consumer):
             else:
                 then(None)
 
-        self.ask(self.node(), FindCoordinator(), 0.5, found)
+        look_up: Any = FindCoordinator()
+        self.ask(self.node(), look_up, 0.5, found)
 
     def beat(self, _: object = None, __: object = None) -> None:
         """A heartbeat, now and again."""
@@ -234,15 +236,11 @@ class LogConsumer(Consumer):
             if leader in self.polling:
                 continue
             offsets = {p: at for p, at in self.positions.items() if self.oracle.leader(p) == leader}
-            request = Poll(offsets, self.options.fetch_messages, POLL_S)
-            self.polling[leader] = self.ask(
-                leader,
-                request,
-                POLL_S + 0.5,
-                lambda answer, _, at=leader, of=offsets: self.on_polled(at, of, answer),
-            )
+            request: Any = Poll(offsets, self.options.fetch_messages, POLL_S)
+            then = partial(self.on_polled, leader, offsets)
+            self.polling[leader] = self.ask(leader, request, POLL_S + 0.5, then)
 
-    def on_polled(self, leader: str, asked: dict[int, int], answer: Any) -> None:
+    def on_polled(self, leader: str, asked: dict[int, int], answer: Any, _: Any) -> None:
         """Entries came, or nothing."""
         self.polling.pop(leader, None)
         if isinstance(answer, Polled):
