@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from sim.rivals.log.assignors import Assignment
 from sim.rivals.workload import Key
-
-Assignment = dict[str, tuple[int, ...]]
 
 
 class Entry(NamedTuple):
