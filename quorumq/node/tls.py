@@ -130,9 +130,9 @@ class TlsTransport:
                 while piece := self._tls.read(RECEIVE_BYTES):
                     pieces.append(piece)
             except ssl.SSLWantReadError:
+                self._push()  # what TLS has to say itself
                 if data and not pieces:
                     return None
-            self._push()
             return b"".join(pieces)
         except ssl.SSLError as error:
             raise ConnectionLost(reason_of(error)) from None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
 import trio.testing
+import trustme
 
 from quorumq.core.effects import Event, Unsent
 from quorumq.node.inflow import Inflow
 from quorumq.node.room import Room
+from quorumq.node.tls import TlsTransport
 from quorumq.node.transport import ConnectionLost, SocketTransport, Transport
 from quorumq.node.turns import Turns
 from quorumq.wire.frames import encode_frame
@@ -180,3 +183,30 @@ async def test_a_connection_that_is_hung_up_on_takes_no_turn() -> None:
         other.send(frame(3))
         await served(found, 2)
         assert sorted(key for step in found.steps for key in step) == [2, 3]
+
+
+async def test_connections_with_tls_take_turns_and_leave_nothing_decrypted_behind() -> None:
+    authority = trustme.CA()
+    ours_is, theirs_is = (ssl.create_default_context(purpose) for purpose in ssl.Purpose)
+    authority.configure_trust(ours_is)
+    authority.issue_cert("a.test").configure_cert(theirs_is)
+    async with world() as found:
+        ours, theirs = socket.socketpair()
+        ours_is.check_hostname = False
+        client = TlsTransport(SocketTransport(ours), ours_is, server_side=False)
+        end = End(found, TlsTransport(SocketTransport(theirs), theirs_is, server_side=True))
+        found.nursery.start_soon(client.receive)
+        frames = b"".join(map(frame, range(2000)))
+        found.nursery.start_soon(end.inflow.next_frame)  # the handshake is done by whoever receives
+        with trio.fail_after(5):
+            await client.wait_sendable()
+        client.send_some([memoryview(frame(0))])
+        await trio.testing.wait_all_tasks_blocked()
+        found.nursery.start_soon(end.run)
+        assert client.send_some([memoryview(frames)]) == len(frames)
+        await served(found, 2000)
+        assert [key for step in found.steps for key in step] == list(range(2000))
+        await trio.testing.wait_all_tasks_blocked()
+        client.send_some([memoryview(frame(7))])
+        await served(found, 2001)
+        assert end.ended is None
