@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from quorumq.core.messages import PeekRequest
+from quorumq.core.messages import Peeked, PeekRequest
 from quorumq.core.partition.replica import Replica
 from quorumq.core.spans import SpanMap
 from quorumq.core.topics import SETTINGS
@@ -13,6 +13,7 @@ from quorumq.core.types import (
     STAMP_ZERO,
     Kind,
     NodeId,
+    Now,
     Origin,
     PartitionId,
     Record,
@@ -28,6 +29,15 @@ from sim.topics import OUTPUTS, Topics
 from sim.world import World
 
 OUTPUT_GROUP = "o"
+
+
+def dead_letters_of(replica: Replica, group: str, now: Now) -> Iterator[Peeked]:
+    """A group's dead letters as PEEK shows them, page by page."""
+    cursor: tuple[int, int] | None = (0, 0)
+    while cursor is not None:
+        page = replica.on_peek(PeekRequest(0, replica.partition, group, "dead", cursor, 10_000), now)
+        yield from page.items
+        cursor = page.cursor
 
 
 class Drain:
@@ -185,11 +195,7 @@ class Drain:
                     self.world.note(f"node:{name}", "topic", topic=label, settings=settings_of(topic))
             for partition, replica in host.core.replicas.items():
                 for group in self.groups_of(partition):
-                    page = replica.on_peek(
-                        PeekRequest(0, partition, group, "dead", (0, 0), 10_000),
-                        host.clock.now(self.world.time),
-                    )
-                    for item in page.items:
+                    for item in dead_letters_of(replica, group, host.clock.now(self.world.time)):
                         self.note_listed(name, partition, group, "dead", item.span, item.record, complete)
                     view = replica.views.groups.get(group)
                     for span, record in view.records.items() if view is not None else ():

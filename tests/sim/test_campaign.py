@@ -12,16 +12,23 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import sim.campaign
+from quorumq.core.messages import Named, RejectRequest
+from quorumq.core.types import Span
 from quorumq.history import read_history
 from sim.__main__ import main
 from sim.campaign import Report, run_campaign
 from sim.checkers import judge
+from sim.drain import dead_letters_of
 from sim.rules import patched, rule_named
 from sim.run_command import print_report
 from sim.runner import CPU_LIMIT_S, Outcome, run_schedule
 from sim.schedule import draw
 from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
 from sim.world import SimError
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_groups import LETTER
+from tests.core.test_reclaim import replica
 
 
 @pytest.mark.parametrize(("profile", "seeds"), [("swarm", 20), ("store", 10), ("checked", 3), ("quiet", 5)])
@@ -29,6 +36,22 @@ def test_seeds_pass(profile: str, seeds: int) -> None:
     report = run_campaign(profile, 500, seeds, 1)
     assert report.failures == []
     assert report.counts["delivered"] > 10 * seeds
+
+
+def test_all_dead_letters_are_listed_in_the_end_however_many_pages_they_take() -> None:
+    cluster = Cluster()
+    published(cluster, 600)
+    got = receipts(cluster.ask("a", fetch(most=600)))
+    every_other = [
+        Named(item.receipt, (Span(span.origin, at, at + 1),))
+        for item in got
+        for span in item.spans
+        for at in range(span.start, span.stop, 2)
+    ]
+    assert set(outcomes(cluster.ask("a", RejectRequest(tuple(every_other), 0.0, LETTER)))) == {"ok"}
+    now = cluster.clocks("b")
+    listed = [item.span.start for item in dead_letters_of(replica(cluster, "b"), "g", now)]
+    assert listed == list(range(0, 600, 2))
 
 
 @pytest.mark.soak
