@@ -14,6 +14,7 @@ from quorumq.core.types import NodeId
 from quorumq.history import VERSION
 from sim.clients.client import Client
 from sim.clients.consumer import Consumer
+from sim.clients.inspector import Inspector
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
 from sim.clients.rival import Rival
@@ -79,12 +80,14 @@ class Cluster:
         self.topics.when_another += [operator.on_another for operator in self.operators]
         self.topics.when_deleted += [operator.on_deleted for operator in self.operators]
         self.topics.when_deleted += [producer.begin_again for producer in self.producers]
-        clients: tuple[Client, ...] = (*self.producers, *self.consumers, *self.operators)
+        inspectors = [Inspector(around, f"i{i}") for i in range(options.inspectors)]
+        clients: tuple[Client, ...] = (*self.producers, *self.consumers, *self.operators, *inspectors)
         self.clients = {client.name: client for client in clients}
         self.faults = Faults(self.world, self.hosts, self.clients)
         self.moments = Moments(around, self.operators, self.producers, self.faults.inflict)
         around.on_late_ack = self.moments.on_late_ack
         self.faults.on_cut = self.moments.on_cut
+        self.topics.when_deleted.append(self.moments.on_deleted)
         self.drain = Drain(self.world, self.topics, self.hosts, self.observer, self.producers, groups)
         self.healed_at = 0.0
         self.bound = 0.0
@@ -113,6 +116,7 @@ class Cluster:
             world.at(0.05 + boot.random() * 0.3, client.begin)
         for fault in self.schedule.faults:
             world.at(fault.at, self.faults.inflict, fault)
+        self.moments.begin()
         ends = self.schedule.ends
         world.run(min(options.fault_time, ends) if ends else options.fault_time)
         if ends and ends <= options.fault_time:
@@ -140,7 +144,7 @@ class Cluster:
             host.frozen_until = min(host.frozen_until, world.time)
             host.slow_until = 0.0
             host.thaw(host.life)
-            host.set_disk_full(False, host.life)
+            host.set_full(False, host.life)
             host.boot(host.life)
         for client in self.clients.values():
             client.paused_until = min(client.paused_until, world.time)

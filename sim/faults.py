@@ -136,11 +136,11 @@ class Faults:
             self.hosts[name].slow_factor = fault.amount
 
     def do_full_disk(self, fault: Fault) -> None:
-        """Publishes are refused for a while."""
+        """Publishes are refused for a while, and whatever else takes memory."""
         for name in fault.nodes:
             host = self.hosts[name]
-            host.set_disk_full(True, host.life)
-            self.world.after(fault.seconds, host.set_disk_full, False, host.life)
+            host.set_full(True, host.life)
+            self.world.after(fault.seconds, host.set_full, False, host.life)
 
     def do_wall_jump(self, fault: Fault) -> None:
         """The time of day jumps, forth or back."""

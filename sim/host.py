@@ -20,6 +20,7 @@ from quorumq.core.effects import (
     DiskFull,
     Event,
     Gone,
+    MemoryFull,
     Raised,
     Received,
     Request,
@@ -508,7 +509,7 @@ class Host:
             action, one, two = self.backlog.popleft()
             action(one, two)
 
-    def set_disk_full(self, full: bool, life: int) -> None:
-        """Only the reserve of disk space is left, or there is space again."""
+    def set_full(self, full: bool, life: int) -> None:
+        """Only the reserve of disk space is left, and no memory either, or there is space again."""
         if life == self.life and self.core is not None:
-            self.feed(DiskFull(full))
+            self.feed(DiskFull(full), MemoryFull("no memory is left" if full else ""))

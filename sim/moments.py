@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorumq.core.messages import AlterTopicReply
-from quorumq.core.types import Receipt
+from quorumq.core.messages import AlterTopicReply, OpenSession, OpenSessionReply
+from quorumq.core.types import Origin, PartitionId, Receipt, Topic
+from quorumq.wire.batch import Message, build_batch
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
 from sim.clients.surroundings import Surroundings
 from sim.fault_plan import Fault
+from sim.world import EPOCH_MS
 
 
 class Moments:
-    """What follows a cut, or a late ACK.
+    """What follows a cut, a deletion or a late ACK; and cuts that are made for what is done then.
 
     Args:
         around: the run's clients' surroundings.
@@ -43,16 +45,19 @@ class Moments:
         self.topics = around.topics
         self.options = around.options
         self.rng = around.world.stream("moments")
+        self.cut: Fault | None = None  # of our own
+
+    @property
+    def is_used(self) -> bool:
+        """Whether this moment is used, if there is something to use it for."""
+        return (
+            not self.world.healed and bool(self.options.moments) and self.rng.random() < self.options.moments
+        )
 
     @property
     def is_now(self) -> bool:
-        """Whether this moment is used."""
-        return (
-            not self.world.healed
-            and bool(self.options.moments)
-            and self.rng.random() < self.options.moments
-            and self.topics.created
-        )
+        """Likewise, where the topic has to be there."""
+        return self.is_used and self.topics.created
 
     def on_late_ack(self, receipt: Receipt) -> None:
         """A delivery that had run out was acked, and another one may be live.
@@ -84,7 +89,7 @@ class Moments:
             [name for name in dict.fromkeys(pair[at] for pair in fault.links) if name in self.around.machines]
             for at in (0, 1)
         ]
-        if not (all(sides) and self.is_now):
+        if fault is self.cut or not (all(sides) and self.is_now):
             return
         rng, operators, groups = self.rng, self.operators, self.around.groups
         rng.shuffle(sides)
@@ -107,3 +112,118 @@ class Moments:
                 operators[0].delete_now(there)
 
         operator.later(0.02 + 0.3 * rng.random(), lambda _, __: operator.alter_to(named, here, then))
+
+    # ------------------------------------------------------- cuts that are made for what is done
+
+    def begin(self) -> None:
+        """Once in a run, perhaps, something is done on one side of a cut that the other, which matters, cannot hear."""
+        rng, options = self.rng, self.options
+        acts = [self.delete_beside] if options.deletions else []
+        acts += [self.change_behind] if options.alter else []
+        acts += [self.rewind_beside] if options.rewind else []
+        acts += [self.redrive_behind] if options.redrive and options.dead_readers else []
+        if acts and options.nodes > 1 and rng.random() < options.moments:
+            self.world.at(rng.uniform(0.2, 0.7) * options.fault_time, self.act, rng.choice(acts))
+
+    def act(self, what: Callable[[Topic], None], _: object = None) -> None:
+        """Do it as soon as the topic is there."""
+        topic = self.topics.current
+        if self.world.healed or self.topics.gone:
+            return
+        if topic is None or not self.topics.created:
+            self.world.after(0.1, self.act, what)
+        else:
+            what(topic)
+
+    def cut_off(self, names: list[str], seconds: float) -> None:
+        """Nodes are cut off from all others, in both directions."""
+        rest = [name for name in self.options.node_names if name not in names]
+        pairs = [(one, two) for one in names for two in rest]
+        links = (*pairs, *((two, one) for one, two in pairs))
+        self.cut = Fault(self.world.time, "partition", (), round(seconds, 4), 0.0, links)
+        self.inflict(self.cut)
+
+    def beside(self, topic: Topic) -> tuple[str, str]:
+        """Just enough replicas of a partition are cut off: a node among the others, and one of these replicas."""
+        rng = self.rng
+        members = rng.choice(topic.replicas)
+        there = rng.sample(members, len(members) // 2 + 1)
+        self.cut_off(there, 0.3 + rng.random() * self.options.request_timeout)
+        rest = [name for name in self.options.node_names if name not in there]
+        return rng.choice(rest or there), there[0]
+
+    def delete_beside(self, topic: Topic) -> None:
+        """The topic is deleted among the others; as soon as that is confirmed, the replicas are to take a message."""
+        here, there = self.beside(topic)
+
+        def then(publish: Callable[[], None]) -> None:
+            def on_deleted(_: object, __: object) -> None:
+                if not self.world.healed and self.topics.is_over(topic.id):
+                    self.world.saw("a topic was published to on the other side of a cut after its deletion")
+                    publish()
+
+            self.topics.when_deleted.append(lambda: self.world.after(0.001, on_deleted))
+
+        self.to_publish(topic, there, then)
+        self.operators[0].delete_now(here)
+
+    def rewind_beside(self, topic: Topic) -> None:
+        """A group is rewound among the others; the replicas take another message, which consumers there ask for."""
+        here, there = self.beside(topic)
+        group = self.rng.choice(self.around.groups)
+        self.rng.choice(self.operators).set_group(group, "earliest", 0, rewind=True, node=here)
+        self.to_publish(topic, there, lambda publish: publish())
+
+    def to_publish(self, topic: Topic, node: str, then: Callable[[Callable[[], None]], None]) -> None:
+        """Open a session through ``node``; ``then(publish)`` may publish a message to each partition through it."""
+        operator = self.rng.choice(self.operators)
+
+        def opened(answer: Any, _: Any) -> None:
+            if isinstance(answer, OpenSessionReply):
+                then(lambda: publish(answer.origin))
+
+        def publish(origin: Origin) -> None:
+            made = EPOCH_MS + int(self.world.time * 1000)
+            for number in range(topic.partitions):
+                batch = build_batch(PartitionId(topic.id, number), origin, 0, made, [Message(b"beside")])
+                operator.send_batch(batch, node, 0, lambda answer, _: None)
+
+        operator.ask(node, OpenSession(), operator.timeout, opened)
+
+    def redrive_behind(self, topic: Topic) -> None:
+        """A replica is cut off while dead letters are redriven; who reads them through it goes on."""
+        rng = self.rng
+        number = rng.randrange(topic.partitions)
+        self.cut_off([rng.choice(topic.replicas[number])], 0.1 + self.options.request_timeout * rng.random())
+        for operator in self.operators:
+            operator.look(number, self.around.groups[0])
+
+    def change_behind(self, topic: Topic) -> None:
+        """The node whose clock is last is cut off; the topic is changed, and as soon as the cut ends, there again."""
+        rng, machines = self.rng, self.around.machines
+        up = [(host.core.state.clock.value, name) for name, host in machines.items() if host.core is not None]
+        if len(up) < 2:
+            return
+        last = min(up)[1]
+        self.cut_off([last], 0.1 + self.options.request_timeout * rng.random())
+        assert self.cut is not None
+        first, again = (rng.choice(self.operators) for _ in range(2))
+        first.alter_to(first.values(["max_deliveries"]), max(up)[1])
+
+        def change(_: object, __: object) -> None:
+            current = self.topics.current
+            if not self.world.healed and current is not None and current.id not in self.topics.deleted:
+                again.alter_to(again.values(["max_deliveries"]), last)
+
+        self.world.after(self.cut.seconds, change)
+
+    def on_deleted(self) -> None:
+        """A deletion is confirmed: nodes are killed before they have dropped what they had of the topic."""
+        if not self.is_used:
+            return
+        rng = self.rng
+        names = rng.sample(self.options.node_names, rng.randint(1, (self.options.nodes + 1) // 2))
+        for name in sorted(names):
+            fault = Fault(self.world.time, "kill", (name,), round(0.02 + 0.2 * rng.random(), 4))
+            self.world.after(0.05 * rng.random(), self.inflict, fault)
+            self.world.saw("a node was killed as soon as a topic was deleted")

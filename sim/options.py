@@ -42,6 +42,7 @@ class Options:
         retry_early: share of publishes that are sent to a second node at once.
         consumers: how many, over all groups.
         fetch_messages: that one FETCH asks for at most.
+        fetch_bytes: that one FETCH asks for at most, until all is healed.
         slow: share of deliveries that are worked on for longer than their hold.
         reject: share of deliveries rejected with a delay of up to ``delay``.
         delay: see there.
@@ -66,6 +67,7 @@ class Options:
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
+        inspectors: how many look at nodes, topics, groups and messages, and try what has to be refused.
         rivals: how many others create the topic, with other settings.
         rival_rf: how many replicas half of their creations ask for; 0: as many as ``rf``.
         implicit: whether they create it as a producer does, too, who names no setting.
@@ -113,6 +115,7 @@ class Options:
     retry_early: float = 0.0
     consumers: int = 3
     fetch_messages: int = 8
+    fetch_bytes: int = field(default=1 << 20, repr=False)
     slow: float = 0.0
     reject: float = 0.0
     delay: float = 1.0
@@ -132,6 +135,7 @@ class Options:
     output_partitions: int = 1
     keep: bool = True
     moments: float = 0.0
+    inspectors: int = field(default=0, repr=False)
     late_group: bool = False
     auto_create_groups: bool = field(default=True, repr=False)  # drawn by what the others are
     dead_readers: int = 0

@@ -78,4 +78,7 @@ SOMETIMES: tuple[str, ...] = (
     "a rival's creation was chosen",
     "a topic grew on one side of a cut",
     "a node was started again, and a group rewound, after a late ACK",
+    "a topic was published to on the other side of a cut after its deletion",
+    "a node was killed as soon as a topic was deleted",
+    "a mistake was refused",
 )

@@ -77,7 +77,7 @@ class Consumer(Deriving):
             (self.topic,),
             self.group,
             most,
-            1 << 20,
+            1 << 20 if self.world.healed else self.options.fetch_bytes,
             least,
             0,
             wait,

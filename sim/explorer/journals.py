@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from quorumq.core.errors import UsageError
 from quorumq.core.nodecore import NodeCore
@@ -18,7 +19,12 @@ from sim.explorer.scenario import HOLD_S, NEVER, SHORTER_S, Scenario, now_at
 UNTRACKED = -1
 """The journal of a node that cannot crash any more."""
 
-Records = tuple[JournalRecord, ...]
+
+class Moved(NamedTuple):
+    """In a journal: it was brought back from a backup, to another place, with what stands before this."""
+
+
+Records = tuple[JournalRecord | Moved, ...]
 
 
 class Middle(random.Random):
@@ -73,10 +79,11 @@ class Journals:
 
     def load(self, records: Records, node: NodeId, now: Now, nonce: int = 0) -> NodeCore:
         """A new core from a journal; ``nonce`` where its starts are told from those of another directory."""
-        index = self._scenario.index[node]
+        scenario = self._scenario
+        made_of = tuple(name for name in scenario.nodes if name not in scenario.joining)
         config = NodeConfig(
             node=node,
-            nodes=self._scenario.nodes,
+            nodes=scenario.nodes if node in scenario.joining else made_of,
             hold_time_max=HOLD_S,
             request_timeout=NEVER,
             heartbeat=NEVER,
@@ -84,18 +91,32 @@ class Journals:
             sync_grace=0.0,
             steal_after=0.0,
         )
-        if self._scenario.shorter_holds and any(isinstance(record, Started) for record in records):
+        changed = replace(
+            config, nodes=scenario.nodes, hold_time_max=SHORTER_S if scenario.shorter_holds else HOLD_S
+        )
+        if changed != config and any(isinstance(record, Started) for record in records):
             with suppress(UsageError):  # refused: as the cluster was made
-                return self._start(replace(config, hold_time_max=SHORTER_S), records, index, nonce, now)
-        return self._start(config, records, index, nonce, now)
+                return self._start(changed, records, nonce, now)
+        return self._start(config, records, nonce, now)
 
-    def _start(self, config: NodeConfig, records: Records, index: int, nonce: int, now: Now) -> NodeCore:
+    def _start(self, config: NodeConfig, records: Records, nonce: int, now: Now) -> NodeCore:
+        index = self._scenario.index[config.node]
+        written = tuple(record for record in records if not isinstance(record, Moved))
+        moved = len(records) - len(written)
         if self._reorder:
-            records = stop_found_again(records)
-        return NodeCore(config, records, nonce=nonce or 100 + index, directory=200 + index, now=now, rng=RNG)
+            written = stop_found_again(written)
+        return NodeCore(
+            config,
+            written,
+            nonce=nonce or 100 + index + 1000 * moved,  # the starts of a copy are others
+            directory=200 + index,
+            now=now,
+            rng=RNG,
+            place=1 + moved if self._scenario.restores else 0,
+        )
 
 
-def stop_found_again(records: Records) -> Records:
+def stop_found_again(records: tuple[JournalRecord, ...]) -> tuple[JournalRecord, ...]:
     """A journal whose CLEAN_STOP looks like its last record, whatever came after it."""
     stops = [record for record in records if isinstance(record, CleanStopped)]
     starts = [record for record in records if isinstance(record, Started)]

@@ -52,7 +52,7 @@ def fetch(group: str, now: Now, idle: bool = True, hold_time: float = HOLD_S) ->
 
 def creation(scenario: Scenario, index: int) -> CreateTopic:
     """A creation: each other one wants one replica only."""
-    return CreateTopic(CREATED, 1 if index % 2 else len(scenario.nodes))
+    return CreateTopic(CREATED, 1 if index % 2 else len(scenario.nodes) - len(scenario.joining))
 
 
 def operation(scenario: Scenario, index: int, topic: bytes) -> ClientRequest:

@@ -43,6 +43,7 @@ BUDGETS = (
     "restarts",
     "clean_stops",
     "wipes",
+    "restores",
     "acks",
     "rejects",
     "extends",
@@ -87,6 +88,7 @@ class Scenario:
         clean_stops: clean stops, each followed by a start.
         wipes: disks lost, each followed by a resync in one step, from the nodes of ``wiped_hears``; empty: from all
             other replicas.
+        restores: directories that come back as they were when the exploration began, somewhere else.
         acks, rejects, extends, leaves, redrives: requests of the client.
         offers: rounds of anti-entropy between two nodes.
         rewinds: of the group, through the nodes of ``rewind_via``.
@@ -103,6 +105,8 @@ class Scenario:
         unsynced: whether an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
         max_deliveries: of the topic.
         shorter_holds: whether who starts a node again tries it with a lower hold_time_max first.
+        joining: nodes that are not in the list that the cluster was made with. They start with the longer one, with
+            which it is tried to start the others again.
         operators: what is asked about a topic, once each, and through which node: "create", each other one with one
             replica; or "alter", for one more partition, or "delete", of one that is there, with one replica. The
             cluster has no other topic then, and no message.
@@ -123,6 +127,7 @@ class Scenario:
     restarts: int = 0
     clean_stops: int = 0
     wipes: int = 0
+    restores: int = 0
     acks: int = 0
     rejects: int = 0
     extends: int = 0
@@ -146,6 +151,7 @@ class Scenario:
     unsynced: bool = False
     max_deliveries: int = 5
     shorter_holds: bool = False
+    joining: tuple[NodeId, ...] = ()
     operators: tuple[tuple[str, NodeId], ...] = ()
     script: Script = ()
 

@@ -14,6 +14,7 @@ from quorumq.core.types import Kind, NodeId
 from sim.explorer import facts as outside
 from sim.explorer import promises, requests
 from sim.explorer.facts import ACKING, LIVE, OVER, REJECTED, Facts, Operation
+from sim.explorer.journals import Moved
 from sim.explorer.machine import Outcome
 from sim.explorer.nodes import Switches
 from sim.explorer.numbered import Numbered
@@ -182,6 +183,9 @@ class Explorer:
         if left[SLOT["wipes"]]:
             for at in self._indexes(scenario.restart_nodes):
                 yield self._wipe(state, at, tick)
+        if left[SLOT["restores"]]:
+            for at in self._indexes(scenario.restart_nodes):
+                yield self._restore(state, at, tick)
         if left[SLOT["offers"]]:
             paid = (*state[:-2], self.spend(budget, SLOT["offers"]), fact)
             for at in range(self.count):
@@ -328,6 +332,11 @@ class Explorer:
                     after, problem = self._after_all(state, zip((a, b), linked, strict=True), tick)
                     yield ("link", self.scenario.nodes[a], self.scenario.nodes[b]), after, problem
 
+    def is_refused(self, state: State, one: NodeId, other: NodeId) -> bool:
+        """Whether these two would not link up, because of what they are told of their cluster."""
+        at = [state[self.scenario.index[name]] for name in (one, other)]
+        return self.world.link(at[0], at[1], self.tick(state)) is None
+
     def _restart(self, state: State, at: int, tick: int, slot: str) -> Step:
         name, local = self.scenario.nodes[at], state[at]
         if slot == "clean_stops":
@@ -341,7 +350,7 @@ class Explorer:
     def _strip(self, state: State) -> State:
         """Once nothing can crash any more, journals do not matter."""
         left = self._budgets.all[state[-2]]
-        if left[SLOT["restarts"]] or left[SLOT["clean_stops"]] or left[SLOT["wipes"]]:
+        if any(left[SLOT[slot]] for slot in ("restarts", "clean_stops", "wipes", "restores")):
             return state
         return (*[self.nodes.forget_journal(local) for local in state[:-3]], *state[-3:])
 
@@ -352,6 +361,16 @@ class Explorer:
         outcomes = self.world.wipe(state[:-3], at, tick)
         after, problem = self._after_all(paid, enumerate(outcomes), tick)
         return ("wipe", name), self._strip(after), problem
+
+    def _restore(self, state: State, at: int, tick: int) -> Step:
+        """A node starts from a backup of its directory."""
+        name, nodes = self.scenario.nodes[at], self.nodes
+        backup = nodes.journals.records(nodes.locals[self.first[at]].journal)
+        outcome = nodes.begin(nodes.journals.number((*backup, Moved()), name), name, now_at(tick))
+        fact = self._facts.number(outside.lost(self.facts(state), name))
+        paid = (*state[:-2], self.spend(state[-2], SLOT["restores"]), fact)
+        after, problem = self.after(paid, at, outcome, tick)
+        return ("restore", name), self._strip(after), problem
 
     def _tick(self, state: State, tick: int) -> Step:
         """All clocks advance by one tick, and what was due happens."""

@@ -138,6 +138,8 @@ class Teller:
             case ("wipe", str(name)):
                 heard = self.explorer.scenario.wiped_hears
                 return f"{name} loses its disk and resyncs from {', '.join(heard) or 'all others'}", []
+            case ("restore", str(name)):
+                return f"{name} starts from an old backup of its directory, elsewhere", []
             case ("offer", str(name), str(peer)):
                 return f"{name} offers anti-entropy to {peer}", []
             case ("again", str(name), _):

@@ -16,6 +16,7 @@ from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.recall import Recall
 from quorumq.core.partition.replica import Replica
+from quorumq.core.partition.views import Views
 from quorumq.core.records import BallotAtStop
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator, Ballot
@@ -258,6 +259,14 @@ RULES: tuple[Rule, ...] = (
             give_up=False,
             script=(*ran_out(A), *won(C, B), *RUN_OUT),
         ),
+    ),
+    Rule(
+        "returned-is-unproven",
+        "where payload comes back after RECLAIM, whatever was granted before may be above our clock",
+        ((Views, "raise_floors", lambda self, spans: None),),
+        hunted=True,
+        survives="a late ACK, RECLAIM at two replicas, a new group and payload from the third: too rare a chain",
+        test="test_reclaim::test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back",
     ),
     Rule(
         "stop-forgets-ballots",

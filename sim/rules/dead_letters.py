@@ -113,6 +113,15 @@ RULES: tuple[Rule, ...] = (
         ((fate, "merge_records", merge_to_ours),),
         hunted=True,
         survives="two nodes that dead-letter one message under two ballots at once: none in 1,500 seeds",
+        test="test_fate::test_of_two_letters_of_one_death_a_replica_keeps_that_of_the_lower_ballot",
+    ),
+    Rule(
+        "letter-without-ballot",
+        "a letter has the ballot of the hold under which it was written",
+        ((fate, "is_retry", lambda record, lease, facts, ask: False),),
+        hunted=True,
+        survives="nothing that is promised: a REJECT that is repeated is told that it came too late",
+        test="test_attempts::test_a_reject_to_the_dead_letters_may_be_repeated_through_any_node",
     ),
     Rule(
         "dead-holds-shared",
@@ -127,5 +136,6 @@ RULES: tuple[Rule, ...] = (
         ((Replica, "is_stale", never_void),),
         hunted=True,
         survives="a dead letter of an older generation, looked for before a rewind is known there: too rare",
+        test="test_groups::test_a_node_that_missed_a_rewind_delivers_no_dead_letter_that_it_opened_again",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quorumq.core import types
+from quorumq.core import groups, types
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.groups import PurgeCoordinator
 from quorumq.core.partition import fate
@@ -139,6 +139,12 @@ RULES: tuple[Rule, ...] = (
         hunted=True,
     ),
     Rule(
+        "group-of-each-set",
+        "a rewind is OK when a majority of each partition's replica set has it, too",
+        ((groups, "all_sets", lambda topic, nodes: ()),),
+        hunted=True,
+    ),
+    Rule(
         "attempts-go-on",
         "attempts begin anew in a new generation",
         (
@@ -230,6 +236,5 @@ RULES: tuple[Rule, ...] = (
             script=DEAD_EVERYWHERE,
         ),
         hunted=True,
-        survives="a redrive and a purge of one dead letter at the same time: too rare; the explorer has it",
     ),
 )

@@ -75,7 +75,8 @@ RULES: tuple[Rule, ...] = (
         "what is not due is voted against",
         ((fate, "not_due", due_at_once),),
         hunted=True,
-        survives="a delayed message, one wrong clock, and nobody else awake: too rare; tests/core has it",
+        survives="a delayed message, one wrong clock, and nobody else awake: too rare",
+        test="test_time::test_a_delayed_message_is_shown_and_comes_when_it_is_due",
     ),
     Rule(
         "unseen-votes-on-due",
@@ -83,6 +84,7 @@ RULES: tuple[Rule, ...] = (
         ((Replica, "delayed_parts", lambda self, span: []),),
         hunted=True,
         survives="a replica without the batch, one with a wrong clock, and no third vote: too rare a chain",
+        test="test_time::test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due",
     ),
     Rule(
         "one-flag-expires",
@@ -96,6 +98,7 @@ RULES: tuple[Rule, ...] = (
         ((batches, "majority_of", lambda members: members),),
         hunted=True,
         survives="a batch that two replicas have, one with a wrong clock, and the third from that one: too rare",
+        test="test_time::test_a_batch_from_a_peer_does_not_copy_the_peers_clock",
     ),
     Rule(
         "delay-forgotten",

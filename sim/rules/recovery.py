@@ -6,13 +6,15 @@ import random
 from typing import Any
 
 from quorumq.core import vouching
-from quorumq.core.effects import Persist
+from quorumq.core.effects import Effect, Persist
+from quorumq.core.messages import Hello
 from quorumq.core.partition import fate
 from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.fate import Ballots, Facts, Fate, Held, Lease
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
+from quorumq.core.peers import Peers
 from quorumq.core.records import Reclaimed, VouchingLost
 from quorumq.core.recovery import Recovery
 from quorumq.core.resync import Resync
@@ -99,6 +101,16 @@ def promise_in_memory(self: Closing, origins: Any) -> list[Any]:
 _promise = Closing.promise
 
 
+def welcome_at_once(self: Peers, key: int, hello: Hello, now: Now) -> list[Effect]:
+    effects: list[Effect] = []
+    for effect in _on_hello(self, key, hello, now):
+        effects += [*effect.then, effect._replace(then=())] if isinstance(effect, Persist) else [effect]
+    return effects
+
+
+_on_hello = Peers.on_hello
+
+
 # --------------------------------------------------------------------------- the rules
 
 RECOVERY = Scenario(
@@ -138,6 +150,32 @@ RULES: tuple[Rule, ...] = (
             script=(*won(A, B), ("crash", A), ("crash", B), *restarted(C, A, B), ("link", A, B)),
         ),
         hunted=True,
+    ),
+    Rule(
+        "made-with-one-list",
+        "nor does a node start with a longer node list",
+        ((NodeConfig, "check_same", lambda self, nodes, hold_time_max: None),),
+        off="it takes any",
+        scenario=Scenario(
+            "longer-list",
+            "a creation at two of three nodes, which are started again with two more; a creation through one of these",
+            nodes=(A, B, C, D, E),
+            joining=(D, E),
+            attempts=0,
+            restarts=3,
+            restart_nodes=(A, B, C),
+            operators=(("create", A), ("create", D)),
+            give_up=False,
+            script=(
+                ("ask", A, "create", 0),
+                *answered("Prepare", "ProposalReply", A, B),
+                *answered("Accept", "ProposalReply", A, B),
+                ("crash", A),
+                ("crash", B),
+                ("crash", C),
+                *(("link", name, other) for other in (D, E) for name in (A, B, C)),
+            ),
+        ),
     ),
     Rule(
         "quarantine-coordinator",
@@ -287,6 +325,14 @@ RULES: tuple[Rule, ...] = (
         hunted=True,
     ),
     Rule(
+        "welcome-unsynced",
+        "what was seen of a node is durable before it is welcome",
+        ((Peers, "on_hello", welcome_at_once),),
+        hunted=True,
+        survives="a power cut right after HELLO, and a start that this peer alone has seen: too rare a chain",
+        test="test_after_the_fsync::test_what_was_seen_of_a_node_is_durable_before_it_is_welcome",
+    ),
+    Rule(
         "promise-not-journaled",
         "a promise to close an origin is in the journal",
         ((Closing, "promise", promise_in_memory),),
@@ -308,6 +354,28 @@ RULES: tuple[Rule, ...] = (
         "moved-votes",
         "a directory that was moved waits for every other node",
         ((Vouching, "is_elsewhere", False),),
+        off="it takes part at once",
+        scenario=Scenario(
+            "backup",
+            "an ACK by the word of a node whose start one peer alone has seen, and a backup from before it",
+            acks=1,
+            restarts=1,
+            restores=1,
+            ticks=3,
+            coordinators=(A, B),
+            restart_nodes=(C,),
+            via=(B,),
+            give_up=False,
+            # c's second start is linked to b alone; what it acked there is not in the backup, which finds a.
+            script=(
+                ("fetch", B),
+                ("settle",),
+                *restarted(C, B),
+                *acked_at(B, C),
+                ("restore", C),
+                ("link", A, C),
+            ),
+        ),
         hunted=True,
     ),
     Rule(

@@ -131,7 +131,6 @@ RULES: tuple[Rule, ...] = (
         "a change of a topic that meets a newer one is stamped again above it",
         ((registers, "is_overtaken", lambda topic, request, stamp: False),),
         hunted=True,
-        survives="a change through a node that has heard nothing since the one just confirmed: too rare",
     ),
     Rule(
         "settings-as-one",
@@ -184,14 +183,12 @@ RULES: tuple[Rule, ...] = (
             (DeleteTopicCoordinator, "on_written", lambda self, context, now: self.on_buried(context, now)),
         ),
         hunted=True,
-        survives="a publish between the answer and the news, which is sent before it: too rare; tests/core has it",
     ),
     Rule(
         "deleted-beside-replicas",
         "… and of each partition's replica set",
         ((Round, "is_majority_of_each", lambda self, bits, replicas: True),),
         hunted=True,
-        survives="five nodes, and a cut with two replicas of a partition beyond it: too rare",
     ),
     Rule(
         "deletion-not-kept",
@@ -216,6 +213,5 @@ RULES: tuple[Rule, ...] = (
         "what a start finds of a deleted topic is forgotten",
         ((NodeCore, "_on_durable", keep_orphans),),
         hunted=True,
-        survives="a crash between a deletion and the drop of its batches: too rare; tests/core has it",
     ),
 )

@@ -8,7 +8,8 @@ import pytest
 
 from quorumq.core.messages import Hold, OpenSession, Publish, RejectRequest
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_groups import LETTER
 
 MOST = 4
 
@@ -44,3 +45,11 @@ def test_whoever_misses_a_delivery_a_message_has_as_many_as_its_topic_says(
     for seed in range(12):
         cluster = Cluster(seed=seed)
         assert deliveries(cluster, random.Random(seed), hears, rejects) == list(range(1, MOST + 1)), seed
+
+
+def test_a_reject_to_the_dead_letters_may_be_repeated_through_any_node() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch()))
+    for node in "abc":
+        assert outcomes(cluster.ask(node, RejectRequest(got, letter=LETTER))) == ["ok"]

@@ -236,3 +236,11 @@ def counted(entry: Counted) -> Attempts:
 
 TestFateMachine = FateMachine.TestCase
 TestFateMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_of_two_letters_of_one_death_a_replica_keeps_that_of_the_lower_ballot() -> None:
+    facts = GroupView("g", FLOOR, ClosedOrigins()).facts(0.0)
+    first, second = (Record(0, 0, Kind.DEAD, letter(time)) for time in (1, 2))
+    for ours, theirs in ((first, second), (second, first)):
+        kept, _, _, _ = fate.on_merge(ours, fate.FREE, fate.NO_BALLOTS, facts, theirs)
+        assert kept.letter == letter(1)

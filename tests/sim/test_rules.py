@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ QUICK = (
     "snapshot-without-reclaimed",
     "stop-forgets-ballots",
 )
+NEEDLESS = "nothing is missing"
 SURVIVORS = {rule.name: rule.survives for rule in HUNTED if rule.survives}
 
 
@@ -101,8 +103,21 @@ def test_a_rule_has_one_name_and_is_shown_to_matter() -> None:
     for rule in RULES:
         assert rule.patches or rule.switch or rule.prepare
         assert rule.scenario is not None or rule.hunted
+        assert rule.scenario is not None or rule.test or not rule.survives or NEEDLESS in rule.survives
         assert bool(rule.off) == (rule in EXPLORED)
         assert rule.hunted or not (rule.survives or rule.prepare)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.test], ids=name_of)
+def test_where_nothing_else_shows_that_a_rule_matters_a_test_of_the_core_does(rule: Rule) -> None:
+    module, name = rule.test.split("::")
+    function = getattr(importlib.import_module(f"tests.core.{module}"), name)
+    marks = [mark.args for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
+    cases = [{what: values[0]} for what, values in marks] or [{}]
+    function(**cases[0])
+    with patched(rule.patches) as unused, pytest.raises(AssertionError):
+        function(**cases[0])
+    assert not unused
 
 
 def test_the_page_lists_the_survivors() -> None:

@@ -1,0 +1,122 @@
+"""Somebody who looks: at nodes, topics, groups and single messages; and who asks for what nobody may have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumq.core.messages import (
+    AlterTopic,
+    BrowseRequest,
+    ClientRequest,
+    CreateTopic,
+    DeleteTopic,
+    DescribeGroup,
+    Failed,
+    Fetch,
+    Metadata,
+    PurgeRequest,
+    RejectRequest,
+    SetGroup,
+    ShowRequest,
+    StatusReply,
+    StatusRequest,
+)
+from quorumq.core.types import PartitionId, Span
+from sim.clients.client import Answer, Client
+from sim.world import Refusal, SimError
+
+LOOKED_FOR = ("all", "dead", "ready", "held", "delayed", "skipped")
+
+
+class Inspector(Client):
+    """Looks at everything through any node, and tries what has to be refused. Neither changes anything.
+
+    Args:
+        around: its surroundings.
+        name: its name.
+    """
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        if self.world.healed:
+            return
+        look = self.rng.random() < 0.7
+        request = self.some_look() if look else self.some_mistake()
+
+        def then(answer: Answer, _: Any) -> None:
+            refused = answer is None or isinstance(answer, Refusal | Failed)
+            if look and isinstance(answer, StatusReply) and answer.more is not None:
+                self.ask(node, StatusRequest(answer.more), self.timeout, then)
+            elif not look and not refused:
+                raise SimError(f"{request} is a mistake, and was answered {answer}")
+            elif not look and isinstance(answer, Failed):
+                self.world.saw("a mistake was refused")
+
+        node = self.node()
+        self.ask(node, request, self.timeout, then)
+        self.later(self.rng.random() * 0.2, self.begin)
+
+    def some_look(self) -> ClientRequest:
+        """What an operator's screen asks for."""
+        rng, topic = self.rng, self.topics.current
+        group = rng.choice(self.around.groups)
+        number = rng.randrange(self.options.partitions)
+        origins = list(self.topics.published_to)
+        if topic is None or not origins:
+            return rng.choice((StatusRequest(), Metadata()))
+        partition = PartitionId(topic.id, number)
+        origin, at = rng.choice(origins), rng.randrange(20)
+        browse = BrowseRequest("jobs", number, group, rng.choice(LOOKED_FOR), (0, 0), rng.choice((1, 50)))
+        return rng.choice(
+            (
+                StatusRequest(),
+                StatusRequest((partition, group)),
+                Metadata(("jobs",)),
+                DescribeGroup("jobs", group),
+                ShowRequest(partition, Span(origin, at, at + 1)),
+                Fetch(("no topic*",), group, 1, 1 << 20, 1, 0, 0.05, self.options.hold_times[0], 0.0),
+                browse._replace(bodies=True),
+                browse._replace(topic="jobs.deadletters"),
+                browse._replace(complete=True),
+                browse._replace(cursor=(rng.randrange(9), rng.randrange(9))),
+            )
+        )
+
+    def some_mistake(self) -> ClientRequest:
+        """What no node may do, whatever it knows."""
+        rng, options = self.rng, self.options
+        group = rng.choice(self.around.groups)
+        fetch = Fetch(("jobs",), group, 1, 1 << 20, 1, 0, 0.0, options.hold_times[0], 0.0)
+        mistakes: tuple[ClientRequest, ...] = (
+            CreateTopic("jobs", 2),
+            CreateTopic("jobs", options.nodes + 2),
+            CreateTopic("", options.rf),
+            CreateTopic("a topic with\nlines", options.rf),
+            CreateTopic("more", options.rf, 0),
+            CreateTopic("more", options.rf, max_deliveries=0),
+            CreateTopic("more", options.rf, ttl_s=-1.0),
+            CreateTopic("more", options.rf, backoff=(-1.0,)),
+            CreateTopic("more.deadletters", options.rf, implicit=True),
+            AlterTopic("jobs", partitions=0),
+            AlterTopic("jobs", retention_s=-1.0),
+            AlterTopic("nothing", ttl_s=1.0),
+            DeleteTopic("jobs", b"?" * 16),
+            DeleteTopic("nothing", b"?" * 16),
+            SetGroup("jobs", group + "!dead"),
+            SetGroup("jobs", ""),
+            SetGroup("jobs", "two\nlines"),
+            SetGroup("jobs", group, "somewhere"),
+            SetGroup("nothing", group),
+            DescribeGroup("nothing", group),
+            PurgeRequest("jobs", 10_000, group),
+            BrowseRequest("jobs", 10_000, group, "all", (0, 0), 1),
+            fetch._replace(hold_time=2 * options.hold_time_max),
+            fetch._replace(topics=()),
+            fetch._replace(topics=("jobs", "jobs.deadletters")),
+            fetch._replace(group="two!marks"),
+            fetch._replace(start="somewhere"),
+            fetch._replace(max_messages=0),
+            fetch._replace(max_wait=-1.0),
+            fetch._replace(partitions=(10_000,)),
+            RejectRequest((), -2.0),
+        )
+        return rng.choice(mistakes)
