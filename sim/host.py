@@ -290,7 +290,7 @@ class Host:
             events = tuple(self.turn)
             self.turn.clear()
         driver.feed(*events)
-        if options.check:
+        if options.check and self.recall_rng.random() < options.check:
             core.check(self.clock.now(self.world.time))
         if options.recall and self.recall_rng.random() < options.recall:
             self.recall()

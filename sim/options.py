@@ -81,7 +81,7 @@ class Options:
         ttl: see there.
         by_topic: share of rejects that leave their delay to the topic's backoff list.
         origin_idle: after which time a session of which nothing is left may be closed.
-        check: whether every step of every core is followed by its own `check`.
+        check: share of the steps of cores that are followed by the core's own `check`.
         poison: share of the messages that end the process that handles them; 0: consumers do not die of messages.
         recall: share of the steps after which its journal must know what the core knows.
     """
@@ -146,7 +146,7 @@ class Options:
     implicit: bool = False
     relay: bool = False
     fault_time: float = 6.0
-    check: bool = False
+    check: float = 0.0
     recall: float = 0.0
     poison: float = 0.0
     delayed: float = 0.0

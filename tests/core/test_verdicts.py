@@ -49,6 +49,23 @@ def test_a_clean_stop_forgets_no_ballot_of_a_delivery_that_ran_out() -> None:
     assert verdicts(cluster, "a", first) == ["acked_after_expiry"]
 
 
+@pytest.mark.parametrize(("restarted", "verdict"), [(False, "acked"), (True, "acked_after_expiry")])
+def test_an_attempt_that_lost_counts_as_a_later_one_where_a_voter_cannot_say(
+    *, restarted: bool, verdict: str
+) -> None:
+    """c grants its own attempt, which a and b refuse. Of a0, live and in time, b has forgotten that it granted it."""
+    cluster = Cluster()
+    published(cluster, 1)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
+    got = receipts(cluster.ask("a", fetch(hold_time=60.0)))
+    cluster.drop = lambda sender, to, message: False
+    assert not receipts(cluster.ask("c", fetch(hold_time=60.0)))
+    if restarted:
+        cluster.kill("b")
+        cluster.start("b")
+    assert verdicts(cluster, "a", got) == [verdict]
+
+
 @pytest.mark.parametrize(("room", "verdict"), [(2, "acked"), (1, "acked_unproven")])
 def test_what_a_clean_stop_has_no_room_for_is_unproven(
     monkeypatch: pytest.MonkeyPatch, room: int, verdict: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import os
 import subprocess
@@ -34,9 +35,19 @@ def test_a_seed_gives_one_trace_in_every_process() -> None:
             cwd=SIM.parent,
             capture_output=True,
             text=True,
-            check=True,
+            check=1.0,
         )
         assert json.loads(child.stdout) == here
+
+
+def test_checks_change_nothing() -> None:
+    schedule = draw(3)
+    runs = []
+    for share in (0.0, 0.25, 1.0):
+        options = dataclasses.replace(schedule.options, check=share, recall=share / 10)
+        runs.append(run_schedule(dataclasses.replace(schedule, options=options), keep=True).rows[1:])
+    assert runs[0] == runs[1] == runs[2]
+    assert len(runs[0]) > 50
 
 
 def test_seeds_differ() -> None:
