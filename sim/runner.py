@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.history import Row
 from sim.checkers import judge
 from sim.cluster import Cluster
@@ -66,7 +67,8 @@ def run_schedule(
         prepare(cluster)
     violations: list[str] = []
     try:
-        with cpu_limit(cpu_max or CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)):
+        limit = cpu_max or CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)
+        with cpu_limit(limit), small_runs(schedule.options.small):
             cluster.run()
     except Exception as error:  # whatever a core raises is the finding
         last = traceback.extract_tb(error.__traceback__)[-1]
@@ -95,6 +97,19 @@ def run_schedule(
     outcome = Outcome(schedule.seed, violations, world.trace(), counts, world.seen, rows)
     cluster.dispose()
     return outcome
+
+
+@contextlib.contextmanager
+def small_runs(most: int) -> Iterator[None]:
+    """Have span maps change how they keep the runs of an origin at ``most`` of them, so that short lives see that."""
+    before = [(cls, cls.SMALL_MAX, cls.SMALL_AGAIN) for cls in (SpanMap, SpanSet)]
+    for cls, _, _ in before:
+        cls.SMALL_MAX, cls.SMALL_AGAIN = most, most // 4
+    try:
+        yield
+    finally:
+        for cls, small, again in before:
+            cls.SMALL_MAX, cls.SMALL_AGAIN = small, again
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import sim
+from quorumq.core.spans import SpanMap
 from sim.profiles import PROFILES
 from sim.runner import run_schedule
 from sim.schedule import Schedule, draw
@@ -38,6 +39,14 @@ def test_a_seed_gives_one_trace_in_every_process() -> None:
             check=1.0,
         )
         assert json.loads(child.stdout) == here
+
+
+def test_how_span_maps_keep_their_runs_changes_nothing() -> None:
+    schedule = next(s for s in map(draw, range(100)) if s.options.partial and s.options.small > 100)
+    options = dataclasses.replace(schedule.options, small=2)
+    small = run_schedule(dataclasses.replace(schedule, options=options), keep=True).rows[1:]
+    assert small == run_schedule(schedule, keep=True).rows[1:]
+    assert SpanMap.SMALL_MAX == 512
 
 
 def test_checks_change_nothing() -> None:
