@@ -31,6 +31,7 @@ from quorumq.core.messages import (
     Resolved,
     SetGroup,
     SetGroupReply,
+    Store,
     Survey,
     SurveyReply,
     SyncState,
@@ -751,3 +752,24 @@ def test_a_topic_may_want_its_groups_created() -> None:
     assert isinstance(cluster.ask("e", fetch(group="main")), FetchReply)
     cluster.ask("a", AlterTopic("jobs", auto_create_groups=True))
     assert isinstance(cluster.ask("a", fetch(group="mian")), FetchReply)
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_who_lacks_a_message_does_not_say_that_a_rewind_opened_it_again(start: str) -> None:
+    """b has not got the messages: it cannot tell whether the generation covers them."""
+    cluster = Cluster()
+    cluster.topic()
+    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.drop = lambda sender, to, message: to == "b" and isinstance(message, Store)
+    published(cluster, 3)
+    got = receipts(cluster.ask("a", fetch()))
+    assert outcomes(cluster.ask("c", RejectRequest(got, letter=LETTER))) == ["ok"]
+    cluster.advance(1.0)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g", start, rewind=True)), SetGroupReply)
+    cluster.advance(5.0)
+    cluster.drop = lambda sender, to, message: (to, type(message)) in (("b", Store), ("a", Survey))
+    left = 3 if start == "latest" else 0  # dead letters, which the new generation leaves out
+    listed = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
+    assert sum(item.span.size for item in listed.items) == left
+    assert cluster.ask("c", PurgeRequest("jobs", 0, "g!dead")) == PurgeReply(left)
+    assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == PurgeReply(3 - left)

@@ -150,12 +150,21 @@ def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, St
 def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | None, now: Now) -> list[Peeked]:
     """What the group makes of ``span``, of one batch; None where its payload is not here.
 
-    What a start predicate says of a message without payload is not known: it is taken for covered.
+    What a start predicate says of a message without payload is not known: it is taken for covered, unless it has a
+    record of more than OPEN. Because who has the payload, and finds it covered, has a higher record of it than that.
     """
-    covered, early = True, 0.0
     if batch is not None:
-        covered = view.covers(batch.header.published_ms)
         early = batch.due - now.mono if batch.number in batches.waiting else 0.0
+        return peek_as(view, span, now, early, covered=view.covers(batch.header.published_ms))
+    return [
+        item
+        for part, record in view.home.records.split(span)
+        for item in peek_as(view, part, now, 0.0, covered=record is None or record.kind == Kind.OPEN)
+    ]
+
+
+def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: bool) -> list[Peeked]:
+    """Likewise, where the start predicate covers ``span``, or does not, and it is due in ``early`` seconds."""
     items: list[Peeked] = []
     readable = SpanSet.from_spans(part for part, _ in view.readable(span, covered))
     facts = view.facts(now.mono, covered, early)
