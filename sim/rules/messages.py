@@ -91,6 +91,8 @@ RULES: tuple[Rule, ...] = (
         "a majority says that a message has expired",
         ((HoldRound, "is_over", lambda self, late: bool(late)),),
         hunted=True,
+        survives="one wrong clock, and a message with a TTL at just that time: none in 600",
+        test="test_time::test_a_batch_from_a_peer_does_not_copy_the_peers_clock",
     ),
     Rule(
         "copied-clock",
