@@ -7,11 +7,13 @@ replicas, is in core/context.py.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from quorumq.core import limits
 from quorumq.core.errors import Code
-from quorumq.core.messages import Failed
+from quorumq.core.messages import AlterTopic, CreateTopic, Failed
 from quorumq.core.printable import plural
 from quorumq.core.topics import closed, is_pattern, matching, merge_creations, merge_topics, rank
 from quorumq.core.types import STAMP_ZERO, Creation, Group, NodeId, PartitionId, Topic, merge_groups
@@ -33,6 +35,10 @@ def unknown_group(topic: str, group: str, known: Sequence[str]) -> str:
         f"no group {group!r} reads topic {topic!r}: {', '.join(known[:20]) or 'none'} "
         f"do{'es' if len(known) == 1 else ''}; {f'{hint} ' if hint else ''}`quorumq groups create` makes one"
     )
+
+
+def _too_many(what: str, found: int, most: int, advice: str) -> Failed:
+    return Failed(Code.TOO_LARGE, f"this cluster has {found} {what}: at most {most} are allowed; {advice}")
 
 
 class Catalogue:
@@ -76,6 +82,10 @@ class Catalogue:
         names = matching(name, self.names) if is_pattern(name) else [name]
         return [topic for topic in map(self.topic_named, names) if topic is not None]
 
+    def live(self) -> list[Topic]:
+        """All topics that are not deleted."""
+        return [topic for topic in map(self.topics.__getitem__, self.names.values()) if not topic.deleted]
+
     def registers(self) -> list[Topic]:
         """Of each name the newest register: it says that all older ones are deleted."""
         return [self.topics[self.names[name]] for name in sorted(self.names)]
@@ -93,7 +103,7 @@ class Catalogue:
 
     def group_registers(self, topic: bytes) -> list[Group]:
         """The registers of a topic's groups by name, deleted ones included."""
-        return [self.groups[key] for key in sorted(self.groups) if key[0] == topic]
+        return [self.groups[key] for key in sorted(key for key in self.groups if key[0] == topic)]
 
     def reads(self, topic: bytes, group: str) -> bool:
         """Whether the group is known, and not as deleted."""
@@ -143,6 +153,43 @@ class Catalogue:
         registers = self.group_registers(self.names.get(topic, b""))
         known = [register.name for register in registers if not register.deleted]
         return Failed(Code.NOT_FOUND, unknown_group(topic, group, known))
+
+    def why_no_room(self, request: CreateTopic | AlterTopic) -> Failed | None:
+        """`too-large`: where what a request would make is beyond what a cluster may have."""
+        topic, live = self.topic_named(request.name), self.live()
+        more = (request.partitions or 0) - (topic.partitions if topic is not None else 0)
+        found = sum(other.partitions for other in live)
+        if topic is None and len(live) >= limits.TOPICS_MAX:
+            return _too_many("topics", len(live), limits.TOPICS_MAX, "delete one")
+        if request.name not in self.names and len(self.names) >= limits.TOPIC_NAMES_MAX:
+            known = "names of topics, deleted ones included, which are kept for good"
+            return _too_many(known, len(self.names), limits.TOPIC_NAMES_MAX, "take the name of a deleted one")
+        if more > 0 and found + more > limits.PARTITIONS_IN_ALL_MAX:
+            most = limits.PARTITIONS_IN_ALL_MAX
+            return _too_many(f"partitions, and {more} more asked for", found, most, "delete a topic")
+        return None
+
+    def why_no_groups(self, topics: Sequence[Topic], group: str) -> Failed | None:
+        """`too-large`: where to make a group of these topics, which have none of that name, is beyond it."""
+        registers = sum(key not in self.groups for key in ((topic.id, group) for topic in topics))
+        if len(self.groups) + registers > limits.GROUP_NAMES_MAX:
+            known = "groups, and names of deleted ones, which are kept as long as their topic"
+            return _too_many(
+                known, len(self.groups), limits.GROUP_NAMES_MAX, "take the name of a deleted one"
+            )
+        counts = Counter(topic for (topic, _), register in self.groups.items() if not register.deleted)
+        for topic in topics:
+            if counts[topic.id] >= limits.GROUPS_PER_TOPIC_MAX:
+                what = f"groups of topic {topic.name!r}"
+                return _too_many(what, counts[topic.id], limits.GROUPS_PER_TOPIC_MAX, "delete one")
+        found = sum(count * self.topics[topic].partitions for topic, count in counts.items())
+        more = sum(topic.partitions for topic in topics)
+        if found + more > limits.GROUP_PARTITIONS_MAX:
+            what = f"groups, each counted once for each partition of its topic, and {more} more asked for"
+            return _too_many(
+                what, found, limits.GROUP_PARTITIONS_MAX, "delete groups that nobody reads any more"
+            )
+        return None
 
     def why_not_here(self, partition: PartitionId) -> str:
         """Why a request for a partition without a replica set fails."""

@@ -299,8 +299,9 @@ class Context:
         if merged is None:
             return []
         self.state.clock.merge(merged.generation // NODES_MAX)
-        for partition, replica in self.replicas.items():
-            if partition.topic == group.topic:
+        for number in range(self.catalogue.topics[group.topic].partitions):
+            replica = self.replicas.get(PartitionId(group.topic, number))
+            if replica is not None:
                 replica.views.on_register(merged, now)
         effects: list[Effect] = [Persist((GroupPut(merged),))]
         return effects + self.end_group(merged, now) if merged.deleted else effects
@@ -334,12 +335,13 @@ class Context:
         for over in dict.fromkeys((there, merged)):
             if self.catalogue.is_deleted(over.id):
                 effects += self.end_topic(over, now)
-        return effects + self.make_replicas(now)
+        return effects + self.make_replicas((merged,), now)
 
-    def make_replicas(self, now: Now) -> list[Effect]:
+    def make_replicas(self, topics: Iterable[Topic], now: Now) -> list[Effect]:
         """A replica for each partition whose replica set names this node. One made in quarantine asks for its holds."""
         made = False
-        for topic in self.catalogue.topics.values():
+        for topic in topics:
+            groups = self.catalogue.group_registers(topic.id)
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)
                 if self.state.me in members:
@@ -348,7 +350,7 @@ class Context:
                         replica = self.replicas[partition] = Replica(self.state, topic, partition)
                         self.recovery.want(replica, now)
                         made = True
-                        for register in self.catalogue.group_registers(topic.id):
+                        for register in groups:
                             replica.group(register.name)
                     else:
                         replica.topic = topic

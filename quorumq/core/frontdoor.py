@@ -115,7 +115,7 @@ class FrontDoor:
             return self._coordinate(admitted, now)
         effects: list[Effect] = []
         if isinstance(admitted, CloseSessionReply) and isinstance(request, CloseSession):
-            effects = self._close_session(request)
+            effects = self.close_session(request.origin, tuple(dict.fromkeys(request.partitions)), now)
         elif isinstance(admitted, LeaveReply) and isinstance(request, LeaveRequest):
             effects = context.free_in_steps(
                 tuple(
@@ -249,8 +249,8 @@ class FrontDoor:
             topics=tuple(topics.values()),
             groups=tuple(
                 register
-                for key, register in sorted(catalogue.groups.items())
-                if key[0] in topics and not register.deleted
+                for _, register in sorted(item for item in catalogue.groups.items() if item[0][0] in topics)
+                if not register.deleted
             ),
             message_bytes_max=limits.MESSAGE_BYTES_MAX,
             batch_bytes_max=limits.BATCH_BYTES_MAX,
@@ -268,14 +268,18 @@ class FrontDoor:
             return self.context.catalogue.not_found(request.name)
         if known is None and self.context.state.memory_full:
             return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
-        return CreateTopicCoordinator(key, request)
+        no_room = self.context.catalogue.why_no_room(request) if known is None else None
+        return no_room or CreateTopicCoordinator(key, request)
 
     def _alter_topic(self, key: int, request: AlterTopic) -> Admitted:
         topic = self.context.catalogue.topic_named(request.name)
         if topic is None:
             return self.context.catalogue.not_found(request.name)
         problem = check_alteration(request, topic)
-        return Failed(Code.USAGE, problem) if problem else AlterTopicCoordinator(key, request, topic)
+        if problem:
+            return Failed(Code.USAGE, problem)
+        no_room = self.context.catalogue.why_no_room(request) if request.partitions is not None else None
+        return no_room or AlterTopicCoordinator(key, request, topic)
 
     def _delete_topic(self, key: int, request: DeleteTopic) -> Admitted:
         topic = self.context.catalogue.topics.get(request.id)
@@ -289,13 +293,19 @@ class FrontDoor:
         )
         return Failed(Code.NOT_FOUND, detail)
 
-    def _close_session(self, request: CloseSession) -> list[Effect]:
-        """Tell the replicas that may have something of the session. Nobody waits: closing takes its time anyway."""
+    def close_session(self, origin: Origin, partitions: tuple[PartitionId, ...], now: Now) -> list[Effect]:
+        """Tell the replicas that may have something of the session. Nobody waits: closing takes its time anyway.
+
+        What one step has no room for is done in the next ones.
+        """
         effects: list[Effect] = []
-        for partition in request.partitions:
+        for partition in partitions[: limits.RUNS_PER_STEP]:
             topic = self.context.catalogue.topics.get(partition.topic)
-            ask = CloseRequest(0, partition, topic.epoch if topic is not None else 0, (request.origin,))
+            ask = CloseRequest(0, partition, topic.epoch if topic is not None else 0, (origin,))
             effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
+        rest = partitions[limits.RUNS_PER_STEP :]
+        if rest:
+            self.context.state.at(now.mono, "close", origin, rest)
         return effects
 
     # -------------------------------------------------------------------------- groups
@@ -313,7 +323,9 @@ class FrontDoor:
             return self.context.catalogue.not_found(request.topic)
         if self.context.state.memory_full and self._is_new(topic, request.group):
             return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
-        return GroupCoordinator(key, request, topic.id)
+        there = request.rewind or self.context.catalogue.reads(topic.id, request.group)
+        no_room = None if there else self.context.catalogue.why_no_groups((topic,), request.group)
+        return no_room or GroupCoordinator(key, request, topic.id)
 
     def _is_new(self, topic: Topic, group: str) -> bool:
         """Whether the partitions here know nothing of the group; not where there are none."""
@@ -402,12 +414,19 @@ class FrontDoor:
         if problem:
             return Failed(Code.USAGE, problem)
         asked: list[PartitionId] = []
+        request = request._replace(partitions=tuple(dict.fromkeys(request.partitions)))
+        seen: dict[bytes, None] = {}  # several patterns may match one topic
+        new: list[Topic] = []
         for name in dict.fromkeys(request.topics):
-            found = self._partitions_asked(name, request)
+            found = self._partitions_asked(name, request, seen, new)
             if isinstance(found, Failed):
                 return found
             asked += found
-        asked = list(dict.fromkeys(asked))  # several patterns may match one topic
+        no_room = (
+            context.catalogue.why_no_groups(new, request.group.removesuffix(DEAD_SUFFIX)) if new else None
+        )
+        if no_room is not None:
+            return no_room
         context.fetches += 1
         if len(asked) > limits.FETCH_PARTITIONS_MAX:
             start = context.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
@@ -424,20 +443,30 @@ class FrontDoor:
             return SplitCoordinator(key, capped, here + foreign, now)
         return FetchCoordinator(key, capped, here, context.fetches % max(1, len(here)), now)
 
-    def _partitions_asked(self, name: str, request: Fetch) -> list[PartitionId] | Failed:
-        """Those of the topic of that name, or of all that the pattern matches now: of none, if it matches none."""
+    def _partitions_asked(
+        self, name: str, request: Fetch, seen: dict[bytes, None], new: list[Topic]
+    ) -> list[PartitionId] | Failed:
+        """Those of the topic of that name, or of all that the pattern matches now: of none, if it matches none.
+
+        Topics that were ``seen`` for another name are left out; those that the group would be made of go to ``new``.
+        """
         catalogue = self.context.catalogue
         source = request.group.removesuffix(DEAD_SUFFIX)
         found: list[PartitionId] = []
         for topic in catalogue.topics_matching(name):
-            makes = source == request.group and catalogue.makes_group(topic, source)
-            if not makes and not catalogue.reads(topic.id, source):
-                if is_pattern(name):
+            if topic.id in seen:
+                continue
+            if not catalogue.reads(topic.id, source):
+                if source == request.group and catalogue.makes_group(topic, source):
+                    new.append(topic)
+                elif is_pattern(name):
                     continue
-                return catalogue.no_group(name, source)
+                else:
+                    return catalogue.no_group(name, source)
+            seen[topic.id] = None
             if self.context.state.memory_full and self._is_new(topic, source):
                 return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
-            for number in dict.fromkeys(request.partitions) or range(topic.partitions):
+            for number in request.partitions or range(topic.partitions):
                 if number < topic.partitions:
                     found.append(PartitionId(topic.id, number))
                 elif not is_pattern(name):

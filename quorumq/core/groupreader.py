@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quorumq.core import limits
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.deadnames import DEAD_SUFFIX
@@ -48,11 +49,12 @@ class GroupReader(Coordinator):
     def register(self, context: Context, new: list[PartitionId], now: Now) -> list[Effect]:
         """A group is read in a partition once a majority of its replica set has the group's register.
 
+        It is registered in so many topics at a time: in the others when they have it (`on_registered`).
         Where a group is to begin with what is published from now on, and it is not known here, the others are asked
         first: one that exists is not rewound by a FETCH.
         """
         effects: list[Effect] = []
-        for topic in dict.fromkeys(partition.topic for partition in new):
+        for topic in [*dict.fromkeys(partition.topic for partition in new)][: limits.GROUPS_MADE_PER_STEP]:
             known = (topic, self.register_name) in context.catalogue.groups
             effects += self._put(context, topic, self.request.start == "latest" and not known, now)
         return effects
@@ -90,7 +92,8 @@ class GroupReader(Coordinator):
             return effects + self._put(context, topic, False, now)
         for partition in partitions:
             context.catalogue.settled_groups[(partition, self.register_name)] = None
-        return effects + self.advance(context, now)
+        left = self.unsettled(context) if not self.group_rounds else []
+        return effects + (self.register(context, left, now) if left else self.advance(context, now))
 
     def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
         """Where no majority can register the group now, nobody can deliver either: there is nothing to be had."""

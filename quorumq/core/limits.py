@@ -65,6 +65,13 @@ ORIGIN_IDLE_S = 86_400.0
 RECLAIM_BATCHES_MAX = 4096
 """Batches of a partition that one sweep of RECLAIM looks at, or drops."""
 
+REFRESHED_PER_STEP = 512
+"""Sections of a new batch, times groups, that one step offers to the groups."""
+GROUPS_MADE_PER_STEP = 40
+"""Topics in which one FETCH registers a new group at a time."""
+PEEK_SCAN_MAX = 1024
+"""Batches, or runs, that one page of a PEEK looks at before it ends with what it has."""
+
 GROUPS_PER_PIECE = 2000
 """Registers of groups in one message."""
 
@@ -81,7 +88,21 @@ STATUS_ROWS_MAX = 500
 """Partitions, and groups in them, that one answer to STATUS tells of: some 5 ms. Whoever asks goes on from there."""
 
 PARTITIONS_MAX = 1024
-FETCH_PARTITIONS_MAX = 4096
+TOPICS_MAX = 4000
+"""Topics of a cluster. This and the next six are looked at where something is made, by the node that is asked for it:
+what is made at once through several nodes may pass them by a few, and is taken in by all."""
+TOPIC_NAMES_MAX = 20_000
+"""Names of topics, those of deleted ones included: of each name a register is kept for good."""
+PARTITIONS_IN_ALL_MAX = 10_000
+"""Partitions of all topics together."""
+GROUPS_PER_TOPIC_MAX = 1000
+GROUP_NAMES_MAX = 50_000
+"""Groups of all topics, deleted ones included, until their topic is deleted."""
+GROUP_PARTITIONS_MAX = 50_000
+"""Groups of all topics, each once for each partition: a node takes some 5 KiB for each."""
+SESSIONS_PER_PARTITION_MAX = 250_000
+"""Sessions of which a partition has messages, and of which some are to be delivered: no more are begun."""
+FETCH_PARTITIONS_MAX = PARTITIONS_MAX
 """Partitions that one FETCH looks at; of more, as a pattern may match, each FETCH takes the next so many."""
 
 TOPIC_TIME_MAX_S = 10 * 366 * 86400.0

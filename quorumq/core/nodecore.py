@@ -148,7 +148,7 @@ class NodeCore:
         self.door = FrontDoor(self.context, self.vouching)
         self.voter = Voter(self.context)
         self.upkeep = Upkeep(self.context)
-        self.timers = Timers(self.context, self.vouching, self.upkeep)
+        self.timers = Timers(self.context, self.vouching, self.upkeep, self.door)
         self.is_new = replay.is_new
         self.is_noted = replay.is_noted
         self.void = replay.void  # batches on disk that nobody needs

@@ -153,7 +153,7 @@ class Replay:
 
     def fill(self, context: Context, now: Now) -> None:
         """Make the replicas, with all that the journal says of them."""
-        context.make_replicas(now)
+        context.make_replicas(context.catalogue.topics.values(), now)
         replicas = context.replicas
         # What was reclaimed comes first: a batch that is not void was stored after that, as it was wanted again.
         # Then what was closed: nothing is stored of it any more.

@@ -8,8 +8,9 @@ from quorumq.core import resync
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.remote import SplitCoordinator
-from quorumq.core.types import Now, PartitionId, Span
+from quorumq.core.types import Now, Origin, PartitionId, Span
 from quorumq.core.upkeep import Upkeep
 from quorumq.core.vouching import Vouching
 
@@ -24,14 +25,16 @@ class Timers:
         context: of the node.
         vouching: whether it is to ask others for what its directory lacks.
         upkeep: what it does now and then.
+        door: where sessions are closed, in as many steps as it takes.
     """
 
-    __slots__ = ("context", "upkeep", "vouching")
+    __slots__ = ("context", "door", "upkeep", "vouching")
 
-    def __init__(self, context: Context, vouching: Vouching, upkeep: Upkeep) -> None:
+    def __init__(self, context: Context, vouching: Vouching, upkeep: Upkeep, door: FrontDoor) -> None:
         self.context = context
         self.vouching = vouching
         self.upkeep = upkeep
+        self.door = door
 
     def drop_stale(self) -> None:
         """Forget timers at the head that have nothing left to do, so that they wake nobody.
@@ -93,6 +96,10 @@ class Timers:
             case ("again", int(key)):
                 pending = context.requests.get(key)
                 return pending.go_on(context, now) if pending is not None else []
+            case ("close", Origin() as origin, tuple(partitions)):
+                return self.door.close_session(origin, partitions, now)
+            case ("batch", PartitionId() as partition, int(number), int(first)):
+                context.replicas[partition].storing.on_offered(number, first, now)
             case ("free", tuple(freed)):
                 return context.free_in_steps(freed, now)
             case ("forget", int(key)):

@@ -58,6 +58,8 @@ def check_request(message: Any) -> None:
             _limit(len(message.partitions), PARTITIONS_MAX, "partitions")
     elif isinstance(message, m.RedriveRequest):
         _limit(len(message.entries), SPANS_SETTLED_MAX, "dead letters")
+    elif isinstance(message, m.CloseSession):
+        _limit(len(message.partitions), PARTITIONS_MAX, "partitions")
     elif isinstance(message, m.PurgeRequest):
         _limit(len(message.spans), SPANS_SETTLED_MAX, "spans")
     elif isinstance(message, _SETTLING):

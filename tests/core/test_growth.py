@@ -13,6 +13,7 @@ import pytest
 from quorumq.core.messages import (
     Ack,
     AckRequest,
+    CloseSession,
     ExtendRequest,
     LeaveRequest,
     Named,
@@ -22,6 +23,7 @@ from quorumq.core.messages import (
     Publish,
     PublishReply,
     RejectRequest,
+    SetGroup,
 )
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.types import PartitionId, Span
@@ -65,9 +67,9 @@ def answered(cluster: Cluster, name: str, request: object) -> object:
     return cluster.replies[key]
 
 
-def taken(cluster: Cluster, messages: int, name: str = "a") -> tuple[Named, ...]:
+def taken(cluster: Cluster, messages: int, name: str = "a", group: str = "g") -> tuple[Named, ...]:
     """So many messages, fetched."""
-    got = receipts(answered(cluster, name, fetch(most=messages, least=messages, wait=1.0)))
+    got = receipts(answered(cluster, name, fetch(group, most=messages, least=messages, wait=1.0)))
     assert sum(item.receipt.span.size for item in got) == messages
     return got
 
@@ -233,6 +235,50 @@ def test_no_step_takes_long_whatever_is_settled(
 
     found = steps_of(monkeypatch, work)
     assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+
+
+def new_topics() -> tuple[Cluster, object]:
+    """A FETCH that makes a group of so many topics."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    names = tuple(f"topic-{number}" for number in range(300))
+    for name in names:
+        cluster.topic(name)
+    return cluster, fetch()._replace(topics=names)
+
+
+def many_partitions() -> tuple[Cluster, object]:
+    """A session that is closed in as many partitions as one request may name, each of them twice."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic, session = cluster.topic(partitions=512), cluster.ask("a", OpenSession())
+    places = tuple(PartitionId(topic.id, number) for number in range(512))
+    return cluster, CloseSession(session.origin, places + places)
+
+
+def sections_for_groups() -> tuple[Cluster, object]:
+    """A batch of many sessions' messages for a dozen groups."""
+    cluster = filled(1, **QUIET)
+    (topic,) = cluster.nodes["a"].catalogue.topics.values()
+    for number in range(12):
+        cluster.ask("a", SetGroup(topic.name, f"group-{number}"))
+    origins = sorted(cluster.ask("a", OpenSession()).origin for _ in range(1024))
+    spans = tuple(Span(origin, 0, 1) for origin in origins)
+    records = [encode_record(Message(b"x"))] * len(spans)
+    return cluster, Publish(pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records))
+
+
+@pytest.mark.parametrize("made", [new_topics, many_partitions, sections_for_groups])
+def test_no_step_takes_long_whatever_is_asked_for(
+    made: Callable[[], tuple[Cluster, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, request = made()
+    found = steps_of(monkeypatch, lambda: answered(cluster, "c", request))
+    cluster.advance(0.01)
+    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+    if made is sections_for_groups:
+        for group in ("group-0", "group-11"):
+            assert len(taken(cluster, 1024, group=group)) == 1024, "all are offered in the end"
 
 
 def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:

@@ -108,6 +108,14 @@ def test_the_limits_are_those_of_the_code() -> None:
         "depth of CBOR": cbor.DEPTH_MAX,
         "maps in one value": cbor.MAPS_MAX,
         "partitions of a topic": limits.PARTITIONS_MAX,
+        "partitions in CloseSession": limits.PARTITIONS_MAX,
+        "topics of a cluster": limits.TOPICS_MAX,
+        "names of topics (with deleted ones)": limits.TOPIC_NAMES_MAX,
+        "partitions of all topics": limits.PARTITIONS_IN_ALL_MAX,
+        "groups of a topic": limits.GROUPS_PER_TOPIC_MAX,
+        "groups of all topics (with deleted ones)": limits.GROUP_NAMES_MAX,
+        "groups of all topics times their partitions": limits.GROUP_PARTITIONS_MAX,
+        "sessions of which a partition has messages": limits.SESSIONS_PER_PARTITION_MAX,
     }
     assert rows("Limits") == [f"| {what} | {value:,} |".replace(",", " ") for what, value in expected.items()]
 

@@ -16,9 +16,6 @@ from quorumq.core.types import STAMP_ZERO, Kind, Now, Span
 
 PEEK_BYTES_MAX = limits.MIB
 
-SCAN_MAX = 4096
-"""Batches, or runs, that one page looks at before it ends with what it has."""
-
 SURVEY_WINDOW = 1 << 16
 """Sequence numbers of an origin that a survey looks at in one go."""
 
@@ -37,7 +34,7 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     scanned = 0
     for _, number in batches.order.irange(at.key if at is not None else None):
         scanned += 1
-        if scanned > SCAN_MAX:
+        if scanned > limits.PEEK_SCAN_MAX:
             return PeekReply(message.round, tuple(items), (number, 0), "")
         begin = message.cursor[1] if number == message.cursor[0] else 0
         batch = batches.stored[number]
@@ -93,7 +90,7 @@ def survey_of(
     limit = max(1, min(message.limit, limits.PEEK_ITEMS_MAX))
     last = message.after
     for part, batch in known_after(batches, last):
-        if len(items) >= limit or room <= 0 or scanned > SCAN_MAX:
+        if len(items) >= limit or room <= 0 or scanned > limits.PEEK_SCAN_MAX:
             return tuple(items), last
         scanned += 1
         last = part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.errors import Code
+from quorumq.core.limits import SESSIONS_PER_PARTITION_MAX
 from quorumq.core.messages import Part
 from quorumq.core.partition.batches import AGE_UNKNOWN, Batches, Slot, StoredBatch
 from quorumq.core.partition.closing import Closing
@@ -96,6 +97,13 @@ class Storing:
             detail = f"node {self.node.me} has only its reserve of disk space left: {advice}"
         if not error and new and self.node.memory_full:
             error, detail = Code.STORAGE_FULL, self.node.memory_full
+        most = SESSIONS_PER_PARTITION_MAX
+        if not error and any(self.batches.present.is_crowded(span.origin, most) for span, _ in new):
+            error = Code.STORAGE_FULL
+            detail = (
+                f"{header.partition} has messages of {most} producers' sessions, and takes none of others: let "
+                "consumers ack what is there, and let producers send more messages each"
+            )
         return new, error, detail
 
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> None:
@@ -108,6 +116,12 @@ class Storing:
         if batch is not None:  # else it was found damaged meanwhile
             batch.durable = True
             self.views.refresh_batch(batch, now)
+
+    def on_offered(self, number: int, first: int, now: Now) -> None:
+        """The first sections of batch ``number`` were offered to the groups: the next ones."""
+        batch = self.batches.stored.get(number)
+        if batch is not None:
+            self.views.refresh_batch(batch, now, first)
 
     def on_due(self, number: int, now: Now) -> None:
         """Batch ``number`` is due by our clock: its messages are available from now on."""

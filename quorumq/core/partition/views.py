@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
+from quorumq.core.limits import REFRESHED_PER_STEP
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches, StoredBatch
 from quorumq.core.partition.fate import FREE, Facts, Rule
@@ -231,11 +232,14 @@ class Views:
         if home.dead is not None:
             self._refresh_one(home.dead, span, now)
 
-    def refresh_batch(self, batch: StoredBatch, now: Now) -> None:
-        """The batch has become durable, or due."""
-        for section in batch.header.sections:
+    def refresh_batch(self, batch: StoredBatch, now: Now, first: int = 0) -> None:
+        """The batch has become durable, or due: its sections, from ``first`` on, as many as one step has time for."""
+        stop = first + max(1, REFRESHED_PER_STEP // max(1, len(self.groups)))
+        for section in batch.header.sections[first:stop]:
             for view in self.groups.values():
                 self._refresh_one(view, section, now)
+        if stop < len(batch.header.sections):
+            self.node.at(now.mono, "batch", self.partition, batch.number, stop)
 
     def refresh_all(self, now: Now) -> None:
         """After the journal was read."""

@@ -1,0 +1,90 @@
+"""What a cluster may have of everything: where it is made, one more is refused with its limit, and the rest goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quorumq.core import limits
+from quorumq.core.errors import Code
+from quorumq.core.messages import (
+    AlterTopic,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    Failed,
+    OpenSession,
+    Publish,
+    SetGroup,
+)
+from quorumq.core.types import Origin
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, most in (
+        ("TOPICS_MAX", 3),
+        ("TOPIC_NAMES_MAX", 5),
+        ("PARTITIONS_IN_ALL_MAX", 8),
+        ("GROUPS_PER_TOPIC_MAX", 3),
+        ("GROUP_NAMES_MAX", 6),
+        ("GROUP_PARTITIONS_MAX", 9),
+    ):
+        monkeypatch.setattr(limits, name, most)
+    monkeypatch.setattr("quorumq.core.partition.storing.SESSIONS_PER_PARTITION_MAX", 2)
+
+
+def refused(reply: Any, words: str, code: Code = Code.TOO_LARGE) -> bool:
+    return isinstance(reply, Failed) and reply.code == code and words in reply.detail
+
+
+def test_topics_and_their_names() -> None:
+    cluster = Cluster()
+    made = [cluster.topic(f"t{number}") for number in range(3)]
+    assert refused(cluster.ask("b", CreateTopic("t3")), "3 topics: at most 3 are allowed; delete one")
+    assert not isinstance(cluster.ask("b", CreateTopic("t2")), Failed), "it is there"
+    cluster.ask("a", DeleteTopic("t2", made[2].id))
+    for name in ("t3", "t4"):
+        cluster.ask("c", DeleteTopic(name, cluster.topic(name).id))
+    assert refused(cluster.ask("b", CreateTopic("t5")), "5 names of topics, deleted ones included")
+    assert not isinstance(cluster.ask("b", CreateTopic("t3")), Failed), "the name of a deleted one is free"
+
+
+def test_partitions() -> None:
+    cluster = Cluster()
+    cluster.topic("t0", partitions=6)
+    assert refused(cluster.ask("a", CreateTopic("t1", partitions=3)), "6 partitions, and 3 more asked for")
+    assert refused(cluster.ask("a", AlterTopic("t0", partitions=9)), "6 partitions, and 3 more asked for")
+    assert not isinstance(cluster.ask("a", AlterTopic("t0", partitions=8)), Failed)
+    assert not isinstance(cluster.ask("a", AlterTopic("t0", ttl_s=1.0)), Failed)
+
+
+@pytest.mark.parametrize("asked", [lambda topic, group: SetGroup(topic, group),
+                                   lambda topic, group: fetch(group)._replace(topics=(topic,))])  # fmt: skip
+def test_groups(asked: Any) -> None:
+    cluster = Cluster()
+    cluster.topic("t0")
+    for number in range(3):
+        cluster.ask("a", asked("t0", f"g{number}"))
+    assert refused(cluster.ask("b", asked("t0", "g3")), "3 groups of topic 't0': at most 3")
+    assert not isinstance(cluster.ask("b", asked("t0", "g2")), Failed), "it is there"
+    cluster.topic("t1", partitions=6)
+    cluster.ask("b", asked("t1", "g0"))
+    assert refused(cluster.ask("b", asked("t1", "g1")), "9 groups, each counted once for each partition")
+    for number in range(3):
+        cluster.ask("a", DeleteGroup("t0", f"g{number}"))
+    for name in ("g3", "g4"):
+        assert not isinstance(cluster.ask("b", asked("t0", name)), Failed), "deleted ones leave room"
+    assert refused(cluster.ask("b", asked("t0", "g5")), "6 groups, and names of deleted ones")
+
+
+def test_sessions_of_a_partition() -> None:
+    cluster = Cluster(auto_create_topics=True)
+    topic = cluster.topic()
+    origins: list[Origin] = [cluster.ask("a", OpenSession()).origin for _ in range(3)]  # type: ignore[union-attr]
+    published = [cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))) for origin in origins]
+    assert refused(published[2], "messages of 2 producers' sessions", Code.STORAGE_FULL)
+    assert not isinstance(cluster.ask("b", Publish(cluster.batch(topic, origins[0], 1, [b"x"]))), Failed)
