@@ -22,14 +22,21 @@ ANSWERS_MIN = 20
 
 
 class Latency:
-    """Times in steps that grow with the time, older ones counting less and less."""
+    """Times in steps that grow with the time, older ones counting less and less.
 
-    __slots__ = ("counts", "since_halving", "total")
+    Attributes:
+        ever: how many fell into each step since the start, none counting less.
+        seconds: of all of these together.
+    """
+
+    __slots__ = ("counts", "ever", "seconds", "since_halving", "total")
 
     def __init__(self) -> None:
         self.counts: dict[int, float] = {}  # step -> how many, weighted
         self.total = 0.0
         self.since_halving = 0
+        self.ever = [0] * (STEPS_MAX + 1)
+        self.seconds = 0.0
 
     def note(self, seconds: float) -> None:
         """An answer took so long."""
@@ -37,6 +44,8 @@ class Latency:
         if seconds > SHORTEST_S:
             step = min(STEPS_MAX, math.ceil(STEPS_PER_DOUBLING * math.log2(seconds / SHORTEST_S)))
         self.counts[step] = self.counts.get(step, 0.0) + 1.0
+        self.ever[step] += 1
+        self.seconds += seconds
         self.total += 1.0
         self.since_halving += 1
         if self.since_halving >= HALVE_EVERY:
@@ -57,6 +66,14 @@ class Latency:
             if above < 0:
                 return float(SHORTEST_S * 2.0 ** (step / STEPS_PER_DOUBLING))
         raise AssertionError("more than all answers took longer")
+
+    def up_to(self) -> list[tuple[str, float]]:
+        """How many took at most so long since the start, by doublings: the bound in seconds as text, and the count."""
+        found = [
+            (f"{SHORTEST_S * 2**doubling:g}", float(sum(self.ever[: STEPS_PER_DOUBLING * doubling + 1])))
+            for doubling in range(STEPS_MAX // STEPS_PER_DOUBLING)
+        ]
+        return [*found, ("+Inf", float(sum(self.ever)))]
 
     def timeout(self, shortest: float, longest: float, unknown: float | None = None) -> float:
         """Three times the percentile, within these bounds; ``unknown``, or the longer one, while there is none.

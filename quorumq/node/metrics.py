@@ -7,7 +7,7 @@ own; the rest are summed up in a row named "other", so that no number of topics 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import trio
@@ -19,6 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from quorumq.core.latency import Latency
 from quorumq.core.status import page
 from quorumq.node.node import Node
 from quorumq.node.traffic import Times
@@ -168,7 +169,9 @@ class Families:
         yield histogram("fsync_seconds", "Times of fsyncs of the journal.", {(): traffic.fsyncs}, ())
         times: dict[tuple[str, ...], Times] = {(kind,): found for kind, found in traffic.times.items()}
         yield histogram("request_seconds", "Times of requests until their answer.", times, ("kind",))
-        p99 = self._node.core.context.hold_times.p99()
+        holds = self._node.core.context.hold_times
+        yield histogram("hold_reply_seconds", "Times of peers until their answer to a HOLD.", {(): holds}, ())
+        p99 = holds.p99()
         if p99 is not None:
             yield gauge("hold_reply_p99_seconds", "How long peers take to answer a HOLD.", p99)
 
@@ -193,7 +196,9 @@ def gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"quorumq_{name}", text, value=float(value))
 
 
-def histogram(name: str, text: str, times: dict[tuple[str, ...], Times], labels: tuple[str, ...]) -> Metric:
+def histogram(
+    name: str, text: str, times: Mapping[tuple[str, ...], Times | Latency], labels: tuple[str, ...]
+) -> Metric:
     """How often something took how long, by labels."""
     family = HistogramMetricFamily(f"quorumq_{name}", text, labels=labels)
     for key, found in times.items():

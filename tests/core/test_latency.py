@@ -51,6 +51,17 @@ def test_few_answers_say_nothing_and_strange_ones_do_no_harm() -> None:
     assert latency.timeout(0.05, 1.0) == 0.05
 
 
+def test_of_all_times_since_the_start_none_is_forgotten() -> None:
+    latency = Latency()
+    for seconds in [0.0, 0.001, 0.003, 1e9] * HALVE_EVERY:
+        latency.note(seconds)
+    found = dict(latency.up_to())
+    assert [found[bound] for bound in ("0.0001", "0.0016", "0.0032", "+Inf")] == [
+        HALVE_EVERY * count for count in (1, 2, 3, 4)
+    ]
+    assert latency.seconds > 1e9
+
+
 @pytest.mark.parametrize(("delay", "timeout"), [(0.001, 0.05), (0.1, 0.3), (0.6, 1.8), (2.0, 5.0)])
 def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) -> None:
     """Answers that come after their round was given up count as well: else load could never raise it. Half of the hold
