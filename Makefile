@@ -5,8 +5,10 @@ PYTHON ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# What is imported is compiled when it is; most of what is installed never is.
-INSTALL := $(PIP) install --no-compile -c .ci/constraints.txt
+# What is imported is compiled when it is; most of what is installed never is. Every file that is fetched has to have one
+# of the hashes in .ci/*.txt, which .ci/lock writes; setuptools, which builds what is not built, is among them.
+INSTALL := $(PIP) install --no-compile --no-deps --no-build-isolation
+LOCKED  := $(INSTALL) --require-hashes
 
 # A report on what a demo left behind; a Java comes with it where the machine has none.
 REPORT := build/report
@@ -35,24 +37,26 @@ types: $(VENV)/.dev-stamp
 	$(BIN)/mypy
 
 soak: $(VENV)/.dev-stamp
-	$(INSTALL) -e '.[java]'
+	$(LOCKED) -r .ci/java.txt
 	$(BIN)/python -m pytest -m soak
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
+$(VENV)/.run-stamp: pyproject.toml .ci/run.txt | $(VENV)/bin/python
+	$(LOCKED) -r .ci/run.txt
 	$(INSTALL) -e .
 	touch $@
 
-$(VENV)/.spark-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
-	$(INSTALL) -e '.[spark]'
-	$(BIN)/python -m spark.java || $(INSTALL) -e '.[java]'
-	touch $@ $(VENV)/.run-stamp
+$(VENV)/.spark-stamp: .ci/spark.txt .ci/java.txt $(VENV)/.run-stamp
+	$(LOCKED) -r .ci/spark.txt
+	$(BIN)/python -m spark.java || $(LOCKED) -r .ci/java.txt
+	touch $@
 
-$(VENV)/.dev-stamp: pyproject.toml .ci/constraints.txt | $(VENV)/bin/python
-	$(INSTALL) -e '.[dev,spark]'
-	touch $@ $(VENV)/.run-stamp
+$(VENV)/.dev-stamp: .ci/dev.txt .ci/spark.txt $(VENV)/.run-stamp
+	$(LOCKED) -r .ci/spark.txt
+	$(LOCKED) -r .ci/dev.txt
+	touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,34 @@
+"""What pyproject.toml asks for is in .ci/*.txt, in a version that it allows, by hashes: `make` takes nothing else."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+WANTED = {
+    "run": [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]],
+    **PROJECT["project"]["optional-dependencies"],
+}
+ENTRY = re.compile(r"^([\w.-]+)==(\S+)(?: ; .*?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n", re.MULTILINE)
+
+
+def locked(name: str) -> dict[str, str]:
+    """Versions by package, of a file that has nothing else in it."""
+    text = (ROOT / ".ci" / f"{name}.txt").read_text()
+    assert ENTRY.sub("", text) == "", "every line is a package with its hashes"
+    return {canonicalize_name(package): version for package, version, _ in ENTRY.findall(text)}
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_what_is_asked_for_is_locked(name: str) -> None:
+    versions = locked(name)
+    for text in WANTED[name]:
+        wanted = Requirement(text)
+        assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), f"{text}: run .ci/lock"
