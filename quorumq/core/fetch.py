@@ -204,7 +204,7 @@ class FetchCoordinator(GroupReader):
             replica = context.replicas[partition]
             view = replica.group(self.request.group)
             patient = self.request.max_wait >= context.config.steal_after
-            wants, generation, later = replica.choice.choose(
+            wants, generation, cost, later = replica.choice.choose(
                 view, now, messages, size, runs, self.parked_since, patient, alone
             )
             if later is not None:
@@ -214,7 +214,7 @@ class FetchCoordinator(GroupReader):
                 if ballot is None:  # a higher reserve must become durable first
                     again = now.mono + BACKOFF_S[0]
                     continue
-                runs -= len(wants) + limits.ROUND_RUNS
+                runs -= cost + limits.ROUND_RUNS
                 messages -= messages if alone else sum(want.span.size for want in wants)
                 for want in wants:
                     size -= replica.batches.bytes_of(want.span)

@@ -268,7 +268,18 @@ def sections_for_groups() -> tuple[Cluster, object]:
     return cluster, Publish(pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records))
 
 
-@pytest.mark.parametrize("made", [new_topics, many_partitions, sections_for_groups])
+def many_batches() -> tuple[Cluster, object]:
+    """A FETCH of neighbouring messages, each in a batch of its own."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    for seq in range(800):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
+    assert receipts(cluster.ask("a", fetch(most=1)))
+    return cluster, fetch(most=10_000)
+
+
+@pytest.mark.parametrize("made", [new_topics, many_partitions, sections_for_groups, many_batches])
 def test_no_step_takes_long_whatever_is_asked_for(
     made: Callable[[], tuple[Cluster, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,9 +160,7 @@ def test_three_coordinators_share_a_backlog_without_conflicts() -> None:
     chosen = {}
     for node in "abc":
         replica = next(iter(cluster.nodes[node].replicas.values()))
-        wants, _, _ = replica.choice.choose(
-            replica.group("g"), cluster.now, 10_000, 1 << 20, 100, float("inf")
-        )
+        wants, *_ = replica.choice.choose(replica.group("g"), cluster.now, 10_000, 1 << 20, 100, float("inf"))
         chosen[node] = {seq for want in wants for seq in range(want.span.start, want.span.stop)}
     assert not chosen["a"] & chosen["b"]
     assert not chosen["b"] & chosen["c"]

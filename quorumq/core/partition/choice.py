@@ -5,6 +5,7 @@ Several coordinators that fetch for one group begin with different chunks of the
 
 from __future__ import annotations
 
+from quorumq.core.limits import BATCHES_PER_RUN
 from quorumq.core.messages import Want
 from quorumq.core.partition.batches import Batches, Slot, StoredBatch
 from quorumq.core.partition.group import GroupView
@@ -22,7 +23,7 @@ SCAN_MAX = 4096
 class Picked:
     """What a choice has so far, and how much room is left in it."""
 
-    __slots__ = ("bytes_left", "generation", "messages_left", "runs_max", "wants")
+    __slots__ = ("batches", "bytes_left", "generation", "messages_left", "runs_max", "wants")
 
     def __init__(self, messages_max: int, bytes_max: int, runs_max: int, generation: int) -> None:
         self.messages_left = messages_max
@@ -30,11 +31,22 @@ class Picked:
         self.runs_max = runs_max
         self.generation = generation  # of everything picked: one HOLD names one
         self.wants: list[Want] = []
+        self.batches = 0  # and parts of them
+
+    @property
+    def runs(self) -> int:
+        """What it costs to vote on this, in runs of messages."""
+        return max(len(self.wants), -(-self.batches // BATCHES_PER_RUN))
 
     @property
     def full(self) -> bool:
         """Whether there is no room left."""
-        return self.messages_left <= 0 or self.bytes_left <= 0 or len(self.wants) >= self.runs_max
+        return (
+            self.messages_left <= 0
+            or self.bytes_left <= 0
+            or len(self.wants) >= self.runs_max
+            or self.batches >= BATCHES_PER_RUN * self.runs_max
+        )
 
     def append(self, want: Want) -> None:
         """Append, joined to the last one where it goes on."""
@@ -71,8 +83,9 @@ class Choice:
         parked_since: float,
         patient: bool = True,
         alone: bool = False,
-    ) -> tuple[list[Want], int, float | None]:
-        """FETCH, step 1: the oldest available messages within the limits, their generation, and when to look again.
+    ) -> tuple[list[Want], int, int, float | None]:
+        """FETCH, step 1: the oldest available messages within the limits, their generation, what it costs to vote on
+        them, in runs, and when to look again.
 
         With several coordinators fetching, what ranks first for this one comes first; the rest only where it
         has been available for ``steal_after`` seconds, which is the time returned where it was passed over.
@@ -83,7 +96,7 @@ class Choice:
             now: the clocks.
             messages_max: messages to choose at most.
             bytes_max: their bytes at most, but for a first one that is larger.
-            runs_max: runs of messages at most: each is voted on by itself.
+            runs_max: what it may cost, in runs of messages: each is voted on by itself.
             parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
             patient: whether the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
             alone: choose one suspect; else first-timers.
@@ -120,7 +133,7 @@ class Choice:
                                 self._pick(view, batch, parts, picked)
             if picked.wants:
                 break
-        return picked.wants, picked.generation, look_again
+        return picked.wants, picked.generation, picked.runs, look_again
 
     def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked) -> None:
         """Take as much of ``parts`` as the limits let in; only what is in this very batch."""
@@ -134,6 +147,7 @@ class Choice:
                 if cut is None:
                     picked.bytes_left = 0
                     return
+                picked.batches += 1
                 picked.messages_left -= cut.size
                 picked.bytes_left -= size
                 for span, record in view.readable(cut, view.covers(batch.header.published_ms)):
