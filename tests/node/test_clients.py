@@ -6,15 +6,22 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from quorumq.core import messages as m
+from quorumq.core.effects import Request
 from quorumq.core.errors import Unauthorized, UsageError
+from quorumq.core.nodecore import NodeCore
 from quorumq.node.clients import Entry, new_token, read_clients, write_clients
+from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost
+from quorumq.wire.receipts import seal, seal_session
+from quorumq.wire.values import SealedNamed
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
+from tests.wire.test_rights import REQUESTS
 
 SHOP, SHOP_ENTRY = new_token("shop")
 WORKER, WORKER_ENTRY = new_token("worker")
@@ -78,6 +85,46 @@ async def test_each_does_what_it_may_and_nothing_else(tmp_path: Path) -> None:
         assert refused.code == "unauthorized", "a receipt is no right"
         assert outcomes(await worker.ack(*receipts(got))) == ["acked"]
         assert [found.name for found in (await worker.ask(m.Metadata())).topics] == ["jobs"]
+
+
+def as_sent(request: Any, node: Node) -> Any:
+    """``request`` as a client sends it that was given what it names: sealed."""
+    key = {"secret": node.secret, "key": node.secret_number}
+    if isinstance(request, m.Publish):
+        return request._replace(seal=seal_session(request.batch.header.sections[0].origin, **key))
+    if isinstance(request, m.CloseSession):
+        return request._replace(seal=seal_session(request.origin, **key))
+    if hasattr(request, "items"):
+        return request._replace(
+            items=tuple(SealedNamed(seal(item.receipt, **key), item.spans) for item in request.items)
+        )
+    return request
+
+
+async def test_of_all_that_a_client_has_no_right_to_nothing_reaches_the_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[Any] = []
+    step = NodeCore.step
+
+    def watched(self: NodeCore, events: Any, *more: Any) -> Any:
+        reached.extend(event.request for event in events if isinstance(event, Request))
+        return step(self, events, *more)
+
+    monkeypatch.setattr(NodeCore, "step", watched)
+    path = tmp_path / "clients.toml"
+    nobody, entry = new_token("nobody")
+    write_clients(path, {"nobody": Entry(entry)})
+    async with world("a", clients_file=str(path)) as cluster:
+        client = await cluster.client("a", token=nobody)
+        reached.clear()
+        for name, (request, _) in {**REQUESTS, "all": (m.StatusRequest(), ())}.items():
+            answer = await client.ask(as_sent(request, cluster.services["a"].node))
+            if name == "Metadata":
+                assert (answer.topics, answer.groups) == ((), ())
+            else:
+                assert answer.code == "unauthorized", (name, answer)
+        assert reached == [m.Metadata()]
 
 
 async def fetch_for_ever(client: Client) -> None:

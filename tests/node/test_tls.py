@@ -30,6 +30,7 @@ from sim.shell.memory import Log, MemoryTransport, pair
 
 HOST = "127.0.0.1"
 PAST = datetime.now(UTC) - timedelta(days=1)
+FUTURE = datetime.now(UTC) + timedelta(days=1)
 
 
 class Files:
@@ -148,6 +149,8 @@ async def test_a_certificate_of_another_authority_or_one_that_has_expired_is_ref
     assert "certificate is refused" in await handshake(server, stranger)
     server, late, _ = ends(files, "n1", "n3", not_after=PAST)
     assert "certificate has expired" in await handshake(server, late)
+    server, early, _ = ends(files, "n1", "n4", not_before=FUTURE, not_after=FUTURE + timedelta(days=1))
+    assert "not yet valid" in await handshake(server, early), "as where a clock is behind"
 
 
 async def test_an_old_version_of_tls_and_what_is_not_tls_are_refused(files: Files) -> None:
