@@ -23,7 +23,7 @@ import cbor2
 DEPTH_MAX: Final = 24
 """Containers inside containers, in anything that is read. The deepest message needs half of that."""
 
-MAPS_MAX: Final = 1 << 16
+MAPS_MAX: Final = 1 << 13
 """Maps in anything that is read. They cost most, an empty one a microsecond and 136 bytes in memory, and only a status
 has more than a few."""
 
@@ -87,7 +87,7 @@ def load(data: bytes | bytearray | memoryview, what: str = "CBOR") -> Any:
     """The one CBOR value that ``data`` holds, arrays as tuples.
 
     Args:
-        data: exactly one encoded value. Reading it allocates at most about 30 times its size, and 9 MiB for maps, so
+        data: exactly one encoded value. Reading it allocates at most about 30 times its size, and 1 MiB for maps, so
             callers limit the size first.
         what: what the bytes should have been, for the error.
 
