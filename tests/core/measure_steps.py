@@ -7,10 +7,11 @@ whatever else the machine does only adds. What is counted in calls, for tests, i
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import limits
@@ -121,11 +122,7 @@ def asking(cluster: Cluster, request: object, name: str = "a") -> Callable[[], o
     return work
 
 
-N_TOPICS: Final = 2000
-
-
-def simple(name: str, made: Callable[[], Cluster], request: object) -> None:
-    ROWS[name] = lambda: asking(made(), request)
+N_TOPICS: Final = 1200
 
 
 @row("METADATA of 1,000 names that are not there")
@@ -172,19 +169,9 @@ def _() -> Callable[[], object]:
 
 @row("FETCH of 1,000 names with 1,000 partitions named")
 def _() -> Callable[[], object]:
-    cluster = many_topics(1000, 4)
+    cluster = many_topics(1000)
     request = fetch_of(tuple(f"topic-{n:05}" for n in range(1000)))._replace(partitions=tuple(range(4)) * 250)
     answered(cluster, "a", request)
-    return asking(cluster, request)
-
-
-@row("FETCH of 4 x 1,024 partitions, parked, beside others that fetch")
-def _() -> Callable[[], object]:
-    cluster = many_topics(4, 1024)
-    request = fetch_of(("*",))._replace(max_wait=20.0)
-    for name in "abc":
-        answered(cluster, name, request)
-    cluster.submit("b", request)
     return asking(cluster, request)
 
 
@@ -237,9 +224,9 @@ def _() -> Callable[[], object]:
     return asking(cluster, m.Publish(batch))
 
 
-@row("PUBLISH of 1,024 sections to 1,000 groups")
+@row("PUBLISH of 1,024 sections to 200 groups")
 def _() -> Callable[[], object]:
-    cluster, topic = many_groups(1000)
+    cluster, topic = many_groups(200)
     origins = sorted(cluster.ask("a", m.OpenSession()).origin for _ in range(1024))  # type: ignore[union-attr]
     spans = tuple(Span(origin, 0, 1) for origin in origins)
     batch = pack_sections(
@@ -248,9 +235,9 @@ def _() -> Callable[[], object]:
     return asking(cluster, m.Publish(batch))
 
 
-@row("PUBLISH of one message to 1,000 groups")
+@row("PUBLISH of one message to 200 groups")
 def _() -> Callable[[], object]:
-    cluster, topic = many_groups(1000)
+    cluster, topic = many_groups(200)
     return lambda: published(cluster, topic, 1)
 
 
@@ -400,16 +387,9 @@ def _() -> Callable[[], object]:
     return asking(cluster, m.BrowseRequest("jobs", 0, got.receipt.group, "all", (0, 0), 256, bodies=True))
 
 
-@row("SHOW of a message with 1,000 groups")
+@row("SHOW of a message with 200 groups")
 def _() -> Callable[[], object]:
-    cluster, topic = many_groups(1000)
-    origin = published(cluster, topic, 1)
-    return asking(cluster, m.ShowRequest(PartitionId(topic.id, 0), Span(origin, 0, 1)))
-
-
-@row("SHOW of a message with 3,000 groups")
-def _() -> Callable[[], object]:
-    cluster, topic = many_groups(3000)
+    cluster, topic = many_groups(200)
     origin = published(cluster, topic, 1)
     return asking(cluster, m.ShowRequest(PartitionId(topic.id, 0), Span(origin, 0, 1)))
 
@@ -426,35 +406,29 @@ def _() -> Callable[[], object]:
     return asking(cluster, m.StatusRequest())
 
 
-@row("CloseSession of 10,000 partitions")
-def _() -> Callable[[], object]:
-    cluster = many_topics(4, 1024)
-    origin: Any = cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
-    ids = sorted(set(cluster.nodes["a"].context.replicas))
-    return asking(cluster, m.CloseSession(origin, tuple((ids * 3)[:10_000])))
-
-
 @row("LEAVE of 1,000 receipts")
 def _() -> Callable[[], object]:
     cluster, got = by_one_each(1000)
     return asking(cluster, m.LeaveRequest(got))
 
 
-for step_name in ("ack", "reject", "bury", "extend"):
+SETTLED: Final = {
+    "1,000 receipts": lambda: by_one_each(1000),
+    "a receipt with 500 holes": lambda: with_holes(1000),
+    "1,000 sections": lambda: by_sections(1000),
+}
 
-    def settle_row(step_name: str = step_name) -> Iterator[None]:
-        ROWS[f"{step_name} of 1,000 receipts"] = lambda: (
-            lambda made: asking(made[0], settling(step_name, made[1])[0])
-        )(by_one_each(1000))
-        ROWS[f"{step_name} of a receipt with 500 holes"] = lambda: (
-            lambda made: asking(made[0], settling(step_name, made[1])[0])
-        )(with_holes(1000))
-        ROWS[f"{step_name} of 1,000 sections"] = lambda: (
-            lambda made: asking(made[0], settling(step_name, made[1])[0])
-        )(by_sections(1000))
-        yield
 
-    next(settle_row())
+def settled(step: str, made: Callable[[], tuple[Cluster, tuple[m.Named, ...]]]) -> Callable[[], object]:
+    cluster, got = made()
+    return asking(cluster, settling(step, got)[0])
+
+
+ROWS.update(
+    (f"{step} of {what}", functools.partial(settled, step, made))
+    for step in ("ack", "reject", "bury", "extend")
+    for what, made in SETTLED.items()
+)
 
 
 def main() -> None:

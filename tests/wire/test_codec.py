@@ -140,7 +140,9 @@ def test_maps_are_counted_before_they_take_all_memory(count: int) -> None:
     many = count > cbor.MAPS_MAX
     tracemalloc.start()
     try:
-        with pytest.raises(PeerError, match=f"more than {cbor.MAPS_MAX} maps" if many else "TYPE is a map of 0"):
+        with pytest.raises(
+            PeerError, match=f"more than {cbor.MAPS_MAX} maps" if many else "TYPE is a map of 0"
+        ):
             decode_message(frame)
         assert tracemalloc.get_traced_memory()[1] < 30 << 20
     finally:
