@@ -49,9 +49,6 @@ PEEK_ITEMS_MAX = 256
 RUNS_PER_STEP = 128
 """Runs of messages that one step votes on, about: nobody else is served meanwhile. What is more has more steps."""
 
-BATCHES_PER_RUN = 2
-"""A run of messages goes on over the border of a batch; so many batches cost as much as a run of its own."""
-
 ROUND_RUNS = 3
 """What it costs beside them to begin a round and to end it, in runs."""
 

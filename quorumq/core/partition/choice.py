@@ -5,7 +5,6 @@ Several coordinators that fetch for one group begin with different chunks of the
 
 from __future__ import annotations
 
-from quorumq.core.limits import BATCHES_PER_RUN
 from quorumq.core.messages import Want
 from quorumq.core.partition.batches import Batches, Slot, StoredBatch
 from quorumq.core.partition.group import GroupView
@@ -16,7 +15,7 @@ from quorumq.core.types import NodeId, Now, Span
 CHUNK = 64
 """Messages that are ranked together to one coordinator, so that several can drain one large batch."""
 
-SCAN_MAX = 4096
+SCAN_MAX = 1024
 """Batches that one choice looks at before it settles for what it has."""
 
 
@@ -35,18 +34,13 @@ class Picked:
 
     @property
     def runs(self) -> int:
-        """What it costs to vote on this, in runs of messages."""
-        return max(len(self.wants), -(-self.batches // BATCHES_PER_RUN))
+        """What it costs to vote on this, in runs of messages: one that goes on over a border of batches is several."""
+        return max(len(self.wants), self.batches)
 
     @property
     def full(self) -> bool:
         """Whether there is no room left."""
-        return (
-            self.messages_left <= 0
-            or self.bytes_left <= 0
-            or len(self.wants) >= self.runs_max
-            or self.batches >= BATCHES_PER_RUN * self.runs_max
-        )
+        return self.messages_left <= 0 or self.bytes_left <= 0 or self.runs >= self.runs_max
 
     def append(self, want: Want) -> None:
         """Append, joined to the last one where it goes on."""
