@@ -46,11 +46,10 @@ class PublishCoordinator(Coordinator):
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         """It waits for the end of this step: what else has come by then goes with it."""
-        topic = context.catalogue.topics.get(self.partition.topic)
-        if topic is None or self.partition.number >= topic.partitions:
-            return self.finish(
-                context, Failed(Code.NOT_FOUND, context.catalogue.why_not_here(self.partition))
-            )
+        partition = self.partition
+        topic = context.catalogue.topics.get(partition.topic)
+        if topic is None or partition.number >= topic.partitions:
+            return self.finish(context, Failed(Code.NOT_FOUND, context.catalogue.why_not_here(partition)))
         self.came = now.mono
         context.publishing.append(self)
         return []
@@ -58,7 +57,8 @@ class PublishCoordinator(Coordinator):
     def part(self, context: Context, now: Now) -> Part:
         """What to store now: the batch has aged since it came."""
         age_ms = max(0, self.publish.age_ms) + int(1000 * (now.mono - self.came))
-        return Part(context.catalogue.topics[self.partition.topic].epoch, self.publish.batch, age_ms)
+        batch = self.publish.batch
+        return Part(context.catalogue.topics[batch.header.partition.topic].epoch, batch, age_ms)
 
     def decide(
         self, context: Context, this: Round, stored: int, valid: int, *, timed_out: bool
@@ -159,11 +159,12 @@ class StoreCoordinator(Coordinator):
         assert isinstance(message, StoreReply)
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
-        if any(problem.error == Code.UNKNOWN_TOPIC for problem in message.problems):
+        problems = message.problems
+        if problems and any(problem.error == Code.UNKNOWN_TOPIC for problem in problems):
             return self._teach_all(context, this, sender, message, now)
         bit = this.hear(sender, incarnation)
         self.stored |= bit
-        for at, error, detail in message.problems:
+        for at, error, detail in problems:
             if at < len(self.publishes):
                 self.publishes[at].refused |= bit
                 self.publishes[at].problems[sender] = (error, detail)
@@ -214,11 +215,13 @@ def store_published(context: Context, now: Now) -> list[Effect]:
         assert isinstance(publish, PublishCoordinator)
         if publish.done:  # its topic was deleted by what came in the same step
             continue
-        topic = context.catalogue.topics[publish.partition.topic]
-        members = tuple(sorted(topic.replicas[publish.partition.number]))
+        partition = publish.partition
+        members = tuple(sorted(context.catalogue.topics[partition.topic].replicas[partition.number]))
         store = newest.get(members)
         if store is None or not store.take(publish):
             store = newest[members] = StoreCoordinator(members)
             store.take(publish)
             stores.append(store)
+    if len(stores) == 1:
+        return stores[0].start(context, now)
     return [effect for store in stores for effect in store.start(context, now)]

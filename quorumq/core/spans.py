@@ -266,10 +266,6 @@ class _Runs:
         """Every origin of which something is covered, sorted."""
         return sorted(self.runs)
 
-    def is_crowded(self, origin: Origin, most: int) -> bool:
-        """Whether so many origins are covered, and this is none of them."""
-        return len(self._runs) >= most and origin not in self._runs
-
     def gaps(self, span: Span) -> list[Span]:
         """The parts of ``span`` that are not covered, in order."""
         origin, at, stop = span

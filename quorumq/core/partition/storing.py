@@ -77,7 +77,7 @@ class Storing:
         at = 0
         for section in header.sections:
             shift = at - section.start
-            at += section.size
+            at += section.stop - section.start
             if section.origin in self.batches.closed:
                 error, detail = Code.ORIGIN_CLOSED, f"the session {section.origin} is closed: open another"
                 continue
@@ -97,8 +97,8 @@ class Storing:
             detail = f"node {self.node.me} has only its reserve of disk space left: {advice}"
         if not error and new and self.node.memory_full:
             error, detail = Code.STORAGE_FULL, self.node.memory_full
-        most = SESSIONS_PER_PARTITION_MAX
-        if not error and any(self.batches.present.is_crowded(span.origin, most) for span, _ in new):
+        most, there = SESSIONS_PER_PARTITION_MAX, self.batches.present.runs
+        if not error and len(there) >= most and any(span.origin not in there for span, _ in new):
             error = Code.STORAGE_FULL
             detail = (
                 f"{header.partition} has messages of {most} producers' sessions, and takes none of others: let "
