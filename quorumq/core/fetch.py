@@ -22,7 +22,7 @@ from quorumq.core.deliveries import Won, add_slices
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.groupreader import GroupReader
-from quorumq.core.holdround import HoldRound, wants_of
+from quorumq.core.holdround import BACKOFF_S, HoldRound, wants_of
 from quorumq.core.messages import (
     ClientReply,
     Counted,
@@ -51,7 +51,6 @@ ROUND_TIMEOUT_SHARE = 0.5
 DOUBLINGS_MAX = 10
 NOT_DUE_HINT_MAX_S = 5.0
 """A node whose clock alone says that a message is due asks the others again after so long at the latest."""
-BACKOFF_S = (0.002, 0.02)
 
 
 class FetchCoordinator(GroupReader):
@@ -66,8 +65,9 @@ class FetchCoordinator(GroupReader):
     """
 
     __slots__ = (
-        Code.CONFLICT,
+        "abstained",
         "alone",
+        "conflict",
         "first",
         "held_until",
         "look_at",
@@ -95,6 +95,7 @@ class FetchCoordinator(GroupReader):
         self.won_messages = 0
         self.won_bytes = 0
         self.conflict = False
+        self.abstained = 0  # rounds in a row that members abstained from
         self.parked = False
         self.parked_since = float("inf")
         self.told = False  # the answer says that suspects wait
@@ -413,11 +414,11 @@ class FetchCoordinator(GroupReader):
                 self.unanswered = True
                 self.park_until = now.mono
             elif lost and self.conflict and not self.done:
-                # Who asked for the same at the same time pauses, too: one is ahead of the others if the pauses differ
-                # by more than messages take.
                 self.conflict = False
-                longest = max(BACKOFF_S[1], 2 * (this.answered - this.started))
-                self.look_at = now.mono + context.rng.uniform(BACKOFF_S[0], longest)
+                self.abstained = self.abstained + 1 if this.abstained else 0
+                self.look_at = now.mono + this.pause(self.abstained, context.rng)
+                if self.park_until > now.mono:
+                    self.look_at = min(self.look_at, self.park_until)
                 context.state.at(self.look_at, "advance", self.key)
         return effects
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 from quorumq.core import limits
@@ -10,6 +11,9 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import SpanMap, SpanSet, across, subtract
 from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, PartitionId, Record, Span, record_rank
+
+BACKOFF_S = (0.002, 0.02)
+QUIET_S = (0.05, 0.2)
 
 
 class Atom(NamedTuple):
@@ -38,6 +42,7 @@ class HoldRound(Round):
     """
 
     __slots__ = (
+        "abstained",
         "answered",
         "attempts",
         "exhausted",
@@ -75,6 +80,7 @@ class HoldRound(Round):
         self.usual = usual
         self.until = started + usual
         self.answered = started  # when the last answer came
+        self.abstained = False  # a member has
         self.expires = started + limits.DEADLINE_SHARE * hold_time
         self.pending = SpanSet()  # neither won nor lost yet
         self.redrives: SpanMap[int] = SpanMap()
@@ -86,6 +92,21 @@ class HoldRound(Round):
         self.attempts: SpanMap[tuple[int, bool]] = (
             SpanMap()
         )  # and whether suspect: the greatest of the replies
+
+    def pause(self, abstained: int, rng: random.Random) -> float:
+        """Seconds to wait after this round was lost, before the next one.
+
+        Who asked for the same at the same time pauses, too: one is ahead of the others if the pauses differ by more
+        than messages take. Who abstained because of a reserve is ready within one fsync; who did so twice is in
+        quarantine, for seconds.
+
+        Args:
+            abstained: rounds in a row that members abstained from, this one included.
+            rng: of the node.
+        """
+        if abstained > 1:
+            return rng.uniform(*QUIET_S)
+        return rng.uniform(BACKOFF_S[0], max(BACKOFF_S[1], 2 * (self.answered - self.started)))
 
     # ------------------------------------------------------------------- counting
 
@@ -111,6 +132,7 @@ class HoldRound(Round):
                 for part, old in self.not_due.split(span):
                     self.not_due.set(part, remaining if old is None else min(old, remaining))
         if reply.abstained:
+            self.abstained = True
             self.no.add(self.pending.items(), bit)
         for items in (reply.resolved, reply.not_due, reply.refused):
             if items:
