@@ -32,6 +32,8 @@ class Taking(Inbound):
             clock=lambda: Now(0.0, 0),
             config=SimpleNamespace(stall_timeout=1.0),
             core=SimpleNamespace(catalogue=None),
+            turns=nothing,
+            room=nothing,
             changes=Changes(make_log("json", "error", "a", StringIO())),
         )
         super().__init__(node, nothing, "127.0.0.1:1", nothing, {}, Counter())
