@@ -17,7 +17,7 @@ def messages(
 
     Args: as `audit_deliveries.deliveries`, and `to_list`: what `audit_context.replicas` gives.
     """
-    named = _named(_told(events), of_groups, of_places, of_runs, to_list)
+    named = _named(_told(events), of_groups, of_places, of_runs, to_list).withColumn("rf", _replicas())
     drained, first, stored = F.col("drained"), F.col("is_first"), F.col("stored").isNotNull()
     listing, last, again = F.col("listing"), F.col("last_died"), F.col("last_redriven")
     return named.select(
@@ -34,6 +34,12 @@ def messages(
         (~drained & _redrive_lost()).alias("redrive_pending"),
         findings(*_durable(), *_same_bytes(), *_listed(), *_conserved(), *_purged()),
     )
+
+
+def _replicas() -> Column:
+    """How many replicas the topic has: what its label says, or as all topics of the run."""
+    said = F.regexp_extract("topic", "/rf([0-9]+)$", 1)
+    return F.when(said != "", said.cast("int")).otherwise(F.col("rf"))
 
 
 def _told(events: DataFrame) -> DataFrame:
