@@ -15,7 +15,8 @@ from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.types import NodeId
 from quorumq.storage.disk import Buffer
 from quorumq.wire import cbor
-from quorumq.wire.values import Decoders, Lift, encode_value
+from quorumq.wire.bodies import Lift
+from quorumq.wire.values import Decoders, encode_value
 
 
 class Earlier(NamedTuple):

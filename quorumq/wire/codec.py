@@ -18,11 +18,12 @@ from quorumq.core import messages as m
 from quorumq.core.errors import Busy, Code, PeerError, QuorumqError, TooFewReplicas, error_from
 from quorumq.core.limits import STAMPS_END, WORDS_END
 from quorumq.wire import cbor
+from quorumq.wire.bodies import Body, Lift
 from quorumq.wire.bounds import TEXT_CHARS_MAX
 from quorumq.wire.cbor import BadValue, bad
 from quorumq.wire.frames import Frame, encode_frame
 from quorumq.wire.receipts import open_items
-from quorumq.wire.values import Body, Decoders, Encoders, Lift, SealedNamed
+from quorumq.wire.values import Decoders, Encoders, SealedNamed
 
 TYPES: Final[Mapping[int, type]] = {
     # the first frames of a connection, and the answer to anything that failed

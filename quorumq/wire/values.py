@@ -54,60 +54,20 @@ from quorumq.core.types import (
 )
 from quorumq.wire import batch as batches
 from quorumq.wire import cbor
+from quorumq.wire.bodies import Body, Lift
 from quorumq.wire.bounds import (
     BYTES_EXACT,
     CHECKS,
-    FACTS_DEPTH_MAX,
     NAME_CHARS_MAX,
     SEALED_BYTES_MAX,
     chars_max,
     int_range,
     items_max,
 )
-from quorumq.wire.cbor import BadValue, bad
+from quorumq.wire.cbor import bad
+from quorumq.wire.facts import plain_map
 
 T = TypeVar("T", bound=tuple[Any, ...])
-
-# ------------------------------------------------------------------------------------ bodies
-
-
-class Lift:
-    """Collects the raw bodies that belong behind the CBOR, in order.
-
-    Args:
-        read: how to get the bytes of a `Slice`: the body of its batch from the end of record ``first - 1`` to
-            the end of record ``stop - 1``. Needed only to encode `FetchReply` and `BrowseReply`.
-    """
-
-    __slots__ = ("bodies", "read")
-
-    def __init__(self, read: Callable[[messages.Slice], bytes | memoryview] | None = None) -> None:
-        self.bodies: list[bytes | memoryview] = []
-        self.read = read
-
-
-class Body:
-    """The raw bytes behind the CBOR, cut off piece by piece in the order of the values that need them."""
-
-    __slots__ = ("at", "view")
-
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        self.view = memoryview(data)
-        self.at = 0
-
-    def take(self, size: int, what: str) -> memoryview:
-        """The next ``size`` bytes, as a view. `BadValue` if there are fewer."""
-        left = len(self.view) - self.at
-        if size > left:
-            raise BadValue(f"{what} has {size} bytes, of which the frame brings {left}")
-        self.at += size
-        return self.view[self.at - size : self.at]
-
-    def check_finished(self) -> None:
-        """`BadValue` if bytes are left that nothing asked for."""
-        if self.at != len(self.view):
-            raise BadValue(f"the body has {len(self.view)} bytes, of which the header explains {self.at}")
-
 
 # -------------------------------------------------------- values that are not their own fields on the wire
 
@@ -323,32 +283,6 @@ def _encode_map(value: Mapping[str, object], lift: Lift | None) -> bytes:
     return cbor2.dumps(value)
 
 
-def _decode_map(where: str, value: object, depth: int = 0) -> Any:
-    """Plain CBOR data as dicts and lists, however it was nested; keys are text."""
-    if depth > FACTS_DEPTH_MAX:
-        bad(where, value, f"nested deeper than {FACTS_DEPTH_MAX}")
-    if value is None or type(value) in (bool, float, str, bytes):
-        return value
-    if type(value) is int and -(1 << 63) <= value < 1 << 64:
-        return value
-    if type(value) is tuple:
-        return [_decode_map(where, item, depth + 1) for item in value]
-    if hasattr(value, "items"):
-        plain = {}
-        for key, item in value.items():
-            if type(key) is not str:
-                bad(where, key, "keys are text")
-            plain[key] = _decode_map(where, item, depth + 1)
-        return plain
-    return bad(where, value, "must be plain data")
-
-
-def _check_map(where: str, value: object) -> Any:
-    if not hasattr(value, "items"):
-        bad(where, value, "must be a map")
-    return _decode_map(where, value)
-
-
 INLINE: Final = (Span, Origin, PartitionId, Incarnation, Stamp, Owner)
 """Types that are in nearly every message: what reads and writes them is not called, but written where they stand."""
 
@@ -364,7 +298,7 @@ class _Maker:
             "uint": cbor.uint, "text": cbor.text, "blob": cbor.blob, "array_head": cbor.array_head,
             "boolean": cbor.boolean, "real": cbor.real, "bad": bad, "fit": _fit, "new": tuple.__new__,
             "small": cbor.SMALL, "word": cbor.WORD,
-            "join": b"".join, "encode_map": _encode_map, "check_map": _check_map,
+            "join": b"".join, "encode_map": _encode_map, "check_map": plain_map,
         }  # fmt: skip
 
     def of(self, cls: type) -> tuple[Encoder, Decoder]:

@@ -1,0 +1,46 @@
+"""The bodies of batches, which stand behind a CBOR header: lifted out as it is written, cut off as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumq.core import messages
+from quorumq.wire.cbor import BadValue
+
+
+class Lift:
+    """Collects the raw bodies that belong behind the CBOR, in order.
+
+    Args:
+        read: how to get the bytes of a `Slice`: the body of its batch from the end of record ``first - 1`` to
+            the end of record ``stop - 1``. Needed only to encode `FetchReply` and `BrowseReply`.
+    """
+
+    __slots__ = ("bodies", "read")
+
+    def __init__(self, read: Callable[[messages.Slice], bytes | memoryview] | None = None) -> None:
+        self.bodies: list[bytes | memoryview] = []
+        self.read = read
+
+
+class Body:
+    """The raw bytes behind the CBOR, cut off piece by piece in the order of the values that need them."""
+
+    __slots__ = ("at", "view")
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self.view = memoryview(data)
+        self.at = 0
+
+    def take(self, size: int, what: str) -> memoryview:
+        """The next ``size`` bytes, as a view. `BadValue` if there are fewer."""
+        left = len(self.view) - self.at
+        if size > left:
+            raise BadValue(f"{what} has {size} bytes, of which the frame brings {left}")
+        self.at += size
+        return self.view[self.at - size : self.at]
+
+    def check_finished(self) -> None:
+        """`BadValue` if bytes are left that nothing asked for."""
+        if self.at != len(self.view):
+            raise BadValue(f"the body has {len(self.view)} bytes, of which the header explains {self.at}")
