@@ -15,7 +15,7 @@ Where the two may differ, nothing is promised:
 - which of two batches that overlap a message is read from, and, where one of them was reclaimed, whether the other
   one still counts as payload;
 - ages that peers told, which are asked for again;
-- batches and records of topics whose register was damaged, until a start that knows the topic again;
+- batches, records and groups of topics whose register was damaged, until a start that knows the topic again;
 - times, where a clock was set: a delay is counted from the time of day.
 """
 
@@ -30,7 +30,7 @@ from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.recall import PartitionRecord
 from quorumq.core.partition.replica import Replica
-from quorumq.core.records import BatchStored, JournalRecord, Started, TopicPut
+from quorumq.core.records import BatchStored, GroupPut, JournalRecord, Started, TopicPut
 from quorumq.core.spans import SpanMap, SpanSet, across
 from quorumq.core.types import NodeId, Now
 from sim.world import SimError
@@ -93,7 +93,8 @@ def without_lost_topics(records: list[JournalRecord]) -> list[JournalRecord]:
     lost = [
         at
         for at, record in enumerate(records[:last])
-        if isinstance(record, PARTITIONED) and record.partition.topic not in known
+        if (isinstance(record, PARTITIONED) and record.partition.topic not in known)
+        or (isinstance(record, GroupPut) and record.group.topic not in known)
     ]
     gone = dict.fromkeys(lost)
     return [record for at, record in enumerate(records) if at not in gone]

@@ -5,7 +5,8 @@ that was granted moves, or until the client itself asks to REJECT it (an EXTEND 
 nothing then). An ACK ends nothing here: once it was sent, nobody else may get the message before the
 deadline, whatever came of it. But a rewind may open again at once what was acked, and a redrive a dead letter that was:
 a delivery whose own client has sent an ACK is not in the way of one of a newer generation, nor, of a dead letter, of
-one at a higher redrive number. Any other is, whatever was rewound. Times are true times: the
+one at a higher redrive number, though an EXTEND that was asked before is answered later. Any other is, whatever was
+rewound. Times are true times: the
 simulator writes ``until`` as the true moment at which the client's clock shows its deadline.
 
 In a history of real processes both clocks are the machines' own: ``within`` widens what is tolerated.
@@ -25,6 +26,7 @@ class Exclusive(Checker):
         self.held: dict[GroupKey, dict[str, list[float]]] = {}  # message -> owner -> [from, until]
         # Generation, n of what its own client acked.
         self.acked: dict[tuple[GroupKey, str], tuple[int, int]] = {}
+        self.lives: dict[tuple[GroupKey, str], tuple[int, int]] = {}  # the same of each delivery
         self.given_up: dict[tuple[GroupKey, str], None] = {}
         self.found: list[Violation] = []
 
@@ -44,6 +46,7 @@ class Exclusive(Checker):
                             f"inside its hold until {until:.4f} s",
                         )
                 holds.setdefault(owner, [at, row["until"]])
+                self.lives.setdefault((key, owner), life)
         elif kind == "ack":
             if row["outcome"] == "invoke":
                 self.acked.update(dict.fromkeys(((key, owner) for key in group_messages(row)), life))
@@ -54,8 +57,10 @@ class Exclusive(Checker):
                     if hold is None or row["until"] <= hold[1] or (key, owner) in self.given_up:
                         continue
                     for other, (start, until) in self.held[key].items():
+                        its = self.lives[(key, other)]
                         if (
                             other != owner
+                            and not self.acked.get((key, owner), its) < its
                             and start < row["until"]
                             and until > max(hold[1], hold[0])
                             and start > hold[0]

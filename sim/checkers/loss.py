@@ -3,10 +3,10 @@
 This is Jepsen's total-queue, with settling in place of taking out: an attempt with an unknown outcome may
 come out or not, a confirmed one must. It is judged once the run was drained to the end, for each group's generation at
 the end: what that covers must have been delivered and acked in it, whatever came of it in an older one, or was purged.
-Where the first line says ``kept: false``, payload goes once nobody needs it: then each group must have settled it in
-any generation, unless some generation left it out, and one that was created later only what was published after that
-was confirmed. What was to be purged while it was to be redriven, with an unknown outcome, may be gone: a replica that
-had merged PURGED may have reclaimed it before it heard of the redrive.
+Where the first line says ``kept: false``, or somebody creates the topic without retention, payload goes once nobody
+needs it: then each group must have settled it in any generation, unless some generation left it out, and one that was
+created later only what was published after that was confirmed. What was to be purged while it was to be redriven, with
+an unknown outcome, may be gone: a replica that had merged PURGED may have reclaimed it before it heard of the redrive.
 
 Losing nothing in one run proves little where no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there, unless every group
@@ -105,6 +105,8 @@ class NoLoss(Checker):
             self.unmade[row["group"]] = None
         elif kind == "set_topic":  # a creation names the topic's own, and what is called so has no other
             self.rf = row.get("settings", {}).get("rf", self.rf)
+            asked = {**row.get("defaults", {}), **row.get("settings", {})}
+            self.kept = self.kept and asked.get("retention_s") != 0  # else it may be the one that won
         elif kind == "phase":
             if row["phase"] == "drained":
                 self.drained_at = row["at"]

@@ -180,6 +180,15 @@ def test_no_loss() -> None:
     assert Story().publish().deliver(5).broken() == []  # it says nothing before the end
 
 
+def test_what_nobody_keeps_may_be_gone_before_a_later_generation_reads_it() -> None:
+    def story(retention: float) -> Story:
+        story = Story().set_topic("ok", 1, 0.1, 0.2, retention_s=retention).publish()
+        return story.deliver(5).settle("ack", 5, "acked").rewind(7).drained()
+
+    assert story(60.0).broken() == ["no loss"]
+    assert story(0.0).broken() == []
+
+
 def test_a_confirmed_publish_is_durable_on_a_majority_by_then() -> None:
     def story(nodes: str) -> Story:
         story = Story().add("sim", "settings", history=1, settings={"rf": 3})
@@ -215,6 +224,15 @@ def test_an_extend_lengthens_a_hold() -> None:
 def test_an_extend_that_revives_a_hold_is_seen_though_the_other_delivery_came_first() -> None:
     story = Story().publish().deliver(5, at=1.0).deliver(6, at=2.5, hold=5.0)
     assert story.settle("extend", 5, "ok", until=4.0).broken() == ["exclusive holds"]
+
+
+def test_an_extend_that_is_answered_after_its_own_ack_is_not_in_the_way_of_a_later_generation() -> None:
+    def story(generation: int) -> Story:
+        story = Story().publish().deliver(5, at=1.0).settle("ack", 5, "acked").rewind(7)
+        return story.deliver(6, at=2.5, hold=5.0, generation=generation).settle("extend", 5, "ok", until=4.0)
+
+    assert story(7).broken() == []
+    assert "exclusive holds" in story(0).broken()
 
 
 def test_a_reject_ends_a_hold_and_an_ack_does_not() -> None:
