@@ -325,6 +325,30 @@ def merge_pages(answers: list[SurveyReply]) -> tuple[list[Peeked], Span | None]:
     return [item._replace(span=span) for span, item in merged.items()], upto
 
 
+def settled_by_few(items: list[Peeked], answers: list[SurveyReply]) -> list[tuple[Span, Record]]:
+    """What is settled by the highest record, which not all who answered have.
+
+    All of them are a majority, as RF is odd. Of a record that fewer have the others may still deliver the message.
+    """
+    highest: SpanMap[Record] = SpanMap()
+    for item in items:
+        highest.set(item.span, item.record)
+    having: SpanMap[int] = SpanMap()
+    for answer in answers:
+        for item in answer.items:
+            for part, record in highest.within(item.span):
+                if record_rank(record) == record_rank(item.record):
+                    for span, count in having.split(part):
+                        having.set(span, (count or 0) + 1)
+    return [
+        (span, record)
+        for part, record in highest.items()
+        if record.kind != Kind.OPEN
+        for span, count in having.split(part)
+        if (count or 0) < len(answers)
+    ]
+
+
 def _higher(ours: Peeked | None, theirs: Peeked) -> Peeked:
     """Which of two replicas' views of a message to show."""
     if ours is None:
@@ -364,6 +388,12 @@ class PurgeCoordinator(SurveyCoordinator):
             if is_shown(item, self.group, self.which) and item.record.kind == below
             for span in self.chosen(item.span)
         )
+        if self.which == "open":
+            self.wanted += tuple(
+                Resolved(span, record)
+                for part, record in settled_by_few(items, self.answers)
+                for span in self.chosen(part)
+            )
         if not self.wanted:
             return self._next(context, now)
         self.votes = Votes()
@@ -393,7 +423,9 @@ class PurgeCoordinator(SurveyCoordinator):
             for _, bits in self.votes.split(span)
         ):
             self.close_round(context, this.number)
-            self.purged += sum(span.size for span, _ in self.wanted)
+            self.purged += sum(
+                span.size for span, record in self.wanted if record.kind in (Kind.SKIPPED, Kind.PURGED)
+            )
             return self._next(context, now)
         if this.everyone:
             return self.finish(context, self._unknown(context))

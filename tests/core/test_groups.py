@@ -7,6 +7,7 @@ import pytest
 from quorumq.core import groups
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
+    Ack,
     AckRequest,
     AlterTopic,
     BrowseReply,
@@ -470,6 +471,22 @@ def test_purge_settles_the_backlog_of_one_group_only() -> None:
     more(cluster, topic, origin, 10)
     assert spans(cluster.ask("b", fetch())) == [(10, 11)]
     assert spans(cluster.ask("b", fetch("other"))) == [(0, 10), (10, 11)]
+
+
+def test_purge_tells_a_majority_what_one_replica_alone_has_settled() -> None:
+    """Seed 330856: an ACK that reached one replica; the others delivered the message after the purge had said OK."""
+    cluster = Cluster(heartbeat=1e6, sync_interval=1e6)
+    published(cluster, 4)
+    held = receipts(cluster.ask("a", fetch(most=4, hold_time=1.0)))
+    cluster.drop = lambda sender, to, message: isinstance(message, Ack) and sender != to
+    key = cluster.submit("c", AckRequest(held))
+    cluster.advance(10.0)
+    assert outcomes(cluster.replies[key]) == ["outcome-unknown"]
+    cluster.drop = lambda sender, to, message: isinstance(message, Survey) and to == "a"
+    assert cluster.ask("b", PurgeRequest("jobs", 0, "g")) == PurgeReply(0), "it is acked, as far as c knows"
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    assert spans(cluster.ask("a", fetch())) == []
+    assert spans(cluster.ask("b", fetch())) == []
 
 
 def test_purge_of_named_messages_leaves_all_others() -> None:
