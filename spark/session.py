@@ -46,6 +46,9 @@ PIECE_BYTES: Final = 16 << 20
 """Of input, to a task, to a piece of a shuffle, and of a file before it is written: what is made of so much fits a
 task's share of a small driver's memory. Spark's own defaults, made for large machines, are 64 and 128 MiB."""
 
+JAVA_ENDS_S: Final = 10.0
+"""For so long a Java that nobody needs any more may take to end by itself."""
+
 CANCEL_S: Final = 3.0
 """For so long Spark may take to end what it does."""
 
@@ -160,14 +163,27 @@ def job_session(name: str, *, memory: str | None = None) -> SparkSession:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Have Ctrl-C end what Spark does, so that nothing is written any more after this: `CANCEL_S` and `TASK_ENDS_S`."""
+    """Have Ctrl-C end what Spark does, so that nothing is written any more after this.
+
+    A task that is cancelled may still make its file, later than anyone would wait on a busy machine. So a Java that is
+    ours ends: it does when nobody holds its standard input, and clears its own files away. One that spark-submit
+    started is asked to cancel its jobs, and gets `CANCEL_S` and `TASK_ENDS_S`.
+    """
     try:
         yield
     except KeyboardInterrupt:
         context = SparkContext._active_spark_context
-        until = time.monotonic() + CANCEL_S
-        with suppress(Exception):  # Java may have ended
-            if context is not None:
+        java = getattr(SparkContext._gateway, "proc", None)
+        if java is not None:
+            java.stdin.close()
+            try:
+                java.wait(JAVA_ENDS_S)
+            except subprocess.TimeoutExpired:
+                java.kill()
+                java.wait()
+        elif context is not None:
+            until = time.monotonic() + CANCEL_S
+            with suppress(Exception):  # Java may have ended
                 context.cancelAllJobs()
                 while context.statusTracker().getActiveStageIds() and time.monotonic() < until:
                     time.sleep(0.05)
