@@ -257,7 +257,7 @@ class Context:
         """As `free`, but what one step has no room for is given back in the next ones."""
         few, rest = freed[: limits.RUNS_PER_STEP], freed[limits.RUNS_PER_STEP :]
         if rest:
-            self.state.at(now.mono, "free", rest)
+            self.state.at(now.mono, ("free", rest))
         return self.free(few, now)
 
     def free_slice(self, part: Slice, now: Now) -> list[Effect]:
@@ -276,7 +276,7 @@ class Context:
         """What reply ``key`` delivers, in case its write is never begun."""
         if given:
             self.given[key] = (until, given)
-            self.state.at(until, "forget", key)
+            self.state.at(until, ("forget", key))
 
     def take_back(self, key: int, now: Now) -> list[Effect]:
         """LEAVE: the reply was never begun, so certainly nobody works on what it delivered."""

@@ -55,7 +55,7 @@ class Coordinator(Pending):
         self.rounds[this.number] = this
         context.rounds[this.number] = self
         wait = context.config.request_timeout if timeout is None else timeout
-        context.state.at(now.mono + wait, "round", this.number)
+        context.state.at(now.mono + wait, ("round", this.number))
 
     def ask(
         self, context: Context, this: Round, partition: PartitionId, message: PeerMessage

@@ -108,7 +108,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         """Look again, from the start, in a while."""
         self.close_rounds(context)
         longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self.writes)
-        context.state.at(now.mono + context.rng.random() * longest, "again", self.key)
+        context.state.at(now.mono + context.rng.random() * longest, ("again", self.key))
         return []
 
     def on_reply(

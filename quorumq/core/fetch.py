@@ -105,7 +105,7 @@ class FetchCoordinator(GroupReader):
     # --------------------------------------------------------------- going round
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        context.state.at(self.park_until, "advance", self.key)
+        context.state.at(self.park_until, ("advance", self.key))
         for topic in dict.fromkeys(partition.topic for partition in self.partitions):
             if context.catalogue.is_group_deleted(topic, self.register_name):
                 return self.on_group_deleted(context, context.catalogue.topics[topic], now)
@@ -222,7 +222,7 @@ class FetchCoordinator(GroupReader):
                 effects += self._hold(context, replica, wants, generation, ballot, now)
         if context.state.round_count == began:
             if again is not None:
-                context.state.at(again, "advance", self.key)
+                context.state.at(again, ("advance", self.key))
             effects += self._park(context, now)
         return effects
 
@@ -329,7 +329,7 @@ class FetchCoordinator(GroupReader):
                 until = max(now.mono, this.started + this.usual)
                 if until < this.until:
                     this.until = until
-                    context.state.at(until, "round", this.number)
+                    context.state.at(until, ("round", this.number))
 
     def _count(
         self,
@@ -419,7 +419,7 @@ class FetchCoordinator(GroupReader):
                 self.look_at = now.mono + this.pause(self.abstained, context.rng)
                 if self.park_until > now.mono:
                     self.look_at = min(self.look_at, self.park_until)
-                context.state.at(self.look_at, "advance", self.key)
+                context.state.at(self.look_at, ("advance", self.key))
         return effects
 
     def _win(
@@ -464,7 +464,7 @@ class FetchCoordinator(GroupReader):
         used = won.expires - limits.DEADLINE_SHARE * self.request.hold_time + self.request.hold_time / 10
         if used < self.held_until:
             self.held_until = used
-            context.state.at(used, "advance", self.key)
+            context.state.at(used, ("advance", self.key))
 
     def _lose(
         self, context: Context, this: HoldRound, replica: Replica, spans: list[Span], now: Now

@@ -305,7 +305,7 @@ class FrontDoor:
             effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
         rest = partitions[limits.RUNS_PER_STEP :]
         if rest:
-            self.context.state.at(now.mono, "close", origin, rest)
+            self.context.state.at(now.mono, ("close", origin, rest))
         return effects
 
     # -------------------------------------------------------------------------- groups

@@ -206,13 +206,13 @@ class NodeCore:
             records.append(cluster_made(config))
         records += [Started(state.incarnation), Reserved(reserve)]
         if self.vouching.resync is not None:
-            state.at(now.mono + resync.ASK_AGAIN_S, "resync")
+            state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
         records += self.vouching.start(self.context)
         for peer in config.nodes:
             if peer != config.node:
-                state.at(now.mono + self.context.rng.random() * config.sync_interval, "sync", peer)
-        state.at(now.mono + config.heartbeat, "heartbeat")
-        state.at(now.mono + config.sync_interval, "reclaim")
+                state.at(now.mono + self.context.rng.random() * config.sync_interval, ("sync", peer))
+        state.at(now.mono + config.heartbeat, ("heartbeat",))
+        state.at(now.mono + config.sync_interval, ("reclaim",))
         started = (Done(reserve_token(reserve)), Done(TOKEN_STARTED))
         return self.context.peers.positions.count([Persist(tuple(records), started), *forget(self.void)])
 

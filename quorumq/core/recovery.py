@@ -106,7 +106,7 @@ class Recovery:
         number = state.next_round()
         pause = ASK_FIRST_S if afresh or before is None else min(2 * before.pause, ASK_AGAIN_S)
         self._asked[peer] = Asked(number, pause)
-        state.at(now.mono + pause, "recover", peer, number)
+        state.at(now.mono + pause, ("recover", peer, number))
         return [Send(peer, HoldsRequest(number, tuple(wanted)))]
 
     def on_hello(self, peer: NodeId) -> None:

@@ -230,7 +230,7 @@ class SplitCoordinator(Coordinator):
             return self._answer(context, now)
         if enough and not self.over:
             self.over = True
-            context.state.at(now.mono + GATHER_S, "gathered", self.key)
+            context.state.at(now.mono + GATHER_S, ("gathered", self.key))
         return []
 
     def on_gathered(self, context: Context, now: Now) -> list[Effect]:
@@ -271,7 +271,7 @@ class SplitCoordinator(Coordinator):
         heard_at = now.mono if leg.node == context.state.me else context.peers.heard_at.get(leg.node, 0.0)
         silent = heard_at + LEG_MARGIN_S + context.config.heartbeat < now.mono
         if now.mono < leg.until and not silent:  # it is far away, or those that it asks are
-            context.state.at(min(now.mono + LEG_MARGIN_S, leg.until), "round", number)
+            context.state.at(min(now.mono + LEG_MARGIN_S, leg.until), ("round", number))
             return []
         del self.legs[number]
         self.close_round(context, number)

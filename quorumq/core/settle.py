@@ -145,7 +145,7 @@ class SettleCoordinator(Coordinator):
             room -= ask.runs + limits.ROUND_RUNS
             effects += self.put(context, ask, now)
         if self.asks:
-            context.state.at(now.mono, "again", self.key)
+            context.state.at(now.mono, ("again", self.key))
         return effects or self.answer(context)
 
     def put(self, context: Context, ask: Ask, now: Now) -> list[Effect]:
@@ -285,7 +285,7 @@ class AckCoordinator(SettleCoordinator):
             return effects
         if ballot.round.is_majority(ballot.answered & ballot.round.valid(context.state)):
             # It is durable; what is open is only how sure the verdict can be. That is not worth the whole timeout.
-            context.state.at(now.mono + VERDICT_WAIT_S, "round", message.round)
+            context.state.at(now.mono + VERDICT_WAIT_S, ("round", message.round))
         return effects
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:

@@ -9,15 +9,32 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from typing import Literal
 
 from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
 from quorumq.core.errors import UsageError
 from quorumq.core.messages import Freed
-from quorumq.core.types import Incarnation, Machines, NodeId, Now, PartitionId
+from quorumq.core.types import Incarnation, Machines, NodeId, Now, Origin, PartitionId, Span
 
 NEVER = Incarnation(0, 0)
+
+Timer = (
+    tuple[Literal["round"], int]  # the round with this number has waited long enough
+    | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
+    | tuple[Literal["forget"], int]  # what was given to the FETCH with this key
+    | tuple[Literal["free"], tuple[Freed, ...]]  # the rest of what goes back
+    | tuple[Literal["close"], Origin, tuple[PartitionId, ...]]  # the rest of a session
+    | tuple[Literal["expire"], PartitionId, str, Span]  # a hold of the group with this name
+    | tuple[Literal["refresh"], PartitionId, str, Span]  # what is available to that group
+    | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over
+    | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
+    | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
+    | tuple[Literal["sync"], NodeId]
+    | tuple[Literal["heartbeat", "reclaim", "resync"]]
+)
+"""What a node is to do at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +133,7 @@ class NodeState:
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     unconfirmed: dict[NodeId, dict[Freed, float]] = field(default_factory=dict)
-    timers: list[tuple[float, int, tuple[object, ...]]] = field(default_factory=list)
+    timers: list[tuple[float, int, Timer]] = field(default_factory=list)
     timer_count: int = 0
     round_count: int = 0
     next_batch: int = 1
@@ -162,10 +179,10 @@ class NodeState:
 
     # ------------------------------------------------------------------ timers
 
-    def at(self, time: float, *what: object) -> None:
-        """Have the node core act on ``what`` at ``time`` (monotonic seconds)."""
+    def at(self, time: float, timer: Timer) -> None:
+        """Have the node core act on ``timer`` at ``time`` (monotonic seconds)."""
         self.timer_count += 1
-        heapq.heappush(self.timers, (time, self.timer_count, what))
+        heapq.heappush(self.timers, (time, self.timer_count, timer))
 
     # ------------------------------------------------------- who else is fetching
 

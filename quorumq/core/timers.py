@@ -10,7 +10,8 @@ from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.remote import SplitCoordinator
-from quorumq.core.types import Now, Origin, PartitionId, Span
+from quorumq.core.state import Timer
+from quorumq.core.types import Now, PartitionId
 from quorumq.core.upkeep import Upkeep
 from quorumq.core.vouching import Vouching
 
@@ -48,66 +49,66 @@ class Timers:
     def run(self, now: Now) -> list[Effect]:
         """Do what is due, but no more than one step has time for: what is left, and what this makes due, comes next."""
         timers = self.context.state.timers
-        due: list[tuple[object, ...]] = []
+        due: list[Timer] = []
         while timers and timers[0][0] <= now.mono and len(due) < TIMERS_PER_STEP:
             due.append(heapq.heappop(timers)[2])
-        return [effect for what in due for effect in self._on_timer(what, now)]
+        return [effect for timer in due for effect in self._on_timer(timer, now)]
 
-    def is_stale(self, what: tuple[object, ...]) -> bool:
+    def is_stale(self, timer: Timer) -> bool:
         """Whether a timer has nothing left to do."""
-        match what:
-            case ("round", int(number)):
+        match timer:
+            case ("round", number):
                 return number not in self.context.rounds
-            case ("advance" | "gathered" | "again", int(key)):
+            case ("advance" | "gathered" | "again", key):
                 return key not in self.context.requests
-            case ("forget", int(key)):
+            case ("forget", key):
                 return key not in self.context.given
             case (_, PartitionId() as partition, *_) if partition not in self.context.replicas:
                 return True  # its topic was deleted
-            case ("recover", str(peer), int(number)):
+            case ("recover", peer, number):
                 return not self.context.recovery.is_current(peer, number)
-            case ("expire", PartitionId() as partition, str(name), Span() as span):
+            case ("expire", partition, name, span):
                 return not self.context.replicas[partition].group(name).held(span)
         return False
 
-    def _on_timer(self, what: tuple[object, ...], now: Now) -> list[Effect]:
+    def _on_timer(self, timer: Timer, now: Now) -> list[Effect]:
         context, state = self.context, self.context.state
-        match what:
+        match timer:
             case (_, PartitionId() as partition, *_) if partition not in context.replicas:
                 return []  # its topic was deleted
-            case ("expire", PartitionId() as partition, str(name), Span() as span):
+            case ("expire", partition, name, span):
                 return self.context.replicas[partition].on_expire(name, span, now)
-            case ("refresh", PartitionId() as partition, str(name), Span() as span):
+            case ("refresh", partition, name, span):
                 replica = self.context.replicas[partition]
                 replica.views.refresh(replica.group(name), span, now)
-            case ("due", PartitionId() as partition, int(number)):
+            case ("due", partition, number):
                 self.context.replicas[partition].storing.on_due(number, now)
-            case ("round", int(number)):
+            case ("round", number):
                 pending = context.rounds.get(number)
                 return pending.on_timeout(context, number, now) if pending is not None else []
-            case ("advance", int(key)):
+            case ("advance", key):
                 pending = context.requests.get(key)
                 if isinstance(pending, FetchCoordinator) and not pending.done:
                     return pending.advance(context, now)
-            case ("gathered", int(key)):
+            case ("gathered", key):
                 pending = context.requests.get(key)
                 if isinstance(pending, SplitCoordinator) and not pending.done:
                     return pending.on_gathered(context, now)
-            case ("again", int(key)):
+            case ("again", key):
                 pending = context.requests.get(key)
                 return pending.go_on(context, now) if pending is not None else []
-            case ("close", Origin() as origin, tuple(partitions)):
+            case ("close", origin, partitions):
                 return self.door.close_session(origin, partitions, now)
-            case ("batch", PartitionId() as partition, int(number), int(first)):
+            case ("batch", partition, number, first):
                 context.replicas[partition].storing.on_offered(number, first, now)
-            case ("free", tuple(freed)):
+            case ("free", freed):
                 return context.free_in_steps(freed, now)
-            case ("forget", int(key)):
+            case ("forget", key):
                 context.given.pop(key, None)
-            case ("recover", str(peer), int(number)) if context.recovery.is_current(peer, number):
+            case ("recover", peer, number) if context.recovery.is_current(peer, number):
                 return context.recovery.ask(state, self.context.replicas, peer, now)
             case ("resync",) if self.vouching.resync is not None:
-                state.at(now.mono + resync.ASK_AGAIN_S, "resync")
+                state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
                 effects = [
                     effect
                     for peer in state.links
@@ -116,14 +117,14 @@ class Timers:
                 # What was missing may be needed no more: the topic was deleted meanwhile.
                 return effects + self.vouching.end_resync(context)
             case ("heartbeat",):
-                state.at(now.mono + self.context.config.heartbeat, "heartbeat")
+                state.at(now.mono + self.context.config.heartbeat, ("heartbeat",))
                 return self.upkeep.heartbeat(now)
             case ("reclaim",):
-                state.at(now.mono + self.context.config.sync_interval, "reclaim")
+                state.at(now.mono + self.context.config.sync_interval, ("reclaim",))
                 return self.upkeep.reclaim(now)
-            case ("sync", str(peer)):
+            case ("sync", peer):
                 pause = self.context.config.sync_interval * (0.5 + context.rng.random())
-                state.at(now.mono + pause, "sync", peer)
+                state.at(now.mono + pause, ("sync", peer))
                 if peer in state.links and state.vouched:
                     return self.upkeep.sync(peer, now)
         return []

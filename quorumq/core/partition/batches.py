@@ -196,7 +196,7 @@ class Batches:
         self.order.add(batch.key)
         if batch.due > now.mono:
             self.waiting[batch.number] = None
-            self.node.at(batch.due, "due", self.partition, batch.number)
+            self.node.at(batch.due, ("due", self.partition, batch.number))
 
     def put(self, span: Span, slot: Slot) -> list[Span]:
         """``span`` is present from now on, there; what of it had been reclaimed and is back."""
@@ -368,7 +368,7 @@ class Batches:
         if batch.due <= now.mono:
             del self.waiting[number]
             return True
-        self.node.at(batch.due, "due", self.partition, number)
+        self.node.at(batch.due, ("due", self.partition, number))
         return False
 
     def age_ms(self, number: int, now: Now) -> int:

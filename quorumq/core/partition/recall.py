@@ -154,7 +154,7 @@ class Recall:
         self._expire_at(deadline, held.group, held.span)
 
     def _expire_at(self, deadline: float, group: str, span: Span) -> None:
-        self.node.at(deadline, "expire", self.batches.partition, group, span)
+        self.node.at(deadline, ("expire", self.batches.partition, group, span))
 
     # --------------------------------------------------- a start after a crash
 

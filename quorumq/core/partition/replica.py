@@ -230,7 +230,7 @@ class Replica:
                     case No():
                         refused.append(Refused(part, *answer))
             if len(granted) > before:
-                self.node.at(until, "expire", self.partition, view.name, span)
+                self.node.at(until, ("expire", self.partition, view.name, span))
         reply = self._votes(message, tuple(granted), tuple(resolved), tuple(not_due), tuple(refused))
         records = self.views.finish(view, changes, now)  # redrives that we had not heard of
         return reply, [Persist(records)] if records else []
@@ -280,14 +280,11 @@ class Replica:
         if rest:  # where every second message was acked, each is a run
             self.node.at(
                 now.mono,
-                "expire",
-                self.partition,
-                name,
-                span._replace(start=span.stop, stop=rest[-1][0].stop),
+                ("expire", self.partition, name, span._replace(start=span.stop, stop=rest[-1][0].stop)),
             )
         changes = Changes()
         for part, deadline in self.views.apply(view, span, fate.on_expire, None, now, changes):
-            self.node.at(deadline, "expire", self.partition, name, part)  # extended since the timer was set
+            self.node.at(deadline, ("expire", self.partition, name, part))  # extended since the timer was set
         records = self.views.finish(view, changes, now)
         return [Persist(records)] if records else []
 
@@ -323,7 +320,7 @@ class Replica:
             for part, answer in self.views.apply(view, span, fate.on_extend, ask, now, changes):
                 votes[answer].append(Owned(part, owner, n))
             if len(votes[True]) > before:
-                self.node.at(until, "expire", self.partition, view.name, span)
+                self.node.at(until, ("expire", self.partition, view.name, span))
         self.views.finish(view, changes, now)
         return ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
 

@@ -208,7 +208,7 @@ class Views:
         for name in changes.gained:
             self.node.stirred[(self.partition, name)] = None
         for time, name, part in changes.wakes:
-            self.node.at(time, "refresh", self.partition, name, part)
+            self.node.at(time, ("refresh", self.partition, name, part))
         for number in changes.idle:
             self.touched[number] = None
         if not (changes.records or changes.delays or changes.counted):
@@ -239,7 +239,7 @@ class Views:
             for view in self.groups.values():
                 self._refresh_one(view, section, now)
         if stop < len(batch.header.sections):
-            self.node.at(now.mono, "batch", self.partition, batch.number, stop)
+            self.node.at(now.mono, ("batch", self.partition, batch.number, stop))
 
     def refresh_all(self, now: Now) -> None:
         """After the journal was read."""
