@@ -8,7 +8,7 @@ Where the two may differ, nothing is promised:
 
 - holds and ballots: a clean stop keeps them, else quarantine and the floor of the clock stand for them;
 - what is known and absent, hints, which starts of peers were heard of without a HELLO, and what waits, is settled or
-  closable: it is heard, or worked out, again;
+  idle_since: it is heard, or worked out, again;
 - positions of peers that are not written yet (they are written with something else, at most every few seconds);
 - what was reclaimed and is wanted again: that is worked out when peers compare, and at a start;
 - attempts and delays of generations that were rewound: nobody asks for them;

@@ -120,7 +120,7 @@ class Context:
         given: until when, and what, replies delivered that may never have been written.
         parked: how many FETCHes are parked here, by partition and group.
         announced: parked FETCHes that the peers know of.
-        legs: FETCHes that other nodes asked for, by node and round: our key.
+        sub_fetches: FETCHes that other nodes asked for, by node and round: our key.
         called_off: rounds of FETCHes that we asked others for and gave up.
         hold_times: how long answers to HOLD take.
     """
@@ -135,7 +135,6 @@ class Context:
         "fetches",
         "given",
         "hold_times",
-        "legs",
         "parked",
         "peers",
         "publishing",
@@ -145,6 +144,7 @@ class Context:
         "rng",
         "rounds",
         "state",
+        "sub_fetches",
     )
 
     def __init__(self, state: NodeState, peers: Peers, rng: random.Random) -> None:
@@ -163,7 +163,7 @@ class Context:
         self.given: dict[int, tuple[float, list[Freed]]] = {}
         self.parked: dict[tuple[PartitionId, str], int] = {}
         self.announced: dict[tuple[PartitionId, str], None] = {}
-        self.legs: dict[tuple[NodeId, int], int] = {}
+        self.sub_fetches: dict[tuple[NodeId, int], int] = {}
         self.called_off: dict[int, None] = {}
         self.hold_times = Latency()
         self._asked_at: dict[int, float] = {}  # when rounds of HOLD began, those that are over included

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quorumq.core import limits
-from quorumq.core.burial import Burial
 from quorumq.core.context import Context
 from quorumq.core.coordinator import too_few
+from quorumq.core.dead_lettering import DeadLettering
 from quorumq.core.deliveries import Won, add_slices
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
@@ -406,8 +406,8 @@ class FetchCoordinator(GroupReader):
                 for part, remaining in this.not_due.within(span):
                     self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
         for span, attempts, reason in buried:
-            burial = Burial(this, span, attempts, reason, self.request)
-            effects += burial.start(context, now)
+            dead_lettering = DeadLettering(this, span, attempts, reason, self.request)
+            effects += dead_lettering.start(context, now)
         if not this.pending:
             self.close_round(context, this.number)
             if lost and this.is_out_of_reach(0):  # too few to ask: another node may have links to them

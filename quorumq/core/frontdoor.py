@@ -59,7 +59,7 @@ from quorumq.core.peek import PeekCoordinator
 from quorumq.core.printable import plural
 from quorumq.core.publish import PublishCoordinator
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
-from quorumq.core.remote import LegCoordinator, SplitCoordinator
+from quorumq.core.remote import SplitCoordinator, SubFetchCoordinator
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.status import page, status
 from quorumq.core.survivors import DeclareCoordinator
@@ -90,13 +90,13 @@ class FrontDoor:
         vouching: whether it can serve anybody.
     """
 
-    __slots__ = ("context", "legs", "sessions", "vouching")
+    __slots__ = ("context", "sessions", "sub_fetches", "vouching")
 
     def __init__(self, context: Context, vouching: Vouching) -> None:
         self.context = context
         self.vouching = vouching
         self.sessions = 0  # opened in this start
-        self.legs = 0  # of FETCHes for other nodes; their keys are below 0, so that none is a client's
+        self.sub_fetches = 0  # of FETCHes for other nodes; their keys are below 0, so that none is a client's
 
     def on_request(self, key: int, request: ClientRequest, now: Now, *, looked: bool = False) -> list[Effect]:
         """A client's request. ``looked``: the others were asked for what it names and is not known here."""
@@ -152,18 +152,18 @@ class FrontDoor:
     def on_remote_fetch(self, sender: NodeId, message: RemoteFetch, now: Now) -> list[Effect]:
         """Serve a FETCH for a node that has no replica of these partitions."""
         context = self.context
-        if (sender, message.round) in context.legs:
-            return []  # a second copy: one leg is enough
+        if (sender, message.round) in context.sub_fetches:
+            return []  # a second copy: one sub-fetch is enough
         here = tuple(partition for partition in message.partitions if partition in context.replicas)
         problem = check_fetch(message.request, context.config.hold_time_max)
         if not context.state.vouched or not here:
             problem = problem or f"node {context.state.me} has no replica of what it was asked for"
         if problem:
             return [Send(sender, RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
-        self.legs += 1
-        context.legs[(sender, message.round)] = -self.legs
+        self.sub_fetches += 1
+        context.sub_fetches[(sender, message.round)] = -self.sub_fetches
         return self._coordinate(
-            LegCoordinator(-self.legs, message.request, here, now, sender, message.round), now
+            SubFetchCoordinator(-self.sub_fetches, message.request, here, now, sender, message.round), now
         )
 
     def _coordinate(self, coordinator: Coordinator, now: Now) -> list[Effect]:

@@ -479,7 +479,7 @@ class NodeCore:
             case RemoteFetch():
                 return self.door.on_remote_fetch(sender, message, now)
             case RemoteGone(number):
-                pending = context.requests.get(context.legs.pop((sender, number), 0))
+                pending = context.requests.get(context.sub_fetches.pop((sender, number), 0))
                 return pending.on_gone(context, now) if pending is not None else []
         return []
 

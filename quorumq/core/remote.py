@@ -3,8 +3,8 @@
 Any node serves any client. A HOLD is coordinated by a replica, because its own vote and its own record are part of
 winning; so a node that has no replica of a partition, or is in quarantine, asks one that can, and passes on what that
 one won. The deliveries are the other node's: its incarnation owns the holds, and it looked at record, hold and
-deadline in the step that answered. Here nothing is decided about holds; only legs are opened, limits divided, and
-what cannot be used is given back.
+deadline in the step that answered. Here nothing is decided about holds; only sub-fetches are opened, limits divided,
+and what cannot be used is given back.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from quorumq.core.messages import (
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 GATHER_S = 0.003
-"""How long an answer that is enough waits for the other legs: what they have won already comes along."""
+"""How long an answer that is enough waits for the other sub-fetches: what they have won already comes along."""
 
-LEG_MARGIN_S = 1.0
-"""How much longer than its park a leg may take before its node counts as gone, where nothing else is heard of it."""
+SUB_FETCH_MARGIN_S = 1.0
+"""How much longer than its park a sub-fetch may take before its node counts as gone, if nothing is heard of it."""
 
 CALLED_OFF_MAX = 1000
 """Legs called off whose answers are still watched for; what an older one won runs out by itself."""
 
 
-class Leg(NamedTuple):
+class SubFetch(NamedTuple):
     """A part of a FETCH that another node serves, and until when its answer can be of use (monotonic seconds)."""
 
     node: NodeId
     until: float
 
 
-class LegCoordinator(FetchCoordinator):
+class SubFetchCoordinator(FetchCoordinator):
     """A FETCH on behalf of another node: as any other, but the answer goes to that node.
 
     Args:
@@ -74,7 +74,7 @@ class LegCoordinator(FetchCoordinator):
 
     def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
         super().finish(context, None)
-        context.legs.pop((self.peer, self.number), None)
+        context.sub_fetches.pop((self.peer, self.number), None)
         if isinstance(reply, FetchReply):
             return [Send(self.peer, RemoteFetchReply(self.number, "", "", reply.slices, reply.suspects))]
         if isinstance(reply, Failed):
@@ -83,7 +83,7 @@ class LegCoordinator(FetchCoordinator):
 
 
 class SplitCoordinator(Coordinator):
-    """One client's FETCH, split into legs: one for each node that serves some of its partitions.
+    """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions.
 
     Args:
         key: the client's request.
@@ -94,7 +94,6 @@ class SplitCoordinator(Coordinator):
 
     __slots__ = (
         "asked",
-        "legs",
         "over",
         "park_until",
         "partitions",
@@ -102,6 +101,7 @@ class SplitCoordinator(Coordinator):
         "request",
         "slices",
         "started",
+        "sub_fetches",
         "told",
         "won_bytes",
         "won_messages",
@@ -122,11 +122,11 @@ class SplitCoordinator(Coordinator):
         self.slices: list[Slice] = []
         self.won_messages = 0
         self.won_bytes = 0
-        self.legs: dict[int, Leg] = {}  # by round
+        self.sub_fetches: dict[int, SubFetch] = {}  # by round
         self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
         self.problem: Failed | None = None
         self.over = False
-        self.told = False  # a leg says that suspects wait
+        self.told = False  # a sub-fetch says that suspects wait
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self._open_legs(context, self.partitions, now)
@@ -138,7 +138,7 @@ class SplitCoordinator(Coordinator):
             target = self._target(context, partition, at, now)
             if target is not None:
                 shares.setdefault(target, []).append(partition)
-        if not shares and not self.legs:
+        if not shares and not self.sub_fetches:
             if self.problem is None:
                 topic = self.request.topics[0]
                 detail = (
@@ -157,7 +157,7 @@ class SplitCoordinator(Coordinator):
             if share <= 0 or room <= 0:
                 continue
             wait = max(0.0, self.park_until - now.mono)
-            leg = self.request._replace(
+            sub_fetch = self.request._replace(
                 max_messages=share,
                 max_bytes=room,
                 min_messages=max(1, min(share, self.request.min_messages - self.won_messages)),
@@ -165,11 +165,11 @@ class SplitCoordinator(Coordinator):
                 max_wait=wait,
                 idle=self.request.idle and not self.slices,
             )
-            this = self.open_round(context, (target,), now, wait + LEG_MARGIN_S)
-            self.legs[this.number] = Leg(
+            this = self.open_round(context, (target,), now, wait + SUB_FETCH_MARGIN_S)
+            self.sub_fetches[this.number] = SubFetch(
                 target, now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
             )
-            effects.append(Send(target, RemoteFetch(this.number, tuple(some), leg)))
+            effects.append(Send(target, RemoteFetch(this.number, tuple(some), sub_fetch)))
         return effects
 
     def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
@@ -187,13 +187,13 @@ class SplitCoordinator(Coordinator):
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, RemoteFetchReply)
-        self.legs.pop(message.round)
+        self.sub_fetches.pop(message.round)
         self.close_round(context, message.round)
         self.told = self.told or message.suspects
         effects: list[Effect] = []
         for part in message.slices:
             size = bytes_of(part)
-            if is_suspect(part) and self._is_oldest(part):  # each leg brings first-timers or a suspect
+            if is_suspect(part) and self._is_oldest(part):  # each sub-fetch brings first-timers or a suspect
                 for other in self.slices:
                     effects += context.free_slice(other, now)
                 self.slices, self.won_messages, self.won_bytes = [], 0, 0
@@ -201,7 +201,9 @@ class SplitCoordinator(Coordinator):
                 effects += context.free_slice(part, now)
                 continue
             elif self.slices and self.won_bytes + size > self.request.max_bytes:
-                effects += context.free_slice(part, now)  # a leg brings one message, however small its share
+                effects += context.free_slice(
+                    part, now
+                )  # a sub-fetch brings one message, however small its share
                 continue
             self.slices.append(part)
             self.won_messages += sum(delivery.receipt.span.size for delivery in part.deliveries)
@@ -215,14 +217,14 @@ class SplitCoordinator(Coordinator):
         return effects + self._go_on(context, now)
 
     def _is_oldest(self, part: Slice) -> bool:
-        """Whether a suspect is older than all that has come: it goes first, as in one leg (core/fetch.py)."""
+        """Whether a suspect is older than all that has come: it goes first, as in one sub-fetch (core/fetch.py)."""
         return all(part.header.published_ms < other.header.published_ms for other in self.slices)
 
     def _go_on(self, context: Context, now: Now) -> list[Effect]:
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
         full = full or any(map(is_suspect, self.slices)) or (self.told and not self.slices)
-        if not self.legs:
+        if not self.sub_fetches:
             if enough or full or now.mono >= self.park_until:
                 return self._answer(context, now)
             return self._open_legs(context, self.partitions, now)
@@ -234,14 +236,14 @@ class SplitCoordinator(Coordinator):
         return []
 
     def on_gathered(self, context: Context, now: Now) -> list[Effect]:
-        """There is enough, and the other legs have had their chance."""
+        """There is enough, and the other sub-fetches have had their chance."""
         return self._answer(context, now)
 
     def concerns(self, topic: bytes) -> bool:
         return any(partition.topic == topic for partition in self.partitions)
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        """Our own leg's batches of the topic are forgotten by now."""
+        """Our own sub-fetch's batches of the topic are forgotten by now."""
         return self._leave(context, topic, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
 
     def reads(self, topic: bytes, group: str) -> bool:
@@ -252,7 +254,7 @@ class SplitCoordinator(Coordinator):
         return self._leave(context, topic, why, now)
 
     def _leave(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
-        """The legs hear of it themselves. What was won elsewhere is passed on; if nothing was, say why."""
+        """The sub-fetches hear of it themselves. What was won elsewhere is passed on; if nothing was, say why."""
         effects = [
             effect
             for part in self.slices
@@ -267,19 +269,23 @@ class SplitCoordinator(Coordinator):
         return effects + self._answer(context, now)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        leg = self.legs[number]
-        heard_at = now.mono if leg.node == context.state.me else context.peers.heard_at.get(leg.node, 0.0)
-        silent = heard_at + LEG_MARGIN_S + context.config.heartbeat < now.mono
-        if now.mono < leg.until and not silent:  # it is far away, or those that it asks are
-            context.state.at(min(now.mono + LEG_MARGIN_S, leg.until), ("round", number))
-            return []
-        del self.legs[number]
-        self.close_round(context, number)
-        self.asked[leg.node] = None
-        self.problem = Failed(
-            Code.TOO_FEW_REPLICAS, f"node {leg.node} did not answer: ask another node", 1, 0
+        sub_fetch = self.sub_fetches[number]
+        heard_at = (
+            now.mono
+            if sub_fetch.node == context.state.me
+            else context.peers.heard_at.get(sub_fetch.node, 0.0)
         )
-        return call_off(context, number, leg.node) + self._go_on(context, now)
+        silent = heard_at + SUB_FETCH_MARGIN_S + context.config.heartbeat < now.mono
+        if now.mono < sub_fetch.until and not silent:  # it is far away, or those that it asks are
+            context.state.at(min(now.mono + SUB_FETCH_MARGIN_S, sub_fetch.until), ("round", number))
+            return []
+        del self.sub_fetches[number]
+        self.close_round(context, number)
+        self.asked[sub_fetch.node] = None
+        self.problem = Failed(
+            Code.TOO_FEW_REPLICAS, f"node {sub_fetch.node} did not answer: ask another node", 1, 0
+        )
+        return call_off(context, number, sub_fetch.node) + self._go_on(context, now)
 
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
@@ -296,15 +302,19 @@ class SplitCoordinator(Coordinator):
         context.remember_given(self.key, given, self.started + self.request.hold_time)
         if not self.slices and self.problem is not None:
             return effects + self.finish(context, self.problem)
-        told = self.told and not self.request.idle  # a leg of an idle client may not be
+        told = self.told and not self.request.idle  # a sub-fetch of an idle client may not be
         reply = FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices), told)
         return effects + self.finish(context, reply)
 
     def _cancel(self, context: Context) -> list[Effect]:
-        return [effect for number, leg in self.legs.items() for effect in call_off(context, number, leg.node)]
+        return [
+            effect
+            for number, sub_fetch in self.sub_fetches.items()
+            for effect in call_off(context, number, sub_fetch.node)
+        ]
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """The client is gone and no reply was begun: give back what has come, and call the legs off (LEAVE)."""
+        """The client is gone and no reply was begun: give back what has come, and call the sub-fetches off (LEAVE)."""
         effects = self._cancel(context)
         for part in self.slices:
             effects += context.free_slice(part, now)
@@ -312,7 +322,7 @@ class SplitCoordinator(Coordinator):
 
 
 def is_suspect(part: Slice) -> bool:
-    """Whether this is a suspect, which is all that its leg brings."""
+    """Whether this is a suspect, which is all that its sub-fetch brings."""
     return any(delivery.suspect for delivery in part.deliveries)
 
 
@@ -325,7 +335,7 @@ def bytes_of(part: Slice) -> int:
 
 
 def call_off(context: Context, number: int, target: NodeId) -> list[Effect]:
-    """A leg is not wanted any more. Should its answer come all the same, what it won is given back, once."""
+    """A sub-fetch is not wanted any more. Should its answer come all the same, what it won is given back, once."""
     context.called_off[number] = None
     if len(context.called_off) > CALLED_OFF_MAX:
         del context.called_off[next(iter(context.called_off))]

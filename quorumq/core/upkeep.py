@@ -106,7 +106,7 @@ class Upkeep:
                 if replica.reclaim.settled_last > heard:
                     topics[partition.topic] = None
             if (
-                replica.batches.closable
+                replica.batches.idle_since
                 and self.context.state.vouched
                 and self.context.rng.random() * len(replica.members) < 1
             ):

@@ -40,8 +40,8 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Replica": frozenset(
         {"members", "topic", "partition", "choice", "learning", "recall", "storing", "unanswered"}
     ),
-    "Batches": frozenset({"members", "partition", "digests", "closable"}),
-    "Views": frozenset({"partition", "touched"}),
+    "Batches": frozenset({"members", "partition", "digests", "idle_since"}),
+    "Views": frozenset({"partition", "to_reclaim"}),
     "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests", "kept", "lasting"}),
     "StoredBatch": frozenset({"_salt", "born", "header"}),

@@ -17,7 +17,7 @@ Progress = Callable[[Result], None]
 
 BOUNDS = (
     (fetch, "ROUND_TIMEOUT_MIN_S", NEVER),
-    (remote, "LEG_MARGIN_S", NEVER),
+    (remote, "SUB_FETCH_MARGIN_S", NEVER),
     (recovery, "ASK_FIRST_S", NEVER),
     (registers, "WRITES_MAX", 4),
 )

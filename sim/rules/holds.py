@@ -263,7 +263,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "give-back-only-called-off",
-        "what another node won for us is given back only if its leg was called off, and once",
+        "what another node won for us is given back only if its sub-fetch was called off, and once",
         ((NodeCore, "_on_reply", give_back_every_late_answer),),
         off="it is given back whenever its round is over, so also when a second copy of the answer comes",
         scenario=Scenario(

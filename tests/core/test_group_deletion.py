@@ -120,7 +120,7 @@ def test_a_parked_fetch_hears_of_the_deletion_at_once() -> None:
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
     keys = [
         cluster.submit(node, fetch(wait=1.0)) for node in "abcd"
-    ]  # one of them has no replica: its leg parks
+    ]  # one of them has no replica: its sub-fetch parks
     assert not set(keys) & set(cluster.replies)
     deleted(cluster)
     assert all(is_not_found(cluster.replies[key]) for key in keys)

@@ -54,7 +54,7 @@ def test_every_node_gives_everything(node: str) -> None:
 
 @pytest.mark.parametrize("room", [1, 2, 3, 5, 8])
 def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(room: int) -> None:
-    """Each leg has a share of them, and brings one message however small that is."""
+    """Each sub-fetch has a share of them, and brings one message however small that is."""
     cluster = Cluster(5)
     topic, _ = filled(cluster, 1, 8, 10)
     assert len({*topic.replicas}) >= 3
@@ -95,7 +95,7 @@ def test_legs_bring_first_timers_or_one_suspect() -> None:
     both = fetch()._replace(partitions=(0, 1))
     assert sizes_of(asked(cluster, stranger, both._replace(idle=False))) == 0
     assert [sizes_of(asked(cluster, stranger, both)) for _ in range(5)] == [1, 1, 1, 1, 0]
-    assert topic.replicas[0] != topic.replicas[1], "these were two legs"
+    assert topic.replicas[0] != topic.replicas[1], "these were two sub-fetches"
     all_of = asked(cluster, stranger, fetch(wait=1.0)._replace(partitions=(2, 3, 4, 5)), 1.1)
     assert sizes_of(all_of) == 8
 
@@ -200,13 +200,13 @@ def test_what_comes_too_late_or_is_not_sent_is_given_back_everywhere() -> None:
 
 
 def test_what_a_leg_has_won_of_a_topic_that_is_deleted_then_is_not_handed_out() -> None:
-    """Our own leg's batch is forgotten with the topic: nobody could read it any more."""
+    """Our own sub-fetch's batch is forgotten with the topic: nobody could read it any more."""
     cluster = Cluster(5)
     topic, _ = filled(cluster, 3, 6, 1)
     node = next(name for name in "abcde" if 0 < sum(name in members for members in topic.replicas) < 6)
     cluster.drop = lambda sender, to, message: isinstance(message, RemoteFetch) and to != node
     key = cluster.submit(node, fetch(most=50))
-    assert key not in cluster.replies, "the other legs have some time to answer"
+    assert key not in cluster.replies, "the other sub-fetches have some time to answer"
     assert isinstance(cluster.ask(node, DeleteTopic("jobs", topic.id)), DeleteTopicReply)
     reply = cluster.replies[key]
     assert isinstance(reply, Failed), f"the payload is gone: {reply}"

@@ -76,7 +76,7 @@ def test_everything_is_delivered_where_answers_take_up_to_two_fifths_of_the_hold
 
 @pytest.mark.parametrize(("one_way", "hold_time"), [(0.275, 5.0), (0.5, 5.0), (0.18, 1.0)])
 def test_nodes_that_have_no_replica_deliver_there_too(one_way: float, hold_time: float) -> None:
-    """A leg takes a message there, a round, and a message back: its client has the rest of the hold."""
+    """A sub-fetch takes a message there, a round, and a message back: its client has the rest of the hold."""
     cluster = Cluster(5, hold_time_max=30.0)
     replicas = cluster.topic().replicas[0]
     cluster.delay = one_way

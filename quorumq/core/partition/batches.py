@@ -89,7 +89,7 @@ class Batches:
         reclaimed: known, and their payload was dropped here.
         wanted: of the reclaimed, what a group that came later would read: it counts as absent again.
         closed: the origins that are over.
-        closable: origins of which nothing is present, and since when.
+        idle_since: origins of which nothing is present, and since when.
         damaged: batches that cannot be read here, and what is in them.
         waiting: batches that are not due yet by our clock.
         doubtful: batches of unknown age, and when they were made, as peers say.
@@ -98,11 +98,11 @@ class Batches:
 
     __slots__ = (
         "absent",
-        "closable",
         "closed",
         "damaged",
         "digests",
         "doubtful",
+        "idle_since",
         "index",
         "members",
         "node",
@@ -127,7 +127,7 @@ class Batches:
         self.reclaimed = SpanSet()
         self.wanted = SpanSet()
         self.closed = ClosedOrigins()
-        self.closable: dict[Origin, float] = {}
+        self.idle_since: dict[Origin, float] = {}
         self.damaged: dict[int, tuple[Span, ...]] = {}
         self.waiting: dict[int, None] = {}
         self.doubtful: dict[int, dict[NodeId, float]] = {}
@@ -202,7 +202,7 @@ class Batches:
         """``span`` is present from now on, there; what of it had been reclaimed and is back."""
         self.index.set(span, slot)
         self.present.add(span)
-        self.closable.pop(span.origin, None)
+        self.idle_since.pop(span.origin, None)
         self.digests.pop(span.origin, None)
         if self.absent.runs:
             self.absent.remove(span)
@@ -294,7 +294,7 @@ class Batches:
             for gap in self.index.gaps(span):
                 learned += subtract(gap, self.reclaimed.within(gap))
         for part in learned:
-            self.closable.setdefault(part.origin, now.mono)
+            self.idle_since.setdefault(part.origin, now.mono)
             self.reclaimed.add(part)
             self.absent.remove(part)
             self.digests.pop(part.origin, None)
@@ -322,7 +322,7 @@ class Batches:
         for span in fresh:
             self.closed.numbers.add(span)
         if fresh:
-            for table in (self.reclaimed, self.wanted, self.absent, self.closable, self.digests):
+            for table in (self.reclaimed, self.wanted, self.absent, self.idle_since, self.digests):
                 self.closed.forget_in(table)
         return merge_spans(fresh)
 

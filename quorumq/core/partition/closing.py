@@ -34,13 +34,13 @@ class Closing:
     def candidates(self, idle_s: float, now: Now, most: int) -> list[Origin]:
         """Some origins to ask all replicas about: promised, or idle for ``idle_s``, and done with here."""
         found: list[Origin] = []
-        closable = self.batches.closable
-        for origin, since in list(itertools.islice(closable.items(), 4 * most)):
+        idle_since = self.batches.idle_since
+        for origin, since in list(itertools.islice(idle_since.items(), 4 * most)):
             over = origin in self.promised or since + idle_s <= now.mono
             if over and len(found) < most and self.is_done(origin):
                 found.append(origin)
-            del closable[origin]
-            closable[origin] = since  # behind the others, for the next time
+            del idle_since[origin]
+            idle_since[origin] = since  # behind the others, for the next time
         return found
 
     def promise(self, origins: Iterable[Origin]) -> list[OriginsPromised]:
@@ -64,7 +64,7 @@ class Closing:
         records = self.promise(origins)
         for origin in origins:
             if origin not in closed and not self.batches.present.spans_of(origin):
-                self.batches.closable.setdefault(origin, now.mono)
+                self.batches.idle_since.setdefault(origin, now.mono)
         return records, tuple(origin for origin in origins if origin in closed or self.is_done(origin))
 
     def close(self, numbers: Iterable[Span]) -> list[Effect]:

@@ -90,7 +90,7 @@ class Recall:
             case Reclaimed():
                 for span in record.spans:
                     self.batches.reclaimed.add(span)
-                    self.batches.closable.setdefault(span.origin, now.mono)
+                    self.batches.idle_since.setdefault(span.origin, now.mono)
             case OriginsPromised():
                 self.closing.promise(record.origins)
             case OriginsClosed():

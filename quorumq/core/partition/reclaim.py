@@ -50,8 +50,8 @@ class Reclaim:
 
     def sweep(self, now: Now) -> None:
         """Look at the batches of which something was settled; note those that no group needs, and since when."""
-        for number in list(itertools.islice(self.views.touched, limits.RECLAIM_BATCHES_MAX)):
-            del self.views.touched[number]
+        for number in list(itertools.islice(self.views.to_reclaim, limits.RECLAIM_BATCHES_MAX)):
+            del self.views.to_reclaim[number]
             batch = self.batches.stored.get(number)
             if batch is not None and number not in self.settled and self.is_settled(batch):
                 self.settled[number] = now.mono
@@ -83,7 +83,7 @@ class Reclaim:
                 numbers.append(number)
         for origin in dict.fromkeys(span.origin for span in spans):
             if not self.batches.present.spans_of(origin):
-                self.batches.closable[origin] = now.mono
+                self.batches.idle_since[origin] = now.mono
         if not numbers:
             return []
         record = Reclaimed(self.batches.partition, merge_spans(spans), tuple(numbers))

@@ -33,10 +33,10 @@ class Views:
     Attributes:
         groups: the views by the group's name, those of dead letters among them.
         over: of groups that were deleted. They are read by nobody, and keep holds alone.
-        touched: batches of which something was settled since RECLAIM last looked.
+        to_reclaim: batches of which something was settled since RECLAIM last looked.
     """
 
-    __slots__ = ("batches", "groups", "node", "over", "partition", "touched")
+    __slots__ = ("batches", "groups", "node", "over", "partition", "to_reclaim")
 
     def __init__(self, node: NodeState, partition: PartitionId, batches: Batches) -> None:
         self.node = node
@@ -44,7 +44,7 @@ class Views:
         self.batches = batches
         self.groups: dict[str, GroupView] = {}
         self.over: dict[str, GroupView] = {}
-        self.touched: dict[int, None] = {}
+        self.to_reclaim: dict[int, None] = {}
 
     # ------------------------------------------------------------------ groups
 
@@ -135,7 +135,7 @@ class Views:
             if name in self.over:
                 self.over[name].end(self.node.clock.value)
         self.want_anew(self.batches.reclaimed.items())
-        self.touched.update(dict.fromkeys(self.batches.stored))
+        self.to_reclaim.update(dict.fromkeys(self.batches.stored))
 
     def _want_again(self, view: GroupView, spans: Iterable[Span]) -> None:
         """What ``view``, new or rewound, would read of ``spans``, reclaimed here, counts as absent again."""
@@ -210,7 +210,7 @@ class Views:
         for time, name, part in changes.wakes:
             self.node.at(time, ("refresh", self.partition, name, part))
         for number in changes.idle:
-            self.touched[number] = None
+            self.to_reclaim[number] = None
         if not (changes.records or changes.delays or changes.counted):
             return ()
         records: list[JournalRecord] = []
@@ -255,7 +255,7 @@ class Views:
 
     def withdraw(self, batch: StoredBatch, spans: list[Span]) -> None:
         """The batch is not here any more, and so ``spans``, which were in it, are available to nobody."""
-        self.touched.pop(batch.number, None)
+        self.to_reclaim.pop(batch.number, None)
         for view in self.groups.values():
             view.available.withdraw(batch.key, spans)
             view.suspects.withdraw(batch.key, spans)

@@ -12,7 +12,7 @@ from quorumq.core.printable import plural
 from quorumq.core.types import Incarnation, Letter, NodeId, Now, Span
 
 
-class Burial(Coordinator):
+class DeadLettering(Coordinator):
     """What was won but has no deliveries or no time left: REJECT it to the dead letters, as its owner. Nobody waits.
 
     If no majority applies it, the hold runs out and the next coordinator that wins the message tries again.
