@@ -123,7 +123,7 @@ class Replica:
         self.messages: SortedDict = SortedDict()  # Key -> bytes, without those that have a tombstone
         self.tombs: dict[Key, None] = {}
         self.rounds: dict[int, Round] = {}
-        self.rounds_made = 0
+        self.rounds_made = machine.life << 32  # an answer to an earlier life's round may still come
         self.parked: dict[int, Take] = {}
         for record in records:
             self.apply(record)

@@ -111,6 +111,11 @@ def test_one_seed_is_one_run_in_any_process() -> None:
     assert len(set(traces.pop().split())) == len(DESIGNS)
 
 
+def test_an_answer_to_a_round_from_before_a_restart_counts_in_no_other() -> None:
+    """The answer to a STORE came to a HOLD of the same number: the run ended, or a vote counted that nobody gave."""
+    assert figures("literal", draw(629, "mixed")).lost == 0
+
+
 def test_the_core_is_not_imported() -> None:
     """Rivals share quorumq's simulator, not its rules; quorumq itself stands beside them."""
     for path in (ROOT / "sim" / "rivals").rglob("*.py"):
