@@ -2,9 +2,9 @@
 
 One thread of the node's own waits for fsyncs, so that the loop does not; rather than one borrowed for each commit,
 as a commit then starts from inside the step that needs it and ends in a callback on the loop. Handing it over still
-costs two wake-ups, a good part of what a single message takes. So where nothing else seems to be going on and the
-disk has been fast, the loop waits itself: what arrives meanwhile waits for less than `HERE_S`. A disk that becomes
-slow is waited for on the loop once.
+costs two wake-ups, a good part of what a single message takes. So where the disk is fast and has had a rest, the loop
+waits itself: what arrives meanwhile waits for less than `HERE_S`, and the loop stands still for a fifth of the time at
+most. A disk that becomes slow is waited for on the loop once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ from quorumq.core.limits import KIB
 from quorumq.storage.commit import Commit
 
 HERE_S: Final = 0.002
-"""Seconds that an fsync may usually take for the loop to wait for it, and that must have passed since the last one: in
-a burst of commits those that come during an fsync are to share the next."""
+"""Seconds that an fsync may take for the loop to wait for the next."""
+
+REST: Final = 4
+"""So many times as long as an fsync takes must have passed since the last one: in a burst of commits those that come
+during an fsync are to share the next."""
 
 HERE_BYTES: Final = 64 * KIB
 """The largest commit that the loop waits for."""
+
+SLOW_S: Final = 2 * HERE_S
+"""What was slower counts as much, so that a disk that is fast again is known to be after a few commits."""
 
 WEIGHT: Final = 0.2
 """Of the newest commit in what is usual."""
@@ -60,7 +66,7 @@ class CommitThread:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._usual = HERE_S  # seconds that a commit takes
+        self._usual = self._last = HERE_S  # seconds that a commit takes, and that the last one took
         self._ended = clock()
         self._token = trio.lowlevel.current_trio_token()
         self._todo: queue.SimpleQueue[tuple[Commit, Finished] | None] = queue.SimpleQueue()
@@ -68,8 +74,13 @@ class CommitThread:
         self._thread.start()
 
     def start(self, commit: Commit, finished: Finished, *, here: bool) -> None:
-        idle = self._clock() - self._ended > HERE_S
-        if here and idle and self._usual < HERE_S and commit.size <= HERE_BYTES:
+        usual = self._usual
+        if (
+            here
+            and max(usual, self._last) < HERE_S
+            and commit.size <= HERE_BYTES
+            and self._clock() - self._ended > REST * usual
+        ):
             finished(commit, *self._run(commit))
         else:
             self._todo.put((commit, finished))
@@ -94,5 +105,6 @@ class CommitThread:
             error = exc
         self._ended = self._clock()
         seconds = self._ended - began
-        self._usual += WEIGHT * (seconds - self._usual)
+        self._last = seconds
+        self._usual += WEIGHT * (min(seconds, SLOW_S) - self._usual)
         return error, seconds

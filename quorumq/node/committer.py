@@ -44,8 +44,8 @@ class Shell(Protocol):
     def wrote(self) -> None:
         """What waited in memory for a commit is written."""
 
-    def synced(self, seconds: float) -> None:
-        """Everything up to `Journal.durable` is; how long the commit took."""
+    def synced(self, seconds: float, size: int) -> None:
+        """Everything up to `Journal.durable` is; how long the commit took, and how many bytes it wrote."""
 
     def disk_failed(self, error: BaseException) -> None:
         """The node must stop: what the disk has is unknown."""
@@ -79,7 +79,7 @@ class Committer:
         self._shell = shell
         self._log = log
         self._commit: Commit | None = None
-        self._over = trio.Event()
+        self._over: trio.Event | None = None  # of the commit under way, where somebody waits for it
         self._durable_before = 0  # at the last `mark_if_quiet`
 
     @property
@@ -90,6 +90,8 @@ class Committer:
     async def rest(self) -> None:
         """Wait until no commit is under way."""
         if self.committing:
+            if self._over is None:
+                self._over = trio.Event()
             await self._over.wait()
 
     @property
@@ -116,7 +118,6 @@ class Committer:
 
     def begin_sync(self, here: bool) -> None:
         rolls = self._store.rolling
-        self._over = trio.Event()
         self._commit = commit = self._store.begin_commit()
         if rolls or self._write(commit):
             self._runner.start(commit, self._finished, here=here and not rolls)
@@ -135,7 +136,9 @@ class Committer:
     def _finished(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
         """On the loop: the disk has it, or has refused. What waited for it may be said now, or never."""
         self._commit = None
-        self._over.set()
+        if self._over is not None:
+            self._over.set()
+            self._over = None
         if self._shell.has_failed:
             with contextlib.suppress(StorageError):
                 self._store.finish(commit)
@@ -148,7 +151,7 @@ class Committer:
         except StorageError as failure:
             self._shell.disk_failed(failure)
         else:
-            self._shell.synced(seconds)
+            self._shell.synced(seconds, commit.size)
 
     # ----------------------------------------------------------------------- segments
 

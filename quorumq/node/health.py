@@ -57,9 +57,9 @@ class Health:
         """One more of ``what``."""
         self.counts[what] = self.counts.get(what, 0) + by
 
-    def synced(self, seconds: float) -> None:
-        """An fsync took this long."""
-        self._commits.append((self._clock().mono, seconds))
+    def synced(self, seconds: float, now: float) -> None:
+        """An fsync took this long; monotonic seconds now."""
+        self._commits.append((now, seconds))
 
     def facts(self, inflight_bytes: int, store: Journal) -> dict[str, object]:
         """The shell's part of a status (docs/operations.md, "What status shows").

@@ -117,8 +117,7 @@ class Inflow:
         return True
 
     def take_turn(self, events: list[Event]) -> None:
-        assert self._alone is not None
-        if self._alone.is_set():  # its own task goes on
+        if self._alone is None or self._alone.is_set():  # hung up on just now, or its own task goes on
             return
         try:
             data = self._transport.receive_now()

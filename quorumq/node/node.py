@@ -13,9 +13,9 @@ Nothing here knows what a HOLD or a majority is.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import trio
@@ -27,6 +27,7 @@ from quorumq.core.effects import (
     Event,
     MemoryFull,
     Raised,
+    Received,
     Restart,
     SendStored,
     Stop,
@@ -69,6 +70,9 @@ from quorumq.wire.receipts import key_number, seal_slices
 
 CHECKED_WHOLE_BYTES: Final = 256 * 1024
 """Batches up to this size are checked as a whole whenever a part of one is read."""
+
+TIMER_S: Final = 0.0005
+"""What is due within so many seconds is due: the timer's clock is another one."""
 
 EXIT_AGAIN: Final = -1
 """Not the end of the process: it begins again from its directory."""
@@ -178,6 +182,7 @@ class Node:
         self._dirty: dict[int, Flushing] = {}
         self._last: tuple[PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
         self._timer_scope: trio.CancelScope | None = None
+        self._timer_at = math.inf  # when it wakes at the latest (monotonic seconds)
         self._to_dial: dict[NodeId, trio.Event] = {}
         self._suspected = core.vouching.suspected
         self._resyncing = core.vouching.resync is not None or bool(store.cannot_vouch)
@@ -195,8 +200,7 @@ class Node:
         self.store.roll(lambda: self.core.snapshot(now))
         self.driver.start()
         self.store.commit()
-        with self._or_stop():
-            self.driver.synced()
+        self._or_stop(self.driver.synced)
         self.feed()
         state = self.core.state
         self.trace.started(state.incarnation, waits=state.quarantine_until > self.clock().mono)
@@ -228,11 +232,10 @@ class Node:
         self.ended.set()
         return True
 
-    @contextmanager
-    def _or_stop(self) -> Iterator[None]:
-        """Whatever is raised inside is the end of the node."""
+    def _or_stop(self, function: Callable[..., None], *args: Event) -> None:
+        """Call ``function``. Whatever it raises is the end of the node."""
         try:
-            yield
+            function(*args)
         except StorageError as error:
             self.fail(EXIT_STORAGE, str(error))
         except Exception as error:
@@ -253,15 +256,11 @@ class Node:
 
     def feed(self, *events: Event) -> None:
         """Take events in and carry out everything that follows from them. Never raises."""
-        if events:
-            self.traffic.noticed(events, self.clock().mono)
-            self.changes.noticed(events, self.askers)
-        try:
-            self.driver.feed(*events)
-        except StorageError as error:
-            self.fail(EXIT_STORAGE, str(error))
-        except Exception as error:
-            self.fail(EXIT_BUG, f"a bug in this node: {error!r}", exc_info=True)
+        of_clients = [event for event in events if type(event) is not Received]
+        if of_clients:
+            self.traffic.noticed(of_clients, self.clock().mono)
+            self.changes.noticed(of_clients, self.askers)
+        self._or_stop(self.driver.feed, *events)
         if not self.driver.busy:
             self._arm(self.driver.mono)
             if (self._suspected or self._resyncing) and not self.silent:
@@ -294,7 +293,7 @@ class Node:
         """Send what was queued, unless the node is silent."""
         if self.silent:
             self._dirty.clear()
-        while self._dirty:
+        while self._dirty:  # what is lost by it may feed back
             dirty, self._dirty = self._dirty, {}
             for item in dirty.values():
                 item.flush()
@@ -431,17 +430,18 @@ class Node:
         """A commit has taken what waited in memory."""
         self.room.wake()
 
-    def synced(self, seconds: float) -> None:
+    def synced(self, seconds: float, size: int) -> None:
         """An fsync is over."""
-        self.health.synced(seconds)
+        self.health.synced(seconds, self.driver.mono)
         self.traffic.fsyncs.note(seconds)
-        with self._or_stop():
-            self.driver.synced()
+        self.room.committed(size)
+        self._or_stop(self.driver.synced)
         if not self.silent:  # nothing may stand behind CLEAN_STOP
             self.committer.roll_if_due()
             self.committer.reclaim()
         self.room.wake()
-        self._check_space()
+        if self.room.check_due or self.core.state.disk_full:
+            self._check_space()
         self.feed()
 
     def disk_failed(self, error: BaseException) -> None:
@@ -458,20 +458,20 @@ class Node:
         while True:
             with trio.CancelScope() as scope:
                 self._timer_scope = scope
+                self._timer_at = math.inf
                 self._arm(self.clock().mono)
                 await trio.sleep_forever()
             self._timer_scope = None
-            self.feed()
+            due = self.driver.next_deadline()
+            if due is not None and due <= self.clock().mono + TIMER_S:
+                self.feed()
 
     def _arm(self, mono: float) -> None:
         """Have the timer task wake in time; sooner than needed does no harm."""
-        scope = self._timer_scope
         due = self.driver.next_deadline()
-        if scope is None or due is None:
-            return
-        deadline = trio.current_time() + max(0.0, due - mono)
-        if deadline < scope.deadline:
-            scope.deadline = deadline
+        if due is not None and due < self._timer_at and self._timer_scope is not None:
+            self._timer_at = due
+            self._timer_scope.deadline = trio.current_time() + max(0.0, due - mono)
 
     # ------------------------------------------------------------------------- links
 

@@ -14,7 +14,8 @@ PENDING_BYTES_MAX: Final = 64 * MIB
 """What may wait for a commit; above it no connection is read."""
 
 SPACE_CHECK_BYTES: Final = 1 * MIB
-"""The disk is asked for its room after every commit, and whenever so much more waits for the next one."""
+"""The disk is asked for its room whenever so much was appended, and every second; while it is full, after every commit,
+too. What others write meanwhile has to fit into the reserve."""
 
 
 class Connection(Protocol):
@@ -48,7 +49,7 @@ class Room:
             Connection, int
         ] = {}  # bytes of frames that are not complete, the oldest frame first
         self._parts_bytes = 0
-        self._checked = 0  # bytes that waited for a commit when the disk was asked
+        self._committed = 0  # bytes since the disk was asked, less what waited for a commit then
 
     @property
     def pressed(self) -> bool:
@@ -100,10 +101,14 @@ class Room:
                 self._event = trio.Event()
             await self._event.wait()
 
+    def committed(self, size: int) -> None:
+        """So many bytes wait no more: a commit has written them."""
+        self._committed += size
+
     @property
     def check_due(self) -> bool:
-        """Whether so much was appended that the disk is to be asked again before the next commit."""
-        return self._store.pending_bytes > self._checked + SPACE_CHECK_BYTES
+        """Whether so much was appended that the disk is to be asked again."""
+        return self._committed + self._store.pending_bytes > SPACE_CHECK_BYTES
 
     def is_full(self, before: bool) -> bool:
         """Whether only the reserve of the disk is left; ``before`` is what the last answer was.
@@ -113,7 +118,7 @@ class Room:
         Raises:
             StorageError: the disk does not say.
         """
-        self._checked = self._store.pending_bytes
+        self._committed = -self._store.pending_bytes
         free, reserve = self._store.free_bytes, self._store.kept_free
         if not before and free < reserve:
             self._log.warning("disk_full", free=free, reserve=reserve, data_dir=self._config.data_dir)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from quorumq.core.errors import StorageError
@@ -68,17 +67,15 @@ class Writer:
         )
         return StorageError(self.failed)
 
-    @contextlib.contextmanager
-    def poisoned_by_failure(self) -> Iterator[None]:
-        """What fails in here makes the journal unusable."""
+    def __enter__(self) -> None:
+        """What fails inside makes the journal unusable."""
         self.check()
-        try:
-            yield
-        except OSError as error:
-            raise self.poison(error) from error
-        except BaseException as error:
-            self.poison(error)
-            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            refused = self.poison(error)
+            if isinstance(error, OSError):
+                raise refused from error
 
     def write(self, buffers: list[Buffer]) -> None:
         """Append to the segment."""
@@ -168,7 +165,7 @@ class Commit:
         """Write. Errors as of `run`."""
         assert not self.written, "a commit runs once"
         writer = self._writer
-        with writer.poisoned_by_failure():
+        with writer:
             for step in self._steps:
                 if isinstance(step, NewSegment):
                     writer.begin(step)
@@ -181,7 +178,7 @@ class Commit:
         """Sync what this commit wrote. May be called in a worker thread. Errors as of `run`."""
         assert self.written, "write first"
         assert not self.done, "a commit runs once"
-        with self._writer.poisoned_by_failure():
+        with self._writer:
             if self._unsynced is not None:
                 self._writer.sync(self._unsynced)
         self.done = True

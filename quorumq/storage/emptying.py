@@ -28,6 +28,11 @@ class Emptying:
         self._segment: int | None = None
         self._next = 0  # from this number on its batches were not moved yet
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to be moved, whatever the room."""
+        return self._segment is None and not self._segments.has_sparse
+
     def numbers(self, room: int) -> Iterator[int]:
         """Batches to move now, in order. Whoever breaks off has not moved the last one, and gets it again.
 

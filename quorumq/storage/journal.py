@@ -411,6 +411,8 @@ class Journal:
         Raises:
             StorageError: damage that is not confined to the body of a batch, or the journal failed before.
         """
+        if self._emptying.is_over:
+            return ()
         room = self._log.free_bytes() - self.reserve_bytes // 2 - 2 * self._log.snapshot_bytes
         budget = min(self._reclaim_bytes, room)
         damaged: list[int] = []

@@ -199,9 +199,7 @@ class Log:
         Returns:
             Batches that were written again, with their bodies, and where they are now (only the first time).
         """
-        with (
-            self._writer.poisoned_by_failure()
-        ):  # with half a segment in memory nothing may be written after it
+        with self._writer:  # with half a segment in memory nothing may be written after it
             return self._roll(snapshot)
 
     def _roll(self, snapshot: Iterable[JournalRecord]) -> list[FoundBatch]:

@@ -197,6 +197,11 @@ class Segments:
         """What the files that go with the next roll take, the current one aside."""
         return sum(self.by_number[segment].bytes for segment in self._empty)
 
+    @property
+    def has_sparse(self) -> bool:
+        """Whether any older segment is worth emptying."""
+        return bool(self._sparse)
+
     def sparsest(self, room: int) -> int | None:
         """The older segment that is best emptied next; its live batches take at most ``room`` bytes."""
         best, least = None, SPARSE_SHARE

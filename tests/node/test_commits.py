@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import trio
 
 from quorumq.core import messages as m
-from quorumq.node.commits import HERE_BYTES, HERE_S, CommitThread
+from quorumq.node.commits import HERE_BYTES, HERE_S, REST, CommitThread
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
 
 FAST, SLOW = HERE_S / 10, HERE_S * 20
@@ -73,10 +73,10 @@ async def test_an_idle_node_with_a_fast_disk_waits_itself_once_it_knows_that_it_
 
 async def test_in_a_burst_the_thread_waits_so_that_commits_are_shared() -> None:
     async with bench() as it:
-        await it.on_loop(Work(it.clock))
-        assert await it.on_loop(Work(it.clock))
-        assert not await it.on_loop(Work(it.clock), after=HERE_S / 2)
-        assert await it.on_loop(Work(it.clock))
+        for _ in range(40):
+            await it.on_loop(Work(it.clock))
+        assert not await it.on_loop(Work(it.clock), after=REST * FAST * 0.9)
+        assert await it.on_loop(Work(it.clock), after=REST * FAST * 1.1)
 
 
 async def test_a_disk_that_becomes_slow_is_waited_for_on_the_loop_once() -> None:
@@ -88,6 +88,14 @@ async def test_a_disk_that_becomes_slow_is_waited_for_on_the_loop_once() -> None
         again = [await it.on_loop(Work(it.clock)) for _ in range(40)]
         assert not again[0]
         assert again[-1], "and it may become fast again"
+
+
+async def test_after_one_slow_commit_the_thread_waits_for_the_next() -> None:
+    async with bench() as it:
+        for _ in range(5):
+            await it.on_loop(Work(it.clock))
+        assert await it.on_loop(Work(it.clock, HERE_S * 1.1))
+        assert [await it.on_loop(Work(it.clock)) for _ in range(2)] == [False, True]
 
 
 async def test_what_is_large_or_wanted_by_nobody_is_left_to_the_thread() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -80,8 +80,14 @@ class World:
         self.steps: list[list[int]] = []
         self.turns = Turns(self.feed)
         self.room: Room = Room_()  # type: ignore[assignment]
+        self.answers: End | None = None  # who says so, at once, when a frame is served
+        self.woken: trio.Event | None = None  # by the next frame
 
     def feed(self, *events: Event) -> None:
+        if self.answers is not None:
+            self.answers.transport.send_some([memoryview(b"!")])
+        if self.woken is not None:
+            self.woken.set()
         self.steps.append([event.key for event in events])  # type: ignore[union-attr]
 
     def connect(self) -> tuple[socket.socket, End]:
@@ -210,3 +216,91 @@ async def test_connections_with_tls_take_turns_and_leave_nothing_decrypted_behin
         client.send_some([memoryview(frame(7))])
         await served(found, 2001)
         assert end.ended is None
+
+
+class Loop(trio.abc.Instrument):
+    """Counts the turns of trio's loop."""
+
+    turns = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.turns += 1
+
+
+def pinged(ours: socket.socket, frames: int) -> None:
+    """In a thread: send one frame after the other, each when the one before it was served."""
+    ours.settimeout(10)
+    for number in range(frames):
+        ours.sendall(frame(number))
+        assert ours.recv(1) == b"!"
+
+
+def in_real_time(work: Callable[[World, Loop], Awaitable[None]]) -> None:
+    """Run ``work`` beside a world that answers each frame, and waits for its sockets in trio's place."""
+    loop = Loop()
+
+    async def main() -> None:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                found = World(nursery)
+                found.turns.waits_here = True
+                nursery.start_soon(found.turns.run)
+                await trio.testing.wait_all_tasks_blocked()
+                await work(found, loop)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main, instruments=[loop])
+
+
+def test_messages_are_read_without_a_turn_of_the_loop_where_nothing_else_happens() -> None:
+    async def work(found: World, loop: Loop) -> None:
+        ours, end = found.connect()
+        found.answers = end
+        await trio.testing.wait_all_tasks_blocked()
+        before = loop.turns
+        await trio.to_thread.run_sync(pinged, ours, 300)
+        assert found.steps == [[number] for number in range(300)]
+        assert loop.turns - before < 30
+
+    in_real_time(work)
+
+
+def test_trio_goes_on_while_messages_come_and_where_none_does() -> None:
+    """Sockets that trio waits for, tasks that a message wakes, deadlines, and calls from threads."""
+
+    async def work(found: World, loop: Loop) -> None:
+        ours, end = found.connect()
+        found.answers = end
+        one, other = trio.socket.socketpair()
+        naps = 0
+        woken = trio.Event()
+        found.woken = woken
+
+        async def nap() -> None:
+            nonlocal naps
+            while True:
+                await trio.sleep(0.001)
+                naps += 1
+
+        async def echo() -> None:
+            while True:
+                await other.send(await other.recv(1))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nap)
+            nursery.start_soon(echo)
+            nursery.start_soon(trio.to_thread.run_sync, pinged, ours, 300)
+            await woken.wait()  # by a message
+            for _ in range(50):
+                await one.send(b"x")
+                assert await one.recv(1) == b"x"
+            while len(found.steps) < 300:
+                await trio.sleep(0.001)
+            before = naps
+            await trio.sleep(0.1)
+            assert naps > before, "and where nobody says anything"
+            nursery.cancel_scope.cancel()
+        one.close()
+        other.close()
+
+    in_real_time(work)
