@@ -1,8 +1,8 @@
 """One connection to one node, on trio.
 
 Two tasks per connection: one reads and hands each reply to who waits for it, one writes what has been queued,
-as much as there is at once. Nobody else touches the stream, so a waiter that is cancelled never leaves half a
-frame behind.
+as much as there is at once. What finds nothing queued before it is given to the socket itself, which takes it mostly.
+Nobody else touches the stream, so a waiter that is cancelled never leaves half a frame behind.
 
 A third looks for signs of life while anybody waits: a machine that stands still keeps its connections, and takes
 whatever fits into its buffers. Where no byte has come for a while it asks for one, by a LEAVE of nothing, which any
@@ -15,6 +15,7 @@ that the writer never began is *not sent*, which makes the difference between No
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -156,6 +157,10 @@ class Connection:
         self._protocol = protocol
         self._waiters: dict[int, Waiter] = {}
         self._outbox: deque[Waiter] = deque()
+        self._begun: bytes | memoryview = b""  # behind what the socket took of a frame
+        self._writing = False  # the stream is the writer's
+        # None where bytes are more than what is put into a socket.
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) and os.name == "posix" else None
         self._wake = trio.Event()
         self._asked = trio.Event()  # set where anybody waits
         self._heard = False  # anything, since the last tick
@@ -249,9 +254,25 @@ class Connection:
         waiter = Waiter(number, pieces, orphan, type(request) in REPEATABLE)
         self._waiters[number] = waiter
         self._outbox.append(waiter)
-        self._wake.set()
+        if len(self._outbox) > 1 or self._writing or self._begun or not self._send_now(waiter):
+            self._wake.set()
         self._asked.set()
         return waiter
+
+    def _send_now(self, waiter: Waiter) -> bool:
+        """Give the only frame that is queued to the socket; whether that took all of it. An error is the writer's."""
+        if self._socket is None:
+            return False
+        data = b"".join(waiter.pieces)
+        try:
+            taken = os.write(self._socket.fileno(), data)
+        except OSError:
+            return False
+        self._outbox.clear()
+        waiter.sent = True
+        waiter.pieces = []
+        self._begun = memoryview(data)[taken:]
+        return taken == len(data)
 
     def _abandon(self, waiter: Waiter) -> None:
         """Nobody waits any more: take the request back if it is still here."""
@@ -285,9 +306,9 @@ class Connection:
     async def _write(self) -> None:
         while True:
             self._wake = trio.Event()
-            while self._outbox:
-                pieces: list[bytes | memoryview] = []
-                size = 0
+            while self._outbox or self._begun:
+                pieces: list[bytes | memoryview] = [self._begun]
+                size, self._begun = len(self._begun), b""
                 while self._outbox and size < WRITE_BYTES:
                     waiter = self._outbox.popleft()
                     if not waiter.withdrawn:
@@ -295,8 +316,9 @@ class Connection:
                         pieces += waiter.pieces
                         size += sum(map(len, waiter.pieces))
                         waiter.pieces = []
-                if pieces:
-                    await self._stream.send_all(b"".join(pieces))
+                self._writing = True
+                await self._stream.send_all(b"".join(pieces))
+                self._writing = False
             if self._finishing:
                 break
             await self._wake.wait()

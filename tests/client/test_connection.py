@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import trio
 import trio.testing
@@ -34,8 +36,15 @@ class Node:
         await self.stream.send_all(b"".join(encode_message(reply, request=number)))
 
 
-async def start(nursery: trio.Nursery, *, lockstep: bool = False) -> tuple[Connection, Node]:
-    pair = trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
+async def start(
+    nursery: trio.Nursery, *, lockstep: bool = False, sockets: bool = False
+) -> tuple[Connection, Node]:
+    pair: tuple[trio.abc.Stream, trio.abc.Stream] = (
+        trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
+    )
+    if sockets:
+        one, other = trio.socket.socketpair()
+        pair = trio.SocketStream(one), trio.SocketStream(other)
     ours, theirs = pair
     node = Node(theirs)
 
@@ -78,6 +87,30 @@ async def test_what_was_never_begun_to_be_written_was_not_sent_and_never_is() ->
         with pytest.raises(Lost) as caught:
             await connection.ask(m.StatusRequest(), timeout=1.0)
         assert not caught.value.sent
+
+
+async def test_a_socket_is_given_a_request_at_once_and_the_rest_as_it_takes_it() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery, sockets=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(node.stream, trio.SocketStream)
+        asked = [connection.post(m.Metadata(("first",)))]
+        assert asked[0].sent
+        node.reader.feed(os.read(node.stream.socket.fileno(), 65536))
+        assert (await node.take()).request == asked[0].number, "and no task had its turn before it came"
+        names = tuple(f"{number:0200}" for number in range(100))
+        asked = [connection.post(m.Metadata(names)) for _ in range(200)]
+        sent = [waiter.sent for waiter in asked]
+        assert sent == sorted(sent, reverse=True)
+        assert sent[0]
+        assert not sent[-1], "more than a socket takes"
+        assert [(await node.take()).request for _ in asked] == [waiter.number for waiter in asked]
+        await trio.testing.wait_all_tasks_blocked()
+        connection.post(m.Metadata(names))
+        await node.stream.aclose()
+        await connection.ended.wait()
+        with pytest.raises(Lost):
+            connection.post(m.Metadata(names))
 
 
 async def test_what_still_waits_to_be_written_when_it_is_lost_was_not_sent() -> None:
