@@ -10,6 +10,7 @@ most. A disk that becomes slow is waited for on the loop once.
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import threading
 import time
@@ -62,9 +63,13 @@ class CommitThread:
 
     Args:
         clock: seconds, from anywhere.
+
+    Attributes:
+        call_soon: calls a function on the loop, soon; False where it will not. Trio itself is asked then.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.call_soon: Callable[[Callable[[], None]], bool] = lambda call: False
         self._clock = clock
         self._usual = self._last = HERE_S  # seconds that a commit takes, and that the last one took
         self._ended = clock()
@@ -93,8 +98,10 @@ class CommitThread:
         while (item := self._todo.get()) is not None:
             commit, finished = item
             error, seconds = self._run(commit)
-            with contextlib.suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(finished, commit, error, seconds)
+            call = functools.partial(finished, commit, error, seconds)
+            if not self.call_soon(call):
+                with contextlib.suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(call)
 
     def _run(self, commit: Commit) -> tuple[BaseException | None, float]:
         error: BaseException | None = None

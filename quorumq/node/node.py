@@ -471,7 +471,9 @@ class Node:
         due = self.driver.next_deadline()
         if due is not None and due < self._timer_at and self._timer_scope is not None:
             self._timer_at = due
-            self._timer_scope.deadline = trio.current_time() + max(0.0, due - mono)
+            seconds = max(0.0, due - mono)
+            self._timer_scope.deadline = trio.current_time() + seconds
+            self.turns.wake_within(seconds)
 
     # ------------------------------------------------------------------------- links
 

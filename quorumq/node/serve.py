@@ -129,6 +129,7 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
         log.error("start_refused", reason=str(error), data_dir=config.data_dir)
         return EXIT_STORAGE if isinstance(error, StorageError) else EXIT_REFUSED
     node.turns.waits_here = True
+    commits.call_soon = node.turns.call_soon
     service = Service(node, dial_from(config, certificates), certificates)
     gc.collect()
     gc.freeze()  # what was replayed lives as long as the node: leave it out of every later collection

@@ -14,7 +14,12 @@ whenever trio has nothing to do itself: as soon as it has, a socket, a task that
 
 from __future__ import annotations
 
+import contextlib
 import selectors
+import socket
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -44,6 +49,19 @@ class Connection(Protocol):
         """Its socket is ready: add to ``events`` what the core is to take in. Never raises, and never waits."""
 
 
+class _Calls:
+    """What threads want called: a connection on which they ring."""
+
+    def __init__(self, calls: deque[Callable[[], None]], sock: socket.socket) -> None:
+        self._calls = calls
+        self._sock = sock
+
+    def take_turn(self, events: list[Event]) -> None:
+        self._sock.recv(4096)
+        while self._calls:
+            self._calls.popleft()()
+
+
 class Turns(trio.abc.Instrument):
     """Reads connections together. Only while `run` runs does anybody join.
 
@@ -61,48 +79,95 @@ class Turns(trio.abc.Instrument):
         self._selector: selectors.BaseSelector | None = None
         self.taken = 0
         self.waits_here = False
+        self._calls: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()  # who adds to them sees whether anybody will call
+        self._bell: socket.socket
+        self._scheduled = False  # trio has something to do
+        self._over = trio.Event()
+        self._broken: BaseException | None = None  # by what
+        self._until = 0.0  # when it has at the latest (`time.perf_counter`)
 
     async def run(self) -> None:
         """Read who has joined. Runs until cancelled."""
-        with selectors.DefaultSelector() as selector:
-            self._selector = selector
+        ours, self._bell = socket.socketpair()
+        with selectors.DefaultSelector() as selector, ours, self._bell:
+            ours.setblocking(False)
+            self._bell.setblocking(False)
+            selector.register(ours, selectors.EVENT_READ, _Calls(self._calls, ours))
             loop = loop_descriptor() if self.waits_here else -1
+            self._selector = selector
             try:
                 if loop >= 0:
                     selector.register(loop, selectors.EVENT_READ, None)
                     trio.lowlevel.add_instrument(self)
-                    await trio.sleep_forever()
+                    await self._over.wait()
+                    raise self._broken or AssertionError
                 while True:
                     await trio.lowlevel.wait_readable(selector)
-                    self._turn(selector.select(0))
+                    self._turn()
             finally:
-                self._selector = None
                 if loop >= 0:
                     trio.lowlevel.remove_instrument(self)
+                with self._lock:
+                    self._selector = None
+                while self._calls:
+                    self._calls.popleft()()
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        """Trio calls this when it has something to do."""
+        self._scheduled = True
 
     def before_io_wait(self, timeout: float) -> None:
         """Trio calls this when it is about to wait: the next event may be ours."""
+        if self._broken is not None:
+            return
+        self._scheduled = False
+        self._until = time.perf_counter() + timeout
         wait = timeout
-        while self._selector is not None:
-            ready = self._selector.select(min(wait, WAIT_S))
-            self._turn(ready)
-            others = trio.lowlevel.current_statistics()
-            wait = others.seconds_to_next_deadline
-            if not timeout or any(key.data is None for key, _ in ready):
-                return
-            if not ready or others.tasks_runnable or wait <= 0:
-                break
-        if timeout:  # else trio would wait for so long, though there is something to do
-            trio.lowlevel.current_trio_token().run_sync_soon(_nothing)
+        try:
+            while not self._turn(min(wait, WAIT_S)) and timeout:
+                wait = self._until - time.perf_counter()
+                if self._scheduled or wait <= 0:
+                    break
+            else:
+                return  # trio hears of it itself
+        except BaseException as error:  # trio would only log it
+            self._broken = error
+            self._over.set()
+        trio.lowlevel.current_trio_token().run_sync_soon(_nothing)  # else it would wait for all of `timeout`
 
-    def _turn(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+    def wake_within(self, seconds: float) -> None:
+        """A deadline of trio's was put forward: it has its turn by then."""
+        self._until = min(self._until, time.perf_counter() + seconds)
+
+    def _turn(self, wait: float = 0.0) -> bool:
+        """Wait for so many seconds at most, and read what has come; whether there is something for trio, too."""
+        assert self._selector is not None
+        others = False
         events: list[Event] = []
-        for key, _ in ready:
-            if key.data is not None:
+        for key, _ in self._selector.select(wait):
+            if key.data is None:
+                others = True
+            else:
                 key.data.take_turn(events)
         if events:
             self.taken += 1
             self._feed(*events)
+        return others
+
+    def call_soon(self, call: Callable[[], None]) -> bool:
+        """Have ``call`` called on the loop, as `trio.lowlevel.TrioToken.run_sync_soon` does; from any thread.
+
+        Returns:
+            whether it will be: False while `run` does not run.
+        """
+        with self._lock:
+            if self._selector is None:
+                return False
+            self._calls.append(call)
+            with contextlib.suppress(BlockingIOError):  # then it will be heard anyway
+                self._bell.send(b"!")
+            return True
 
     def join(self, descriptor: int, connection: Connection) -> bool:
         """Have ``connection`` take its turns from now on; False where it has to be read by itself.

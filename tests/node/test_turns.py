@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 import trustme
@@ -304,3 +306,42 @@ def test_trio_goes_on_while_messages_come_and_where_none_does() -> None:
         other.close()
 
     in_real_time(work)
+
+
+def test_a_bug_in_a_turn_ends_the_run_as_it_does_elsewhere() -> None:
+    async def work(found: World, loop: Loop) -> None:
+        ours, _ = found.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        found.steps = None  # type: ignore[assignment]
+        await trio.to_thread.run_sync(ours.send, frame(1))
+        await trio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        in_real_time(work)
+    assert caught.group_contains(AttributeError)
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_what_a_thread_wants_called_is_called_on_the_loop_while_it_runs(here: bool) -> None:
+    async def main() -> None:
+        turns = Turns(lambda *events: None)
+        turns.waits_here = here
+        called: list[threading.Thread] = []
+        assert not turns.call_soon(lambda: None), "nobody would"
+        done = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turns.run)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(100):
+                assert await trio.to_thread.run_sync(
+                    turns.call_soon, lambda: called.append(threading.current_thread())
+                )
+            assert await trio.to_thread.run_sync(turns.call_soon, done.set)
+            with trio.fail_after(10):
+                await done.wait()
+            assert turns.call_soon(lambda: called.append(threading.current_thread()))
+            nursery.cancel_scope.cancel()
+        assert called == [threading.main_thread()] * 101, "the last one when it ended"
+        assert not turns.call_soon(lambda: None)
+
+    trio.run(main)
