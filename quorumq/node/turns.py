@@ -32,7 +32,10 @@ WAIT_S: Final = 60.0
 
 
 def loop_descriptor() -> int:
-    """What is readable when trio's loop has something to do; -1 where trio has no such thing, or not here any more."""
+    """What is readable when trio's loop has something to do; -1 where there is no such thing, as on macOS.
+
+    Trio has no public name for it: where another version has it elsewhere, sockets are waited for by a task.
+    """
     runner = getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "runner", None)
     epoll = getattr(getattr(runner, "io_manager", None), "_epoll", None)
     return -1 if epoll is None else int(epoll.fileno())
