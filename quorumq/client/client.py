@@ -158,7 +158,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             topic: its name.
             linger: seconds that a batch waits to be filled while another of its partition is under way.
             batch_bytes: a batch closes when it has so many. None follows the load: 64 KiB where no batch is under
-                way, up to 512 KiB while many are.
+                way, up to 512 KiB while many are, and for what one call of `Producer.publish_many` brings.
             in_flight: batches sent and not answered, at most.
             buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.send` waits above it.
             partitioner: from key and number of partitions to a partition; by hash of the key, else round robin.

@@ -2,7 +2,8 @@
 
 Latency and size: a partition's batch closes at once when nothing of that partition is under way, and otherwise
 when it is full, when it has lingered, or when what was under way is answered. So one message alone does
-not wait, and a flood fills its batches. The more is under way, the more a batch takes until it is full.
+not wait, and a flood fills its batches. The more is under way, the more a batch takes until it is full; messages that
+are taken together fill the largest at once, as they are a load by themselves.
 """
 
 from __future__ import annotations
@@ -28,10 +29,9 @@ from quorumq.core.types import Origin, PartitionId
 BATCH_BYTES: Final = 64 * KIB
 """A batch of a partition where none is under way closes when it has so many bytes, unless told otherwise."""
 
-
 LOADED_BYTES: Final = 512 * KIB
-"""The same where many are under way. Twice as large saves a node a sixth of its work, and has others wait twice as long
-for their turn."""
+"""The same where many are under way, and of messages that are taken together. Twice as large saves a node a sixth of
+its work, and has others wait twice as long for their turn."""
 
 LOADED_MESSAGES: Final = 4096
 """A batch of so many messages does not grow beyond `BATCH_BYTES`: a step that takes it in stays short."""
@@ -66,7 +66,7 @@ class Outbox:
         session: numbers the messages that do not bring their names.
         batch_bytes: a batch closes when it has so many, where nothing is under way before it; with each batch that is,
             when it has twice as many. Nodes pay for batches, hardly for bytes (docs/performance.md).
-        loaded_bytes: but at the latest when it has so many.
+        loaded_bytes: but at the latest when it has so many; messages that are taken together count as that load.
 
     Attributes:
         buffered: bytes of messages that have no outcome yet.
@@ -101,21 +101,22 @@ class Outbox:
         lane = self._lane(partition, derived=False)
         if len(records) == 1:
             size = len(records[0])
-            parcel = self._filling(lane, size, times)
+            parcel = self._filling(lane, size, times, lane.most)
             run = Run(parcel, parcel.add(records, size), 1)
-            self._taken(lane, parcel, size)
+            self._taken(lane, parcel, size, lane.most)
             return [run]
+        most = self._loaded_bytes
         ends = list(accumulate(map(len, records)))
         runs: list[Run] = []
         at = before = 0  # records taken, and their bytes
         while at < len(records):
-            parcel = self._filling(lane, len(records[at]), times)
-            room = lane.most - parcel.bytes
+            parcel = self._filling(lane, len(records[at]), times, most)
+            room = most - parcel.bytes
             stop = max(at + 1, bisect_right(ends, before + room, at))
             stop = min(stop, at + BATCH_MESSAGES_MAX - parcel.count)
             size = ends[stop - 1] - before
             runs.append(Run(parcel, parcel.add(records[at:stop], size), stop - at))
-            self._taken(lane, parcel, size)
+            self._taken(lane, parcel, size, most)
             at, before = stop, ends[stop - 1]
         return runs
 
@@ -128,7 +129,7 @@ class Outbox:
             Conflict: another payload was just taken as this output.
         """
         lane = self._lane(partition, derived=True)
-        parcel = self._filling(lane, len(record), times)
+        parcel = self._filling(lane, len(record), times, lane.most)
         assert isinstance(parcel, DerivedParcel)
         before = parcel.count
         source_id = source.id
@@ -136,7 +137,7 @@ class Outbox:
         place = parcel.place((origin, source_id.seq), record)
         if self._context.history is not None and parcel.count > before:
             parcel.inputs.append((source, index))
-        self._taken(lane, parcel, len(record) if parcel.count > before else 0)
+        self._taken(lane, parcel, len(record) if parcel.count > before else 0, lane.most)
         return Run(parcel, place, 1)
 
     def _lane(self, partition: PartitionId, *, derived: bool) -> Lane:
@@ -146,10 +147,10 @@ class Outbox:
             lane = self._lanes[(partition.number, derived)] = Lane(partition, kind, self._batch_bytes)
         return lane
 
-    def _filling(self, lane: Lane, size: int, times: Times) -> Parcel:
-        """The lane's open batch for these times, with room for a record of ``size`` bytes."""
+    def _filling(self, lane: Lane, size: int, times: Times, most: int) -> Parcel:
+        """The lane's open batch for these times, with room for a record of ``size`` bytes within ``most``."""
         parcel = lane.open
-        if parcel is not None and (parcel.bytes + size > lane.most or parcel.times != times):
+        if parcel is not None and (parcel.bytes + size > most or parcel.times != times):
             self._close(lane)
             parcel = None
         if parcel is None:
@@ -159,11 +160,11 @@ class Outbox:
             self.poke.set()
         return parcel
 
-    def _taken(self, lane: Lane, parcel: Parcel, size: int) -> None:
-        """The lane's open batch has grown by so many bytes."""
+    def _taken(self, lane: Lane, parcel: Parcel, size: int, most: int) -> None:
+        """The lane's open batch has grown by so many bytes; it closes where it has ``most``."""
         self.buffered += size
         if (
-            parcel.bytes >= lane.most
+            parcel.bytes >= most
             or (parcel.count >= LOADED_MESSAGES and parcel.bytes >= BATCH_BYTES)
             or parcel.full
         ):

@@ -28,7 +28,7 @@ from quorumq.client.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.sending import Sender, Session
 from quorumq.client.times import Duration, delay_ms, ttl_ms
 from quorumq.core.errors import NotFound, NotStored, OriginClosed, QuorumqError, UsageError
-from quorumq.core.limits import BATCH_BYTES_MAX, KIB, MIB
+from quorumq.core.limits import BATCH_BYTES_MAX, MIB
 from quorumq.core.printable import plural
 from quorumq.core.types import PartitionId, Topic
 from quorumq.wire.batch import HeaderValue, encode_record, encode_records
@@ -38,8 +38,6 @@ IN_FLIGHT: Final = 8
 BUFFER_BYTES: Final = 16 * MIB
 YIELD_EVERY: Final = 32
 """`send` lets other tasks run at least after so many messages."""
-RUN_BYTES: Final = 64 * KIB
-"""`publish_many` takes messages in runs of so many bytes: others run in between, and what is full is sent."""
 NO_TIMES: Final = Times(0, 0)
 
 
@@ -91,7 +89,8 @@ class Producer:
             batch_bytes=batch_bytes or BATCH_BYTES,
             loaded_bytes=batch_bytes or most,
         )
-        self._run_bytes = min(RUN_BYTES, batch_bytes or BATCH_BYTES, buffer_bytes)
+        # `publish_many` takes messages in runs of a batch: others run in between, and what is full is sent.
+        self._run_bytes = min(batch_bytes or most, buffer_bytes)
         self._sender = Sender(context, topic, self._timeout)
         self._in_flight = 0
         self._lock = trio.Lock()

@@ -73,6 +73,14 @@ async def test_a_message_alone_goes_at_once_and_a_flood_fills_its_batches() -> N
         assert len(await payloads(client)) == 2001
 
 
+async def test_messages_that_are_published_together_fill_the_largest_batches_at_once() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        async with client.producer("jobs", linger=5.0) as producer:
+            await producer.publish_many([b"x" * 1024] * 1200)
+        assert sizes(cluster) == [509, 509, 182]
+        assert len(await payloads(client)) == 1200
+
+
 async def test_a_producer_that_is_told_how_large_batches_are_keeps_to_that() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         async with client.producer("jobs", linger=5.0, batch_bytes=64 * 1024) as producer:
