@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import cbor2
 import crc32c
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quorumq.core.errors import TooLarge
@@ -189,6 +190,30 @@ def test_a_header_with_anything_off_is_refused_by_name(index: int, value: object
     if index:
         with pytest.raises(BadValue, match="must be an array of at least 9"):
             decode_header(cbor2.dumps(GOOD[:index]))
+
+
+near = st.integers(0, 40) | st.integers(-2, 2).map(MESSAGE_BYTES_MAX.__add__) | st.integers(0, 2**32 - 1)
+
+
+@given(st.lists(near, min_size=1, max_size=9))
+@example([MESSAGE_BYTES_MAX] * 4)
+@example([MESSAGE_BYTES_MAX] * 4 + [1])
+@example([BATCH_BYTES_MAX, 2**32 - 1, 2])
+def test_ends_are_taken_where_each_rises_by_no_more_than_a_message(sizes: list[int]) -> None:
+    """They are checked all at a time; here one by one."""
+    ends = [end % 2**32 for end in itertools.accumulate(sizes)]
+    good = (
+        all(1 <= end - before <= MESSAGE_BYTES_MAX for before, end in itertools.pairwise([0, *ends]))
+        and ends[-1] <= BATCH_BYTES_MAX
+    )
+    header = [*GOOD]
+    header[3] = [[*ORIGIN, 0, len(ends)]]
+    header[6], header[7] = struct.pack(f"<{len(ends)}I", *ends), bytes(4 * len(ends))
+    if good:
+        assert decode_header(cbor2.dumps(header)).offsets == header[6]
+    else:
+        with pytest.raises(BadValue, match="offsets is"):
+            decode_header(cbor2.dumps(header))
 
 
 @given(st.binary(max_size=60))
