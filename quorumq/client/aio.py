@@ -48,24 +48,33 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+Quick = Callable[[], batches.Pending | None]
+
+
 class Call:
     """One call on its way through the other thread.
 
     Attributes:
         work: what to do there.
         answer: where the caller waits.
-        scope: around ``work``.
+        quick: does the same without a task, and gives what to wait for; or None, where it takes one.
+        pending: what ``quick`` gave, until it has its outcome.
+        scope: around ``work``, once that has begun.
         value, error: how it ended.
         ended: whether the event loop knows how.
         awaited: where a caller who was cancelled waits for the end.
     """
 
-    __slots__ = ("answer", "awaited", "ended", "error", "scope", "value", "work")
+    __slots__ = ("answer", "awaited", "ended", "error", "pending", "quick", "scope", "value", "work")
 
-    def __init__(self, work: Callable[[], Awaitable[Any]], answer: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, work: Callable[[], Awaitable[Any]], answer: asyncio.Future[Any], quick: Quick | None = None
+    ) -> None:
         self.work = work
         self.answer = answer
-        self.scope = trio.CancelScope()
+        self.quick = quick
+        self.pending: batches.Pending | None = None
+        self.scope: trio.CancelScope | None = None
         self.value: Any = None
         self.error: BaseException | None = None
         self.ended = False
@@ -96,12 +105,14 @@ class Bridge(Portal):
         function: Callable[..., Awaitable[T]],
         *args: object,
         undo: Callable[[T], Awaitable[object]] | None = None,
+        quick: Quick | None = None,
         **more: object,
     ) -> T:
         """What ``await function(*args, **more)`` returns or raises in the other thread.
 
         Args:
             function, args, more: what to do.
+            quick: does the same there without a task: what it gives has the outcome. None where it cannot.
             undo: called there with what ``function`` returned, where the caller was cancelled and will never see it.
 
         Raises:
@@ -112,7 +123,7 @@ class Bridge(Portal):
         self.check_process()
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError("this client was made in another event loop: connect in this one, too")
-        call = Call(partial(function, *args, **more), self._loop.create_future())
+        call = Call(partial(function, *args, **more), self._loop.create_future(), quick)
         self._ask(call)
         try:
             return cast("T", await call.answer)
@@ -137,7 +148,7 @@ class Bridge(Portal):
         """Cancel it there, and wait until it has ended, for a while."""
         if not call.ended:
             call.awaited = self._loop.create_future()
-            self.post(call.scope.cancel)
+            self.post(self._drop, call)
             await asyncio.wait([call.awaited], timeout=INTERRUPTED_S)
 
     def _begin_asked(self) -> None:
@@ -147,14 +158,51 @@ class Bridge(Portal):
             if self._nursery is None:
                 call.error = Closed(CLOSED)
                 self._answer_call(call)
-            else:
-                self._nursery.start_soon(self._work, call)
+            elif call.quick is None or not self._begin_quick(call, call.quick):
+                call.scope = trio.CancelScope()
+                self._nursery.start_soon(self._work, call, call.scope)
 
-    async def _work(self, call: Call) -> None:
+    def _begin_quick(self, call: Call, quick: Quick) -> bool:
+        """Whether the call needs no task: it is answered, or will be when what it waits for has its outcome."""
         try:
-            with call.scope:
+            pending = call.pending = quick()
+        except BaseException as error:
+            call.error = error
+            self._answer_call(call)
+            return True
+        if pending is None:
+            return False
+        if pending.done:
+            self._end_quick(call)
+        else:
+            pending._watch(partial(self._end_quick, call))
+        return True
+
+    def _end_quick(self, call: Call) -> None:
+        """What the call waits for has its outcome."""
+        pending, call.pending = call.pending, None
+        if pending is None:  # the caller was cancelled before
+            return
+        try:
+            call.value = pending._outcome()
+        except QuorumqError as error:
+            call.error = error
+        self._answer_call(call)
+
+    def _drop(self, call: Call) -> None:
+        """The caller was cancelled."""
+        pending, call.pending = call.pending, None
+        if pending is not None:
+            call.error = asyncio.CancelledError()
+            self._answer_call(call)
+        elif call.scope is not None:
+            call.scope.cancel()
+
+    async def _work(self, call: Call, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
                 call.value = await call.work()
-            if call.scope.cancelled_caught:
+            if scope.cancelled_caught:
                 call.error = asyncio.CancelledError()
         except trio.Cancelled:
             call.error = OutcomeUnknown("the client was closed before the answer came")
@@ -285,7 +333,7 @@ class Pending(Bridged):
 
     @Like(batches.Pending.wait)
     async def wait(self) -> MessageId:
-        return await self.bridge.call(self._inner.wait)
+        return await self.bridge.call(self._inner.wait, quick=lambda: self._inner)
 
 
 @bridged
@@ -297,6 +345,13 @@ class Producer(Bridged, producing.Producer):
         if self.bridge.is_here:
             return await super().send(payload, **options)
         return Pending(self.bridge, await self.bridge.call(super().send, payload, **cast("Any", options)))
+
+    @Like(producing.Producer.publish)
+    async def publish(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> MessageId:
+        if self.bridge.is_here:
+            return await super().publish(payload, **options)
+        quick = partial(self._publish_now, payload, **cast("Any", options))
+        return await self.bridge.call(super().publish, payload, quick=quick, **cast("Any", options))
 
     @Like(producing.Producer.publish_many)
     async def publish_many(
@@ -362,6 +417,15 @@ class Client(Bridged, waiting.Client):
                 await self.bridge.call(self.context.flush)
         finally:
             await self.bridge.aclose()
+
+    @Like(waiting.Client.publish)
+    async def publish(
+        self, topic: str, payload: bytes | None = None, **options: Unpack[Options[Message]]
+    ) -> MessageId:
+        if self.bridge.is_here:
+            return await super().publish(topic, payload, **options)
+        quick = partial(self._publish_now, topic, payload, **cast("Any", options))
+        return await self.bridge.call(super().publish, topic, payload, quick=quick, **cast("Any", options))
 
     work = waiting.Client.work  # which calls `work_all`, in the event loop
 

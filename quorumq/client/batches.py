@@ -90,13 +90,17 @@ class Pending:
         """Its caller does not want to hear of it any more."""
         self._parcel.heard.add(self._index)
 
+    def _watch(self, then: Callable[[], None]) -> None:
+        """Have ``then`` called once it is `done`, which it must not be yet: for a front that has no task to wait."""
+        self._parcel.watchers.append(then)
+
 
 class Parcel:
     """One batch, from its first message until it is confirmed or given up."""
 
     __slots__ = (
         "batch", "bytes", "count", "done", "error", "event", "first", "forgotten", "heard", "logged", "made",
-        "opened", "origin", "partition", "records", "refused", "seal", "sent", "silent", "times",
+        "opened", "origin", "partition", "records", "refused", "seal", "sent", "silent", "times", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +126,7 @@ class Parcel:
         self.error: QuorumqError | None = None
         self.refused: dict[int, QuorumqError] = {}  # by index: messages that were refused alone
         self.event = trio.Event()
+        self.watchers: list[Callable[[], None]] = []  # called when it is done
 
     @property
     def full(self) -> bool:
@@ -164,6 +169,9 @@ class Parcel:
         self.event.set()
         if self.forgotten and (error is not None or self.refused):
             self.silent[self] = None
+        watchers, self.watchers = self.watchers, []
+        for then in watchers:
+            then()
 
     def forget(self, index: int) -> None:
         """Nobody can wait for one of its messages any more. May be called in any thread."""

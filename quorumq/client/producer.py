@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 import trio
 
@@ -39,6 +39,17 @@ BUFFER_BYTES: Final = 16 * MIB
 YIELD_EVERY: Final = 32
 """`send` lets other tasks run at least after so many messages."""
 NO_TIMES: Final = Times(0, 0)
+
+
+class Made(NamedTuple):
+    """A message that is encoded, and where and when it is to go."""
+
+    record: bytes
+    key: bytes | None
+    partition: int | None
+    derived_from: Message | None
+    output: int
+    said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
 
 
 class Producer:
@@ -274,6 +285,20 @@ class Producer:
         parcel, first, _ = await self._take(payload, **options)
         return Pending(parcel, first)
 
+    def _publish_now(
+        self, payload: bytes | None = None, **options: Unpack[Options[Message]]
+    ) -> Pending | None:
+        """`publish` up to where it waits for the answer; None, and nothing is taken, where it would wait before."""
+        if self._outbox.silent:
+            self._tell()
+        made = self._make(payload, **options)
+        if not self._takes(len(made.record), numbered=made.derived_from is None):
+            return None
+        parcel, first, _ = self._put(made)
+        pending = Pending(parcel, first)
+        pending._abandon()  # whoever waits hears, and who is cancelled has chosen not to
+        return pending
+
     def _tell(self) -> None:
         """Raise what nobody can hear of otherwise; once."""
         errors = self._outbox.take_silent()
@@ -285,7 +310,19 @@ class Producer:
         error.add_note(f"given up, and nobody waited: {plural(len(errors), 'message')} to {self.topic!r}")
         return error
 
-    async def _take(
+    async def _take(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> Run:
+        """Take one message, as `send` does."""
+        made = self._make(payload, **options)  # what is wrong is said before anything waits
+        self._since_yield += 1
+        if self._since_yield >= YIELD_EVERY:
+            self._since_yield = 0
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        await self._room(len(made.record), numbered=made.derived_from is None)
+        return self._put(made)  # nothing waits any more: a cancelled publish has taken nothing
+
+    def _make(
         self,
         payload: bytes | None = None,
         *,
@@ -298,33 +335,29 @@ class Producer:
         delay: Duration | None = None,
         not_before: datetime | None = None,
         ttl: Duration | None = None,
-    ) -> Run:
-        """Take one message, as `send` does."""
+    ) -> Made:
+        """Encode a message, and check what is said of it."""
         if not 0 <= index < 1 << 64 or (index and derived_from is None):
             raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
         parts = parts_of(payload, json, key, headers)
         record = encode_record(parts)
-        timed = not (delay is None and not_before is None and ttl is None)
-        if timed:
-            times_of(
-                delay, not_before, ttl, self._context.wall_ms()
-            )  # what is wrong is said before anything waits
-        self._since_yield += 1
-        if self._since_yield >= YIELD_EVERY:
-            self._since_yield = 0
-            await trio.lowlevel.checkpoint()
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        await self._room(len(record), numbered=derived_from is None)
-        # From here on nothing waits: a cancelled publish has taken nothing.
-        times = times_of(delay, not_before, ttl, self._context.wall_ms()) if timed else NO_TIMES
-        if derived_from is not None:
+        said = None
+        if not (delay is None and not_before is None and ttl is None):
+            said = (delay, not_before, ttl)
+            times_of(*said, self._context.wall_ms())
+        return Made(record, parts.key, partition, derived_from, index, said)
+
+    def _put(self, made: Made) -> Run:
+        """Take a message for which there is room, and whose topic and session are known."""
+        record, key, partition, source, output, said = made
+        times = NO_TIMES if said is None else times_of(*said, self._context.wall_ms())
+        if source is not None:
             if partition is None:
                 assert self._register is not None
-                partition = derived_partition(derived_from.id, parts.key, self._register, self._partitioner)
-            return self._outbox.put_derived(self._existing(partition), derived_from, index, record, times)
+                partition = derived_partition(source.id, key, self._register, self._partitioner)
+            return self._outbox.put_derived(self._existing(partition), source, output, record, times)
         if partition is None:
-            partition = self._partitioner(parts.key, len(self._ids))
+            partition = self._partitioner(key, len(self._ids))
         return self._outbox.put(self._existing(partition), (record,), times)[0]
 
     async def _take_run(
@@ -361,16 +394,26 @@ class Producer:
 
     async def _room(self, size: int, *, numbered: bool) -> None:
         """Wait until messages of ``size`` bytes can be taken: topic and session are known, and there is room."""
-        while not self._ended:  # while it waits for room the session may be closed, and another needed
+        while not self._takes(size, numbered=numbered):
+            if self._ended:
+                raise NotStored(f"the producer to {self.topic!r} is closed")
             if not self._started:
                 await self._start()
             elif self._register is None or (numbered and self._session.is_needed):
                 await self._prepare(numbered=numbered)
-            elif self._outbox.buffered and self._outbox.buffered + size > self._buffer_bytes:
+            else:  # meanwhile the session may be closed, and another needed
                 await self._outbox.room.park()
-            else:
-                return
-        raise NotStored(f"the producer to {self.topic!r} is closed")
+
+    def _takes(self, size: int, *, numbered: bool) -> bool:
+        """Whether messages of ``size`` bytes can be taken now."""
+        buffered = self._outbox.buffered
+        return (
+            self._started
+            and not self._ended
+            and self._register is not None
+            and not (numbered and self._session.is_needed)
+            and (not buffered or buffered + size <= self._buffer_bytes)
+        )
 
     def _existing(self, number: int) -> PartitionId:
         count = len(self._ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final, Unpack
 
+from quorumq.client.batches import Pending
 from quorumq.client.context import Calls, Context
 from quorumq.client.message import Message, MessageId
 from quorumq.client.options import Options
@@ -59,18 +60,34 @@ class PublishCalls(Calls):
         kept = self._kept.pop(topic, None) or Kept(Producer(self.context, topic))
         self._kept[topic] = kept
         kept.calls += 1
+        error: NotFound | None = None
         try:
             return await kept.producer.publish(payload, **options)
-        except NotFound:  # a topic that is made again under this name is another one
-            if self._kept.get(topic) is kept:
-                del self._kept[topic]
+        except NotFound as caught:
+            error = caught
             raise
         finally:
-            kept.calls -= 1
-            self._let_go(topic, kept)
+            self._let_go(topic, kept, error)
 
-    def _let_go(self, topic: str, kept: Kept) -> None:
-        """Close the producers that nobody uses and that are not kept."""
+    def _publish_now(
+        self, topic: str, payload: bytes | None = None, **options: Unpack[Options[Message]]
+    ) -> Pending | None:
+        """`publish` up to where it waits for nothing but the answer; None, and nothing is taken, where it would."""
+        self.context.nodes.check_open()
+        kept = self._kept.get(topic)
+        pending = None if kept is None else kept.producer._publish_now(payload, **options)
+        if kept is not None and pending is not None:
+            self._kept[topic] = self._kept.pop(topic)
+            kept.calls += 1
+            parcel = pending._parcel  # and not `pending`, which says by its end that nobody waits
+            pending._watch(lambda: self._let_go(topic, kept, parcel.error))
+        return pending
+
+    def _let_go(self, topic: str, kept: Kept, error: QuorumqError | None) -> None:
+        """A call has ended. Close the producers that nobody uses and that are not kept."""
+        kept.calls -= 1
+        if isinstance(error, NotFound) and self._kept.get(topic) is kept:
+            del self._kept[topic]  # a topic that is made again under this name is another one
         if kept.calls == 0 and self._kept.get(topic) is not kept:
             self.context.spawn(_close, kept.producer)
         if len(self._kept) > PRODUCERS_MAX:

@@ -1,7 +1,7 @@
 """What the client for asyncio costs beside the one of trio: `python -m tests.client.measure_aio`.
 
 Both publish to a cluster of three processes on this machine, in turns, so that whatever else the machine does slows
-both. Rates are messages a second; a ratio is of medians. No test: machines are too noisy for a bound.
+both. Rates are messages a second; ratios are of the best and of the medians. No test: machines are too noisy for that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quorumq.lab.local import LocalCluster
 
 AT_ONCE = 500
 ALONE = 100
-TURNS = 5
+TURNS = 15
 
 
 async def on_trio(addresses: list[str]) -> tuple[float, float]:
@@ -58,10 +58,10 @@ def main() -> None:
             rates["asyncio"].append(asyncio.run(on_asyncio(cluster.addresses)))
     for place, what in enumerate((f"{AT_ONCE} publishes at once", f"{ALONE} publishes one after the other")):
         found = {name: [turn[place] for turn in turns] for name, turns in rates.items()}
-        ratio = statistics.median(found["asyncio"]) / statistics.median(found["trio"])
         for name, turns in found.items():
             print(f"{what}, {name}: {', '.join(f'{rate:,.0f}/s' for rate in turns)}")
-        print(f"{what}: asyncio has {ratio:.2f} of trio's rate")
+        best, usual = (kind(found["asyncio"]) / kind(found["trio"]) for kind in (max, statistics.median))
+        print(f"{what}: asyncio has {best:.2f} of trio's rate (best of {TURNS}), {usual:.2f} (medians)")
 
 
 if __name__ == "__main__":

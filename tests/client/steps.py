@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 from quorumq.client import Client, Consumer, Message
 from quorumq.client.aio import Bridge
 from quorumq.client.aio import Client as AsyncioClient
 from quorumq.client.blocking import Client as BlockingClient
 from quorumq.client.portal import Portal
-from tests.client.fake import connected, fake_cluster
+from tests.client.fake import FakeCluster, connected, fake_cluster
 
 
 async def publish(client: Client, count: int, topic: str = "jobs", size: int = 0, **more: object) -> None:
@@ -36,17 +37,19 @@ async def payloads(client: Client, topic: str = "jobs", group: str = "reader") -
 
 
 @asynccontextmanager
-async def faked() -> AsyncIterator[Client]:
+async def faked(clusters: list[FakeCluster]) -> AsyncIterator[Client]:
     async with fake_cluster() as cluster, connected(cluster) as client:
+        clusters.append(cluster)
         yield client
 
 
 @asynccontextmanager
-async def in_a_loop() -> AsyncIterator[AsyncioClient]:
-    """A client for asyncio, of a fake cluster that runs in the client's own thread."""
+async def in_a_loop(clusters: list[FakeCluster] | None = None) -> AsyncIterator[AsyncioClient]:
+    """A client for asyncio, of a fake cluster that runs in the client's own thread, and is appended to ``clusters``."""
+    making = partial(faked, [] if clusters is None else clusters)
     bridge = Bridge(asyncio.get_running_loop())
     try:
-        yield AsyncioClient(bridge, await asyncio.wrap_future(bridge.begin(faked)))
+        yield AsyncioClient(bridge, await asyncio.wrap_future(bridge.begin(making)))
     finally:
         await bridge.aclose()
 
@@ -55,7 +58,7 @@ async def in_a_loop() -> AsyncIterator[AsyncioClient]:
 def in_a_thread() -> Iterator[BlockingClient]:
     """A client of a fake cluster that runs in the client's own thread."""
     portal = Portal()
-    inner = portal.open(faked)
+    inner = portal.open(partial(faked, []))
     try:
         yield BlockingClient(portal, inner)
     finally:

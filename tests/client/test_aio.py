@@ -13,13 +13,16 @@ from functools import wraps
 from typing import Any
 
 import pytest
+import trio
 
 import quorumq.client
-from quorumq.client import NotFound, Outcome, TooFewReplicas, UsageError, aio
-from quorumq.client.aio import Client, Consumer, Message, Pending, Producer
+from quorumq.client import NotFound, Outcome, TooFewReplicas, TooLarge, UsageError, aio
+from quorumq.client.aio import Call, Client, Consumer, Message, Pending, Producer
 from quorumq.client.bulk import NotAllStored
 from quorumq.client.nodes import Closed
 from quorumq.client.work import Task
+from quorumq.core.messages import Publish
+from tests.client.fake import FakeCluster, failing
 from tests.client.steps import in_a_loop
 
 PATIENCE_S = 60.0
@@ -98,6 +101,80 @@ async def test_many_tasks_share_the_client_while_the_loop_goes_on(client: Client
     counting.cancel()
     assert len(set(ids)) == 300
     assert turns > 10
+
+
+@looped
+async def test_a_publish_takes_no_task_of_the_other_thread(client: Client) -> None:
+    """What a task costs there is most of what asyncio would cost beside trio."""
+    async with client.producer("jobs") as producer:
+        await asyncio.gather(client.publish("jobs", b"the first opens a session"), producer.publish(b"x"))
+        works: list[Call] = []
+        work = client.bridge._work
+
+        async def counted(call: Call, scope: trio.CancelScope) -> None:
+            works.append(call)
+            await work(call, scope)
+
+        client.bridge._work = counted  # type: ignore[method-assign]
+        ids = await asyncio.gather(
+            *(client.publish("jobs", b"%d" % number, key="k") for number in range(100)),
+            *(producer.publish(json=number) for number in range(100)),
+        )
+        pending = await producer.send(b"y")
+        works.clear()
+        assert len({*ids, await pending.wait(), await pending.wait()}) == 201
+        assert not works
+
+
+@looped
+async def test_what_is_wrong_with_a_publish_is_raised_where_it_is_awaited(client: Client) -> None:
+    await client.publish("jobs", b"the first opens a session")
+    with pytest.raises(TooLarge):
+        await client.publish("jobs", b"x" * (2 << 20))
+    with pytest.raises(TypeError, match="neither"):
+        await client.publish("jobs")
+    with pytest.raises(NotFound, match="there is no 7"):
+        await client.publish("jobs", b"x", partition=7)
+    await client.delete_topic("jobs")
+    with pytest.raises(NotFound) as caught:
+        await client.publish("jobs", b"x")
+    assert "jobs" in str(caught.value)
+    await client.create_topic("jobs")
+    await client.publish("jobs", b"to the topic of today")
+
+
+def test_a_cancelled_publish_ends_at_once_and_is_heard_of_no_more() -> None:
+    async def main() -> None:
+        clusters: list[FakeCluster] = []
+        async with asyncio.timeout(PATIENCE_S), in_a_loop(clusters) as client:
+            (cluster,) = clusters
+            await client.create_topic("jobs")
+            await client.publish("jobs", b"first")
+            cluster.lag = 0.3
+            began = asyncio.get_running_loop().time()
+            publishing = [asyncio.create_task(client.publish("jobs", b"%d" % number)) for number in range(3)]
+            while len(cluster.of(Publish)) < 2:
+                await asyncio.sleep(0)
+            publishing[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await publishing[0]
+            assert asyncio.get_running_loop().time() - began < 0.3, "it waited for the answer"
+            await asyncio.gather(*publishing[1:])
+            cluster.answer = failing("storage-full", times=1_000, of=Publish)
+            failed = asyncio.create_task(client.publish("jobs", b"given up"))
+            asked = len(cluster.of(Publish))
+            while len(cluster.of(Publish)) == asked:
+                await asyncio.sleep(0)
+            failed.cancel()
+            await asyncio.wait([failed])
+            await asyncio.sleep(0.5)
+            cluster.answer = lambda node, request: None
+            await client.publish("jobs", b"last")
+            cluster.lag = 0.0
+            found = await client.fetch("jobs", "g", min_messages=5, max_wait=5.0)
+        assert {b"first", b"0", b"1", b"2", b"last"} <= {message.payload for message in found}
+
+    asyncio.run(main())
 
 
 @looped

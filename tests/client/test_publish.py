@@ -47,9 +47,8 @@ async def unreachable(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("style", ["trio", "blocking"])
-def test_what_was_awaited_is_stored_though_the_process_dies(style: str) -> None:
-    program = {
+def test_what_was_awaited_is_stored_though_the_process_dies() -> None:
+    programs = {
         "trio": """
 import os, sys, trio
 from quorumq.client import connect
@@ -73,14 +72,19 @@ with connect(sys.argv[1:]) as client:
     os._exit(9)
 """,
     }
-    with LocalCluster(3) as cluster:
-        died = subprocess.run(
-            [sys.executable, "-c", program[style], *cluster.addresses], env=dict(os.environ)
-        )
-        assert died.returncode == 9
-        with blocking.connect(cluster.addresses) as client:
+    trios = programs["trio"]
+    programs["asyncio"] = (
+        trios.replace("client import", "client.aio import")
+        .replace("trio", "asyncio")
+        .replace("(main)", "(main())")
+    )
+    with LocalCluster(3) as cluster, blocking.connect(cluster.addresses) as client:
+        for style, program in programs.items():
+            died = subprocess.run([sys.executable, "-c", program, *cluster.addresses], env=dict(os.environ))
+            assert died.returncode == 9, style
             found = client.fetch("jobs", "g", min_messages=10, max_wait=20.0)
-        assert sorted(message.payload for message in found) == [b"%d" % number for number in range(10)]
+            assert sorted(message.payload for message in found) == [b"%d" % number for number in range(10)]
+            client.ack(found)
 
 
 # --------------------------------------------------------------------------------- publish
