@@ -160,7 +160,7 @@ def test_a_cancelled_publish_ends_at_once_and_is_heard_of_no_more() -> None:
                 await publishing[0]
             assert asyncio.get_running_loop().time() - began < 0.3, "it waited for the answer"
             await asyncio.gather(*publishing[1:])
-            cluster.answer = failing("storage-full", times=1_000, of=Publish)
+            cluster.answer = failing("conflict", times=1, of=Publish)
             failed = asyncio.create_task(client.publish("jobs", b"given up"))
             asked = len(cluster.of(Publish))
             while len(cluster.of(Publish)) == asked:
