@@ -193,7 +193,6 @@ async def cluster(where: Where) -> AsyncIterator[Client]:
     """
     import trio
 
-    from quorumq.cli.probe import nobody
     from quorumq.client import connect
     from quorumq.client.client import CONNECT_TIMEOUT_S
 
@@ -208,6 +207,8 @@ async def cluster(where: Where) -> AsyncIterator[Client]:
                 connect(where.addresses, timeout=wait, connect_timeout=each)
             )
         except TooFewReplicas as error:
+            from quorumq.cli.probe import nobody
+
             raise nobody(where.addresses, error.causes) from None
         client.timeout = where.timeout - (trio.current_time() - began)
         yield client

@@ -83,6 +83,28 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
     ]
 
 
+def test_publishing_imports_the_client_and_nothing_beside_it() -> None:
+    """Nine tenths of the time of one `quorumq publish` are its imports."""
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from quorumq.cli.main import main\n"
+        "args = ['publish', 'jobs', 'x', '--node', '127.0.0.1:1', '--timeout', '0.2']\n"
+        "assert CliRunner().invoke(main, args).exit_code == 69\n"
+        "print(*sorted(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = done.stdout.split()
+    assert not {"rich", "msgspec", "structlog", "asyncio", "concurrent.futures"} & set(found)
+    ours = [name for name in found if name.startswith("quorumq.")]
+    beside = [name for name in ours if name.split(".")[1] not in ("cli", "client", "core", "history", "wire")]
+    assert beside == ["quorumq.commands"]
+    of_cli = [name for name in ours if name.startswith("quorumq.cli.")]
+    # probe says that nobody answers: it is not imported where somebody does
+    assert of_cli == [f"quorumq.cli.{name}" for name in ("common", "main", "probe", "progress", "publish")]
+    assert len(ours) <= 75, "what publishing needs has grown: is it needed?"
+
+
 def test_a_misspelt_command_is_answered_with_those_there_are() -> None:
     result = CliRunner().invoke(main, ["publsh"])
     assert result.exit_code == 2
