@@ -67,6 +67,7 @@ class Options:
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
+        by_id: share of the FETCHes of a consumer that name messages which it had before.
         inspectors: how many look at nodes, topics, groups and messages, and try what has to be refused.
         rivals: how many others create the topic, with other settings.
         rival_rf: how many replicas half of their creations ask for; 0: as many as ``rf``.
@@ -136,6 +137,7 @@ class Options:
     output_partitions: int = 1
     keep: bool = True
     moments: float = 0.0
+    by_id: float = field(default=0.0, repr=False)
     inspectors: int = field(default=0, repr=False)
     late_group: bool = False
     auto_create_groups: bool = field(default=True, repr=False)  # drawn by what the others are

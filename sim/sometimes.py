@@ -43,6 +43,7 @@ SOMETIMES: tuple[str, ...] = (
     "a backlog was purged by name",
     "dead letters were purged by name",
     "a dead letter was fetched",
+    "a message was fetched by its id",
     "a redrive came too late",
     "a redrive of a redrive",
     "a HOLD asked for what was not due",

@@ -16,10 +16,13 @@ import click
 
 from quorumq.cli.common import (
     Where,
+    check_missed,
     cluster,
     cluster_options,
     group_option,
+    ids_option,
     json_option,
+    parsed,
     print_json,
     run,
     say,
@@ -31,7 +34,7 @@ from quorumq.core.errors import AlreadyResolved, HoldLost, QuorumqError, UsageEr
 from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
-    from quorumq.client import Client, Message
+    from quorumq.client import Client, Message, MessageId
 
 BATCH: Final = 500
 LAST_LOOK_S: Final = 2.0
@@ -67,6 +70,7 @@ class Plan(NamedTuple):
     tries: int | None
     as_json: bool
     start: Literal["earliest", "latest"]
+    ids: tuple[str, ...]
 
 
 @click.command()
@@ -112,6 +116,10 @@ class Plan(NamedTuple):
     type=click.IntRange(1),
     help="With --exec: after so many failures it is a dead letter. [default: the topic's max deliveries]",
 )
+@ids_option(
+    "Take only this message, if it may be delivered now; may be given several times. One that was not delivered is "
+    "named, with what became of it, and the exit code is 66."
+)
 @cluster_options
 @json_option
 def consume(where: Where, **options: Any) -> None:
@@ -141,6 +149,10 @@ def consume(where: Where, **options: Any) -> None:
         raise UsageError("standard output is closed: messages would be acked and seen by nobody")
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other: give one of them")
+    if plan.ids and (plan.most is not None or plan.wait is not None or len(plan.topics) > 1):
+        raise click.UsageError(
+            "--id takes messages of one topic that are there now: leave out --max and --wait"
+        )
     run(_consume, where, plan)
 
 
@@ -148,18 +160,25 @@ async def _consume(where: Where, plan: Plan) -> None:
     from quorumq.cli.progress import counter
 
     count = 0
+    names = parsed(plan.ids)
+    came: set[MessageId] = set()
     async with cluster(where) as client:
         # A consumer fetches ahead. Where so many messages are asked for and not more, the next one would be taken
         # only to be given back, so those are fetched as they are wanted; so is what is there and nothing else.
         exactly = (plan.most is not None or plan.wait == 0) and plan.command is None and len(plan.topics) == 1
         source = _fetches(client, plan) if exactly else _stream(client, plan)
+        if names:
+            source = _named(client, plan, names)
         with counter("consuming") as advance:
             async with aclosing(source) as batches:
                 async for messages in batches:
                     await _handle(client, messages, plan)
                     count += len(messages)
-                    for _ in messages:
+                    for message in messages:
+                        came.add(message.id)
                         advance()
+        if names:
+            await _check_came(client, plan, [name for name in names if name not in came])
     if not count and not plan.as_json:
         say(f"nothing came from {', '.join(plan.topics)} for {plan.group}", err=True)
 
@@ -182,6 +201,33 @@ async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], 
             yield found
         elif plan.wait is not None:
             return
+
+
+async def _named(client: Client, plan: Plan, names: list[MessageId]) -> AsyncGenerator[list[Message], None]:
+    """The messages of these ids that may be delivered now; one by one where a command works on each."""
+    for some in [[name] for name in names] if plan.command else [names]:
+        left = some
+        while left and (
+            found := await client.fetch(
+                plan.topics[0], plan.group, ids=left, hold_time=plan.hold_time, start=plan.start
+            )
+        ):
+            came = {message.id for message in found}
+            left = [name for name in left if name not in came]
+            yield found
+
+
+async def _check_came(client: Client, plan: Plan, left: list[MessageId]) -> None:
+    """Say what became of messages that were asked for by their ids and did not come."""
+    known = await client.lookup(plan.topics[0], plan.group, left) if left else {}
+    missed = []
+    for name in left:
+        why = "no replica that answered knows it"
+        if name in known:
+            item = known[name].peeked
+            why = f"it is {item.state}" + (f" for another {item.remaining:.1f} s" if item.remaining else "")
+        missed.append(f"{name} was not delivered to {plan.group}: {why}")
+    check_missed(missed)
 
 
 async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
@@ -231,7 +277,10 @@ async def _last_look(client: Client, plan: Plan) -> list[Message]:
 async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> None:
     if plan.command is not None:
         for message in messages:
-            await _run(client, message, plan)
+            if plan.ids:
+                await _run_extended(client, message, plan)
+            else:  # its consumer extends it
+                await _run(client, message, plan)
         return
     for message in messages:
         _show(message, plan.as_json)
@@ -301,6 +350,22 @@ def _show(message: Message, as_json: bool) -> None:
 def shown_key(key: bytes) -> str:
     """A key as an environment can have it."""
     return key.decode(errors="backslashreplace").replace("\0", "")
+
+
+async def _run_extended(client: Client, message: Message, plan: Plan) -> None:
+    """`_run`, and keep the message's hold meanwhile."""
+    import trio
+
+    async def extend() -> None:
+        while True:
+            await trio.sleep(message.lot.hold_time / 3)
+            with suppress(QuorumqError):  # settling it says what is the matter
+                await message.extend()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(extend)
+        await _run(client, message, plan)
+        nursery.cancel_scope.cancel()
 
 
 async def _run(client: Client, message: Message, plan: Plan) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final, Literal
@@ -22,10 +22,10 @@ from quorumq.client.browse import BrowseCalls, Peek, Redriven
 from quorumq.client.connection import Dial, dial_tcp, dial_tls
 from quorumq.client.consumer import MAX_EXTEND_S, PREFETCH, PREFETCH_BYTES, Consumer
 from quorumq.client.context import Context
-from quorumq.client.fetching import Gathering, Reader, replica_sets_of
+from quorumq.client.fetching import Gathering, Reader, named_sets, replica_sets_of
 from quorumq.client.groups import GroupCalls, names_of
 from quorumq.client.history import History
-from quorumq.client.message import Message
+from quorumq.client.message import Message, MessageId
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes
 from quorumq.client.partitioner import Partitioner
 from quorumq.client.producer import BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
@@ -330,6 +330,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         max_wait: float = 0.0,
         hold_time: Duration | None = None,
         start: Literal["earliest", "latest"] = "earliest",
+        ids: Iterable[MessageId] | None = None,
         node: str | None = None,
         timeout: float | None = None,
     ) -> list[Message]:
@@ -343,21 +344,36 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             max_wait: seconds to wait for them; 0 takes what is there.
             hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None.
             start: where the group begins if it is new.
+            ids: only these messages of one topic, as many of them as the group may be given now, whatever
+                ``max_messages`` and ``min_messages`` say. What became of the others says `lookup`.
             node: ask only this one (id or address).
             timeout: seconds without an answer of any node, before it raises; the client's if None.
 
         Returns:
-            0 to ``max_messages`` messages. Cancelled, what had been fetched is given back.
+            0 to ``max_messages`` messages. Cancelled, what had been fetched is given back. Of those that their last
+            delivery left to their hold's end, one, and nothing beside it.
 
         Raises:
-            NotFound: no such topic.
+            NotFound: no such topic, or no such partition.
+            UsageError: an id is of another topic, or ``max_wait`` is given beside ids.
             TooFewReplicas: no node could serve it; says what was tried.
         """
         context = self.context
         context.nodes.check_open()
         until = self.clock() + max_wait
         (topic,), group = names_of((topic,), group)
-        sets = await replica_sets_of(context, topic, timeout)
+        if ids is None:
+            sets = await replica_sets_of(context, topic, timeout)
+        elif max_wait:
+            raise UsageError(
+                f"max_wait is {max_wait}, and there are ids: they are fetched if they are there now"
+            )
+        else:
+            names = set(ids)
+            sets = named_sets(await context.topic(topic, timeout=timeout), names)
+            if not names:
+                return []
+            max_messages = min_messages = len(names)
         seconds = await context.hold_time_of(hold_time, timeout)
         only = () if node is None else (await context.address_of(node, timeout),)
         lane = self._lanes.pop() if self._lanes else ""

@@ -12,12 +12,13 @@ import trio
 
 from quorumq.client.connection import Connection, Lost
 from quorumq.client.context import Context
-from quorumq.client.message import Holder, Lot, Message, Settler, deadline_of, messages_of
+from quorumq.client.groups import spans_of
+from quorumq.client.message import Holder, Lot, Message, MessageId, Settler, deadline_of, messages_of
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError
 from quorumq.core.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, LONG_POLL_MAX_S, SPANS_SETTLED_MAX
 from quorumq.core.topics import is_pattern
-from quorumq.core.types import Topic
+from quorumq.core.types import Span, Topic
 from quorumq.wire.batch import Corrupt, records_of
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.codec import sealed_items
@@ -40,6 +41,7 @@ class ReplicaSet(NamedTuple):
     topic: str
     partitions: tuple[int, ...]  # () = all, those to come included
     nodes: tuple[str, ...]  # ids
+    spans: tuple[Span, ...] = ()  # only these messages of the one partition; () = all
 
 
 class Reader(NamedTuple):
@@ -66,13 +68,22 @@ async def replica_sets_of(context: Context, name: str, timeout: float | None) ->
     return replica_sets(await context.topic(name, timeout=timeout))
 
 
+def named_sets(topic: Topic, ids: Iterable[MessageId]) -> list[ReplicaSet]:
+    """Where messages are, by what one FETCH may name; none where there are none. Raises as `spans_of` does."""
+    return [
+        ReplicaSet(topic.name, (number,), topic.replicas[number] if number < topic.partitions else (), spans)
+        for number, spans in spans_of(topic, ids)
+    ]
+
+
 def replica_sets(topic: Topic) -> list[ReplicaSet]:
     """A topic's partitions by who has them: what one FETCH may ask for together."""
     sets: dict[tuple[str, ...], list[int]] = {}
     for number, members in enumerate(topic.replicas):
         sets.setdefault(tuple(sorted(members)), []).append(number)
     if len(sets) == 1:
-        return [ReplicaSet(topic.name, (), *sets)]
+        (members,) = sets
+        return [ReplicaSet(topic.name, (), members)]
     return [ReplicaSet(topic.name, tuple(numbers), members) for members, numbers in sets.items()]
 
 
@@ -119,6 +130,7 @@ async def fetch_from(
         start=reader.start,
         idle=idle,
         version=reader.version,
+        spans=where.spans,
     )
     reply, connection = await nodes.ask(
         lambda: request._replace(sent_at=nodes.clock()),
@@ -353,6 +365,8 @@ class Gathering:
         enough = found >= min(self._min_messages, self._max_messages) or self._bytes >= self._max_bytes
         if enough or self._alone:
             return True
-        # Without any message, each replica set is to be asked at least once.
-        all_asked = found > 0 or len(self._sets) == 1 or self._quiet >= len(self._sets)
+        # Without any message, each replica set is to be asked at least once; named ones, until nothing more comes.
+        all_asked = self._quiet >= len(self._sets) or (
+            not self._sets[0].spans and (found > 0 or len(self._sets) == 1)
+        )
         return all_asked and self._context.clock() >= self._until

@@ -16,7 +16,7 @@ from quorumq.client.message import MessageId, check_topic
 from quorumq.core import messages as m
 from quorumq.core.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.errors import UsageError
-from quorumq.core.limits import SPANS_SETTLED_MAX
+from quorumq.core.limits import FETCH_NAMED_MAX
 from quorumq.core.spans import merge_spans
 from quorumq.core.types import Group, Span, Topic
 
@@ -183,7 +183,7 @@ class GroupCalls(Calls):
         if ids is not None and partition is not None:
             raise UsageError("ids name their partitions: give no other one beside them")
         numbers = range(register.partitions) if partition is None else (partition,)
-        asked = [(number, ()) for number in numbers] if ids is None else _named(register, ids)
+        asked = [(number, ()) for number in numbers] if ids is None else spans_of(register, ids)
         count = 0
         for number, spans in asked:
             request = m.PurgeRequest(topic, number, group, spans)
@@ -193,15 +193,18 @@ class GroupCalls(Calls):
         return count
 
 
-def _named(register: Topic, ids: Iterable[MessageId]) -> list[tuple[int, tuple[Span, ...]]]:
-    """The messages as spans, by partition, as many at once as a request may name."""
+def spans_of(register: Topic, ids: Iterable[MessageId]) -> list[tuple[int, tuple[Span, ...]]]:
+    """The messages as spans, by partition, as many at once as a request may name.
+
+    Raises:
+        UsageError: one is of another topic.
+    """
     found: dict[int, list[Span]] = {}
-    for name in ids:
+    for name in sorted(set(ids)):
         check_topic(name, register)
         found.setdefault(name.partition.number, []).append(Span(name.origin, name.seq, name.seq + 1))
     return [
-        (number, spans[at : at + SPANS_SETTLED_MAX])
+        (number, merge_spans(some[at : at + FETCH_NAMED_MAX]))
         for number, some in sorted(found.items())
-        for spans in (merge_spans(some),)
-        for at in range(0, len(spans), SPANS_SETTLED_MAX)
+        for at in range(0, len(some), FETCH_NAMED_MAX)
     ]

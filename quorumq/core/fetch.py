@@ -206,7 +206,7 @@ class FetchCoordinator(GroupReader):
             view = replica.group(self.request.group)
             patient = self.request.max_wait >= context.config.steal_after
             wants, generation, cost, later = replica.choice.choose(
-                view, now, messages, size, runs, self.parked_since, patient, alone
+                view, now, messages, size, runs, self.parked_since, patient, alone, self.request.spans
             )
             if later is not None:
                 again = later if again is None else min(again, later)
@@ -506,7 +506,7 @@ class FetchCoordinator(GroupReader):
 
         One is told at a time, and has its hold time to come: else everyone would have nothing in hand at once.
         """
-        if self.request.idle or self.unregistered:
+        if self.request.idle or self.unregistered or self.request.spans:
             return False
         views = [context.replicas[partition].group(self.request.group) for partition in self.partitions]
         waiting = [view.suspects for view in views if view.suspects.ready]

@@ -61,6 +61,7 @@ from quorumq.core.publish import PublishCoordinator
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import SplitCoordinator, SubFetchCoordinator
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
+from quorumq.core.spans import SpanSet
 from quorumq.core.status import page, status
 from quorumq.core.survivors import DeclareCoordinator
 from quorumq.core.topics import check_alteration, check_topic_request, is_pattern
@@ -437,6 +438,7 @@ class FrontDoor:
             max_messages=min(request.max_messages, most),
             min_messages=min(request.min_messages, most),
             max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
+            spans=tuple(SpanSet.from_spans(request.spans).items()),  # each message once
         )
         if len(here) < len(asked):
             foreign = tuple(partition for partition in asked if not context.may_coordinate(partition, now))
@@ -507,6 +509,20 @@ def check_fetch(request: Fetch, hold_time_max: float) -> str:
         return "max_messages and max_bytes must be at least 1"
     if not 0 <= request.max_wait <= limits.LONG_POLL_MAX_S:
         return f"max_wait is {request.max_wait} s: it must be from 0 to {limits.LONG_POLL_MAX_S} s"
+    return check_named(request) if request.spans else ""
+
+
+def check_named(request: Fetch) -> str:
+    """What is wrong with a FETCH that names messages, or ""."""
+    named = sum(span.size for span in request.spans)
+    if named > limits.FETCH_NAMED_MAX:
+        return (
+            f"{plural(named, 'message')} are named: at most {limits.FETCH_NAMED_MAX}; send several requests"
+        )
+    if len(request.topics) != 1 or is_pattern(request.topics[0]) or len(set(request.partitions)) != 1:
+        return "messages are named: name their topic and their partition, and no other one"
+    if request.max_wait:
+        return f"messages are named, and max_wait is {request.max_wait} s: it must be 0"
     return ""
 
 

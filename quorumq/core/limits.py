@@ -43,6 +43,9 @@ SPANS_PER_REQUEST_MAX = 10_000
 SPANS_SETTLED_MAX = 1_000
 """Spans that one request of a client settles. They are voted on in steps of `RUNS_PER_STEP`."""
 
+FETCH_NAMED_MAX = 1_000
+"""Messages that a FETCH may name."""
+
 PEEK_ITEMS_MAX = 256
 """Runs of messages in one page of a PEEK."""
 

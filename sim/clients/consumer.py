@@ -87,10 +87,14 @@ class Consumer(Deriving):
             start=self.start,
             idle=not self.in_hand,
         )
+        if options.by_id and not self.world.healed and self.old and rng.random() < options.by_id:
+            request = self.by_id(request)
         node = self.node()
 
         def then(answer: Answer, batches: Any) -> None:
             if isinstance(answer, FetchReply):
+                if request.spans and answer.slices:
+                    self.world.saw("a message was fetched by its id")
                 self.on_fetched(answer, batches, asked, node)
             else:
                 if refused_as_deleted(answer):
@@ -103,6 +107,13 @@ class Consumer(Deriving):
         op = self.ask(node, request, min(wait, hold / 10) + 2.0, then)
         if not self.world.healed and rng.random() < options.leave:
             self.later(rng.random() * 0.1, self.hang_up, op)
+
+    def by_id(self, request: Fetch) -> Fetch:
+        """The same for messages that were delivered to it before, or for one that may never be there."""
+        receipt = self.rng.choice(self.old)
+        origin, start, stop = receipt.span
+        span = Span(origin, start, min(stop, start + 64) + self.rng.choice((0, 0, 1)))
+        return request._replace(max_wait=0.0, partitions=(receipt.partition.number,), spans=(span,))
 
     def hang_up(self, op: int, _: object = None) -> None:
         """Close the connection on which a FETCH is open, and begin again."""

@@ -90,6 +90,21 @@ def test_files_and_lines_are_published_byte_for_byte(shell: Shell, tmp_path: Pat
     assert [line["payload"] for line in got if "payload" in line] == ["one", "", "two"]
 
 
+def test_consume_takes_messages_by_their_ids_and_says_what_became_of_others(shell: Shell) -> None:
+    ids = shell("publish", "named", "a", "b", "c", "d", "e").out.split()
+    take = ("consume", "named", "--group", "g")
+    assert shell(*take, "--id", ids[3], "--id", ids[1]).out == "b\nd\n"
+    shell(*take, "--id", ids[0], "--no-ack")
+    never = ids[0].rpartition("/")[0] + "/99"
+    some = shell(*take, "--id", ids[0], "--id", ids[1], "--id", ids[2], "--id", never, code=66)
+    assert some.out == "c\n"
+    assert f"{ids[0]} was not delivered to g: it is held for another " in some.err
+    assert f"{ids[1]} was not delivered to g: it is acked" in some.err
+    assert f"{never} was not delivered to g: no replica that answered knows it" in some.err
+    assert shell(*take, "--id", ids[4], "--exec", "cat; exit 0", "--json").lines()[0]["outcome"] == "acked"
+    assert "leave out --max and --wait" in shell(*take, "--id", ids[4], "--max", "1", code=2).err
+
+
 def test_peek_shows_each_state_and_takes_nothing(shell: Shell) -> None:
     shell("publish", "seen", "a", "b", "c", "d")
     ready = shell("peek", "seen", "--group", "g", "--json", "--bodies").lines()

@@ -98,6 +98,10 @@ def requests(topic: bytes, items: tuple[SealedNamed, ...]) -> st.SearchStrategy[
         made(m.Publish, batches, taken | times),
         made(m.CloseSession, origins, (here,)),
         made(m.Fetch, ("jobs",), "g", small | numbers, small | numbers, numbers, numbers, 0.0, 1.0, 0.0),
+        made(
+            m.Fetch, ("jobs",), "g", small, small, 1, 1, 0.0, 1.0, 0.0, "", (0,), "earliest", st.booleans(), "",
+            st.tuples(spans, spans),
+        ),
         made(m.RedriveRequest, "jobs", 0, "g", st.tuples(resolved)),
         made(m.SetGroup, "jobs", "g", "time", times, st.booleans()),
         made(m.AlterTopic, "jobs", st.none() | numbers, st.none() | numbers),

@@ -46,6 +46,7 @@ class Life:
             "Fetch.topics": [("jobs",)],
             "Fetch.partitions": [(), (0,), (1,)],
             "Fetch.start": ["earliest", "latest"],
+            "Fetch.spans": [(), (), (LAST,), (LAST, LAST._replace(stop=LAST.start + 1))],
             "SetGroup.start": ["earliest", "latest", "time"],
             "group": ["g", "h"],
             "which": ["all", "ready", "dead"],

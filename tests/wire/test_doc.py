@@ -100,6 +100,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "names in METADATA or FETCH": limits.NAMES_PER_REQUEST_MAX,
         "patterns among them": limits.PATTERNS_PER_REQUEST_MAX,
         "spans that a request settles": limits.SPANS_SETTLED_MAX,
+        "messages that a FETCH names": limits.FETCH_NAMED_MAX,
         "items of a list elsewhere": bounds.ITEMS_MAX,
         "characters of a node id": bounds.NODE_CHARS_MAX,
         "characters of a name": bounds.NAME_CHARS_MAX,

@@ -52,6 +52,7 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "DeleteTopic": (m.DeleteTopic("orders", ORDERS), ("admin",)),
     "Metadata": (m.Metadata(), RIGHTS),
     "Fetch": (fetch("g", "orders"), ("consume",)),
+    "Fetch, by id": (fetch("g", "orders")._replace(partitions=(0,), spans=(SPAN,)), ("consume",)),
     "Fetch, dead": (fetch("g", "orders.deadletters"), ("consume",)),
     "Fetch, group of dead": (fetch("g!dead", "orders"), ("consume",)),
     "AckRequest": (m.AckRequest(named("g")), ("consume",)),
@@ -112,7 +113,15 @@ def test_a_right_to_another_topic_does_not_do(name: str) -> None:
 
 def test_a_right_to_another_group_does_not_do_and_one_of_several_topics_is_enough_to_refuse() -> None:
     other = Client("x", consume=(("*", "h"), ("mail", "g")))
-    for name in ("Fetch", "Fetch, dead", "AckRequest", "AckRequest, dead", "SetGroup", "BrowseRequest"):
+    for name in (
+        "Fetch",
+        "Fetch, by id",
+        "Fetch, dead",
+        "AckRequest",
+        "AckRequest, dead",
+        "SetGroup",
+        "BrowseRequest",
+    ):
         assert not passes(other, REQUESTS[name][0]), name
     assert not passes(CLIENTS["consume"], fetch("g", "orders", "mail"))
     assert passes(Client("x", consume=(("*", "*"),)), fetch("g", "orders", "mail"))

@@ -143,7 +143,8 @@ class Fetch(NamedTuple):
     ``max_wait`` is how long the node may park the request (it parks no longer than hold_time / 10; the
     client library repeats). ``sent_at`` is the client's own clock, echoed, from which it counts its
     deadline. Partition indexes limit the FETCH to those; none means all. ``idle``: the client has nothing in hand for
-    this group. Only then may it get a suspect, which comes alone.
+    this group. Only then may it get a suspect, which comes alone. ``spans``: only these messages, of the one partition
+    that is named; such a FETCH does not wait.
     """
 
     topics: tuple[str, ...]
@@ -160,6 +161,7 @@ class Fetch(NamedTuple):
     start: str = "earliest"  # where the group begins if this FETCH creates it: "earliest" or "latest"
     idle: bool = False
     version: str = ""  # of the consumer, as its program says
+    spans: tuple[Span, ...] = ()
 
 
 class Delivery(NamedTuple):

@@ -9,6 +9,7 @@ from quorumq.core.messages import Want
 from quorumq.core.partition.batches import Batches, Slot, StoredBatch
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hashing import MASK, mix, salt_of
+from quorumq.core.partition.offer import Offer
 from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now, Span
 
@@ -77,6 +78,7 @@ class Choice:
         parked_since: float,
         patient: bool = True,
         alone: bool = False,
+        named: tuple[Span, ...] = (),
     ) -> tuple[list[Want], int, int, float | None]:
         """FETCH, step 1: the oldest available messages within the limits, their generation, what it costs to vote on
         them, in runs, and when to look again.
@@ -94,9 +96,13 @@ class Choice:
             parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
             patient: whether the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
             alone: choose one suspect; else first-timers.
+            named: only these messages, whomever they rank for.
         """
         offer = view.suspects if alone else view.available
         picked = Picked(1 if alone else messages_max, bytes_max, runs_max, view.generation)
+        if named:
+            self._pick_named(view, offer, named, picked)
+            return picked.wants, picked.generation, picked.runs, None
         look_again: float | None = None
         batches = self.batches
         parked, active = self.node.fetchers(batches.partition, view.name, batches.members, now)
@@ -128,6 +134,14 @@ class Choice:
             if picked.wants:
                 break
         return picked.wants, picked.generation, picked.runs, look_again
+
+    def _pick_named(self, view: GroupView, offer: Offer, named: tuple[Span, ...], picked: Picked) -> None:
+        for span in named:
+            for part in offer.spans.within(span):
+                for piece, slot in self.batches.index.within(part):
+                    if picked.full:
+                        return
+                    self._pick(view, self.batches.stored[slot.number], [piece], picked)
 
     def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked) -> None:
         """Take as much of ``parts`` as the limits let in; only what is in this very batch."""

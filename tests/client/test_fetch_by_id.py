@@ -1,0 +1,68 @@
+"""`Client.fetch` with ids: the messages that are named, wherever they are, and no others."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from quorumq.client import MessageId, NotFound, UsageError
+from quorumq.core.messages import Fetch
+from tests.client.fake import connected, fake_cluster
+
+
+async def test_messages_are_fetched_by_their_ids_from_all_partitions() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=3)
+        ids = [await client.publish("jobs", b"%d" % n, partition=n % 3) for n in range(9)]
+        wanted = [ids[7], ids[2], ids[3], ids[2]]
+        found = await client.fetch("jobs", "g", ids=wanted, hold_time=5.0)
+        assert {message.id: message.payload for message in found} == {
+            ids[7]: b"7",
+            ids[2]: b"2",
+            ids[3]: b"3",
+        }
+        assert len(cluster.of(Fetch)) == 3, "each partition was asked once"
+        assert await client.fetch("jobs", "g", ids=wanted) == []
+        await client.ack(found)
+        rest = await client.fetch("jobs", "g", max_messages=9, min_messages=6, max_wait=1.0)
+        assert {message.id for message in rest} == set(ids) - set(wanted)
+        states = {name: peek.peeked.state for name, peek in (await client.lookup("jobs", "g", ids)).items()}
+        assert set(states.values()) == {"acked", "held"}
+        assert await client.fetch("jobs", "g", ids=[]) == []
+
+
+async def test_many_ids_take_several_requests() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer:
+            ids = await producer.publish_many([b"%d" % n for n in range(2500)])
+        found = await client.fetch("jobs", "g", ids=ids[::-1])
+        assert {message.id for message in found} == set(ids)
+
+
+async def test_a_message_that_a_worker_died_of_is_fetched_alone() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        ids = [await client.publish("jobs", b"x") for _ in range(3)]
+        assert len(await client.fetch("jobs", "g", ids=ids[:1], hold_time=0.5)) == 1
+        await trio.sleep(0.6)
+        came: list[MessageId] = []
+        sizes: list[int] = []
+        while found := await client.fetch("jobs", "g", ids=ids):
+            came += [message.id for message in found]
+            sizes.append(len(found))
+        assert (sorted(came), sorted(sizes)) == (sorted(ids), [1, 2])
+
+
+async def test_what_cannot_be_meant_is_refused() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await client.create_topic("others")
+        (name, other) = [await client.publish(topic, b"x") for topic in ("jobs", "others")]
+        with pytest.raises(UsageError, match="max_wait is 1"):
+            await client.fetch("jobs", "g", ids=[name], max_wait=1.0)
+        with pytest.raises(UsageError, match="topic"):
+            await client.fetch("jobs", "g", ids=[other])
+        far = name._replace(partition=name.partition._replace(number=7))
+        with pytest.raises(NotFound, match="there is no 7"):
+            await client.fetch("jobs", "g", ids=[far])

@@ -1,0 +1,124 @@
+"""A FETCH that names messages: it gets these, if any FETCH might, and no others (docs/protocol.md, FETCH)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import (
+    AckRequest,
+    Failed,
+    Fetch,
+    FetchReply,
+    Named,
+    OpenSession,
+    Publish,
+    PublishReply,
+    RejectRequest,
+)
+from quorumq.core.types import Letter, Origin, Span, Stamp
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+SOME = Span(Origin("x", 1, 1, 1), 0, 1)
+
+
+def by_id(*spans: Span, group: str = "g", idle: bool = True, hold_time: float = 10.0) -> Fetch:
+    return fetch(group, idle=idle, hold_time=hold_time)._replace(partitions=(0,), spans=spans)
+
+
+def seqs(reply: object) -> list[int]:
+    return sorted(
+        seq for item in receipts(reply) for seq in range(item.receipt.span.start, item.receipt.span.stop)
+    )
+
+
+def suspects(reply: object) -> list[bool]:
+    assert isinstance(reply, FetchReply)
+    return [delivery.suspect for part in reply.slices for delivery in part.deliveries]
+
+
+def test_what_is_named_comes_once_and_nothing_else() -> None:
+    cluster = Cluster()
+    _, origin = published(cluster)
+    named = (Span(origin, 7, 8), Span(origin, 2, 4), Span(origin, 3, 5), Span(origin, 90, 95), SOME)
+    reply = cluster.ask("b", by_id(*named))
+    assert seqs(reply) == [2, 3, 4, 7]
+    assert outcomes(cluster.ask("c", AckRequest(receipts(reply)))) == ["acked", "acked"]
+    assert seqs(cluster.ask("a", by_id(*named))) == []
+    assert seqs(cluster.ask("c", fetch())) == [0, 1, 5, 6, 8, 9]
+
+
+def test_it_wins_nothing_that_another_fetch_would_not() -> None:
+    """What is held, not due or dead stays as it is, also where this node has not heard of it."""
+    cluster = Cluster()
+    _, origin = published(cluster, 4)
+    held, late, dead, free = (Span(origin, seq, seq + 1) for seq in range(4))
+    receipts(cluster.ask("a", by_id(held)))
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", by_id(late))), 60.0))
+    letter = Letter(Stamp(0, ""), "rejected")
+    cluster.ask("b", RejectRequest(receipts(cluster.ask("b", by_id(dead))), 0.0, letter))
+    for node in "abc":
+        assert seqs(cluster.ask(node, by_id(held, late, dead))) == []
+    assert seqs(cluster.ask("c", by_id(dead, group="g!dead"))) == [2]
+    assert seqs(cluster.ask("c", by_id(held, late, dead, free))) == [3]
+
+
+def test_a_suspect_is_alone_and_only_for_a_client_with_nothing_in_hand() -> None:
+    cluster = Cluster()
+    _, origin = published(cluster, 3)
+    first, second, third = (Span(origin, seq, seq + 1) for seq in range(3))
+    assert seqs(cluster.ask("a", by_id(first, second, hold_time=2.0))) == [0, 1]
+    cluster.advance(2.1)
+    assert seqs(cluster.ask("b", by_id(first, second, idle=False))) == []
+    reply = cluster.ask("b", by_id(second))
+    assert (seqs(reply), suspects(reply)) == ([1], [True]), (
+        "an older one that is not named does not come for it"
+    )
+    assert outcomes(cluster.ask("b", AckRequest(receipts(reply)))) == ["acked"]
+    found = [seqs(cluster.ask("c", by_id(first, third))) for _ in range(2)]
+    assert sorted(found) == [[0], [2]]
+
+
+def test_a_node_without_a_replica_has_another_one_do_it() -> None:
+    cluster = Cluster(5)
+    topic = cluster.topic()
+    origin = cluster.ask("a", OpenSession()).origin
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 5))), PublishReply)
+    (outsider, *_) = [name for name in cluster.names if name not in topic.replicas[0]]
+    reply = cluster.ask(outsider, by_id(Span(origin, 3, 4)))
+    assert seqs(reply) == [3]
+    assert seqs(cluster.ask(outsider, by_id(Span(origin, 2, 4)))) == [2]
+    items = tuple(Named(item.receipt, item.spans) for item in receipts(reply))
+    assert outcomes(cluster.ask(outsider, AckRequest(items))) == ["acked"]
+
+
+def test_many_that_are_apart_come_in_several_answers() -> None:
+    cluster = Cluster()
+    _, origin = published(cluster, 600)
+    odd = tuple(Span(origin, seq, seq + 1) for seq in range(1, 600, 2))
+    found: list[list[int]] = []
+    while some := seqs(cluster.ask("a", by_id(*odd))):
+        found.append(some)
+    assert [seq for some in found for seq in some] == [span.start for span in odd]
+    assert max(map(len, found)) <= 130, "one step votes on more runs than others wait for"
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (by_id(SOME._replace(stop=1001)), "1,001 messages"),
+        (by_id(*[SOME] * 1001), "1,001 messages"),
+        (by_id(SOME)._replace(partitions=()), "their partition"),
+        (by_id(SOME)._replace(partitions=(0, 1)), "their partition"),
+        (by_id(SOME)._replace(topics=("job*",)), "their topic"),
+        (by_id(SOME)._replace(topics=("jobs", "other")), "their topic"),
+        (by_id(SOME)._replace(max_wait=0.5), "must be 0"),
+    ],
+)
+def test_what_names_too_much_is_refused(request_: Fetch, says: str) -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    answer = cluster.ask("a", request_)
+    assert isinstance(answer, Failed)
+    assert answer.code == "usage"
+    assert says in answer.detail
