@@ -59,6 +59,19 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
             self.fail(text, param, ctx)
 
 
+def also_by_option(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The groups that are named by position or by ``--group``, as other commands have it; at least one."""
+    found = (*value, *ctx.params.pop("by_option", ()))
+    if not found:
+        raise click.UsageError("no GROUP is named")
+    return found
+
+
+by_option = click.option(
+    "--group", "by_option", multiple=True, is_eager=True, metavar="NAME", help="The same as GROUP."
+)
+
+
 @click.group()
 def groups() -> None:
     """Create, rewind, delete, describe and list groups.
@@ -116,7 +129,8 @@ def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool) -> N
 
 @groups.command()
 @click.argument("topic")
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
+@by_option
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @cluster_options
 @json_option
@@ -142,10 +156,11 @@ def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json:
 
 @groups.command()
 @click.argument("topic")
-@click.argument("group")
+@click.argument("names", nargs=-1, metavar="GROUP", callback=also_by_option)
+@by_option
 @cluster_options
 @json_option
-def describe(topic: str, group: str, where: Where, as_json: bool) -> None:
+def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
     """Show what GROUP has still to do in each partition of TOPIC, and who reads it.
 
     How many messages are ready, held by consumers, delayed and dead letters, and how old the oldest is that is not
@@ -155,6 +170,10 @@ def describe(topic: str, group: str, where: Where, as_json: bool) -> None:
     any, each over the last minute: name and version as the consumer gives them, its client, and its machine. --json
     has the counts of the minute.
     """
+
+    if len(names) > 1:
+        raise click.UsageError(f"{' and '.join(names)}: describe one group at a time")
+    (group,) = names
 
     async def make(client: Client) -> None:
         found = await client.backlog(topic, group)

@@ -81,7 +81,11 @@ def test_a_group_is_deleted_for_good_until_it_is_created_again(shell: Shell) -> 
     shell("consume", "typo", "--group", "mian", "--max", "1")
     refused = shell("groups", "delete", "typo", "mian", stdin=b"n\n", code=1)
     assert "delete mian of typo" in refused.err
-    assert "mian of typo: deleted" in shell("groups", "delete", "typo", "mian", "--yes").out
+    assert "no GROUP" in shell("groups", "delete", "typo", "--yes", code=2).err
+    assert "one group" in shell("groups", "describe", "typo", "mian", "--group", "main", code=2).err
+    (by_option,) = shell("groups", "describe", "typo", "--group", "mian", "--json").lines()
+    assert by_option["group"] == "mian"
+    assert "mian of typo: deleted" in shell("groups", "delete", "typo", "--group", "mian", "--yes").out
     assert shell("groups", "list", "typo", "--json").lines() == []
     assert "was deleted" in shell("consume", "typo", "--group", "mian", "--wait", "0.2", code=66).err
     assert "no group 'main'" in shell("groups", "delete", "typo", "main", "--yes", code=66).err
