@@ -319,7 +319,8 @@ class Producer:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        await self._room(len(made.record), numbered=made.derived_from is None)
+        if not self._takes(len(made.record), numbered=made.derived_from is None):
+            await self._room(len(made.record), numbered=made.derived_from is None)
         return self._put(made)  # nothing waits any more: a cancelled publish has taken nothing
 
     def _make(
