@@ -116,7 +116,8 @@ def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) 
     """In some runs, faults in a row: a minority is cut off, a second node loses power, a third its directory.
 
     The minority comes back at that moment, so that what happened meanwhile is known to few who are there: where all
-    of the directory is lost, or it comes from a backup, the one that loses power alone has seen its last start.
+    of the directory is lost, or it comes from a backup, the one that loses power alone has seen its last start. Half
+    of the backups are started twice before it is back.
     """
     if not options.relay:
         return ()
@@ -137,6 +138,10 @@ def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) 
     )
     end = round(begin + lasts - 0.02, 4)
     again = () if kind == "damage" else (Fault(begin + 0.05, "kill", (victim,), 0.05),)
+    if (
+        kind == "restore" and rng.random() < 0.5
+    ):  # a copy that is started twice has a start of its own to show
+        again += (Fault(round(end + rng.uniform(0.3, 1.5), 4), "kill", (victim,), 0.05),)
     return (
         Fault(begin, "partition", (), lasts, 0.0, links),
         *again,

@@ -117,6 +117,7 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
     """What a node knows, by what it is about; without times, and positions of the nodes ``unwritten``."""
     known: Known = {
         "directory": core.state.directory,
+        "starts": core.vouching.begun,
         "vouched": (
             core.state.vouched,
             core.vouching.resync is None,

@@ -142,8 +142,7 @@ class Links:
                 peer,
                 reply.incarnation,
                 reply.stamp,
-                reply.seen_n,
-                reply.seen_directories,
+                reply.seen,
                 reply.position,
                 reply.position_by,
             )

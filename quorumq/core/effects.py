@@ -156,16 +156,14 @@ class Durable(NamedTuple):
 class LinkUp(NamedTuple):
     """Our link to ``peer`` is up and HELLO was accepted on both sides.
 
-    ``seen`` is what the peer had durably seen of us before this HELLO: the highest start count and the ids of the
-    directories that it knows under our node id. ``position`` is the last one of our directory that it was told, by our
-    start ``position_by``.
+    ``seen`` are the last starts of our node id that the peer had durably seen before this HELLO. ``position`` is the
+    last one of our directory that it was told, by our start ``position_by``.
     """
 
     peer: NodeId
     incarnation: Incarnation
     stamp: int
-    seen_n: int
-    seen_directories: tuple[int, ...]
+    seen: tuple[Incarnation, ...]
     position: int = 0
     position_by: int = 0
 

@@ -204,7 +204,9 @@ class NodeCore:
             records.append(DirectoryMade(config.node, config.cluster_id, state.directory))
         if not self.is_noted:
             records.append(cluster_made(config))
-        records += [Started(state.incarnation), Reserved(reserve)]
+        started = Started(state.incarnation, self.context.peers.positions.found)
+        self.vouching.note_start(started)
+        records += [started, Reserved(reserve)]
         if self.vouching.resync is not None:
             state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
         records += self.vouching.start(self.context)
@@ -213,8 +215,8 @@ class NodeCore:
                 state.at(now.mono + self.context.rng.random() * config.sync_interval, ("sync", peer))
         state.at(now.mono + config.heartbeat, ("heartbeat",))
         state.at(now.mono + config.sync_interval, ("reclaim",))
-        started = (Done(reserve_token(reserve)), Done(TOKEN_STARTED))
-        return self.context.peers.positions.count([Persist(tuple(records), started), *forget(self.void)])
+        done = (Done(reserve_token(reserve)), Done(TOKEN_STARTED))
+        return self.context.peers.positions.count([Persist(tuple(records), done), *forget(self.void)])
 
     # ----------------------------------------------------------------- step
 
@@ -385,7 +387,7 @@ class NodeCore:
         """HELLO was accepted: exchange registers, and offer what we have."""
         reason = self.vouching.compare(self.context, event)
         if reason:
-            return self.vouching.lose(self.context, event.seen_n, reason)
+            return self.vouching.lose(self.context, max((seen.n for seen in event.seen), default=0), reason)
         peer = event.peer
         self.state.links[peer] = event.incarnation
         self.state.learn(peer, event.incarnation)

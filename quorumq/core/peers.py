@@ -18,8 +18,11 @@ SOFTWARE = "quorumq"
 TWICE_S = 3.0
 """A start that was heard from within so many seconds is running: another one of the same node runs beside it."""
 
-Seen = dict[NodeId, tuple[Incarnation, tuple[int, ...]]]
-"""Of each node its newest start, and its directories, the last one last."""
+STARTS_TOLD = 16
+"""So many of the last starts of a node are kept, and told to it. One would do, were no WELCOME ever lost."""
+
+Seen = dict[NodeId, tuple[PeerSeen, ...]]
+"""Of each node its last starts that were seen, with their directories, the newest last."""
 
 
 class Peers:
@@ -64,8 +67,8 @@ class Peers:
 
     def on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
         """Welcome whoever was not refused; what we have seen of a node is durable before it is welcome."""
-        seen, directories = self.seen.get(hello.node, (Incarnation(0, 0), ()))
-        same = directories[-1:] == (hello.directory,)
+        seen = self.seen.get(hello.node, ())
+        same = bool(seen) and seen[-1].directory == hello.directory
         position, position_by = self.positions.told.get(hello.node, (0, 0)) if same else (0, 0)
         state = self.state
         welcome = Reply(
@@ -78,8 +81,7 @@ class Peers:
                 directory=state.directory,
                 wall_ms=now.wall_ms,
                 stamp=state.clock.value,
-                seen_n=seen.n,
-                seen_directories=directories,
+                seen=tuple(start.incarnation for start in seen),
                 software=SOFTWARE,
                 position=position,
                 position_by=position_by,
@@ -90,13 +92,14 @@ class Peers:
         state.clock.merge(hello.stamp)
         ahead_s = (hello.wall_ms - now.wall_ms) / 1000
         self.facts.setdefault(hello.node, {})["clock_difference_s"] = ahead_s
-        if seen == hello.incarnation and same:
+        start = PeerSeen(hello.node, hello.incarnation, hello.directory)
+        if seen[-1:] == (start,):
             return [Persist((), (welcome,))]
         if not same:
             self.positions.forget(hello.node)
-        self.seen[hello.node] = (hello.incarnation, seen_last(directories, hello.directory))
+        self.seen[hello.node] = seen_last(seen, start)
         state.learn(hello.node, hello.incarnation)
-        return [Persist((PeerSeen(hello.node, hello.incarnation, hello.directory),), (welcome,))]
+        return [Persist((start,), (welcome,))]
 
     def refusal(self, hello: Hello, now: Now) -> Failed | None:
         """Why a node or client is not welcome; None if it is."""
@@ -146,10 +149,10 @@ class Peers:
                 f"start {live.n} of node {hello.node!r} was heard from within the last {TWICE_S:.0f} s: is it running "
                 "twice? If it was just restarted, this passes by itself",
             )
-        seen, known = self.seen.get(hello.node, (Incarnation(0, 0), ()))
-        what = (
-            "is an old copy, or runs twice" if hello.directory in known else "was emptied, or is an old copy"
-        )
+        known = self.seen.get(hello.node, ())
+        seen = known[-1].incarnation if known else Incarnation(0, 0)
+        is_known = any(start.directory == hello.directory for start in known)
+        what = "is an old copy, or runs twice" if is_known else "was emptied, or is an old copy"
         if hello.incarnation.n < seen.n or (hello.incarnation.n == seen.n and hello.incarnation != seen):
             return Failed(
                 Code.SUPERSEDED,
@@ -175,7 +178,8 @@ class Peers:
 
     def note_position(self, sender: NodeId, incarnation: Incarnation, position: int) -> None:
         """A start of a peer says how many records of its directory are durable."""
-        if position and self.seen.get(sender, (None,))[0] == incarnation:
+        seen = self.seen.get(sender)
+        if position and seen and seen[-1].incarnation == incarnation:
             self.positions.note(sender, incarnation.n, position)
 
     # --------------------------------------------------------------------- journal
@@ -184,16 +188,16 @@ class Peers:
         """What is durable of them."""
         records: list[JournalRecord] = []
         for node in sorted(self.seen):
-            incarnation, directories = self.seen[node]
-            records += [PeerSeen(node, incarnation, directory) for directory in directories]
+            seen = self.seen[node]
+            records += seen
             if node in self.positions.told:  # of the last directory, which stands before it
-                records.append(PeerPosition(node, directories[-1], *self.positions.told[node]))
+                records.append(PeerPosition(node, seen[-1].directory, *self.positions.told[node]))
         return records
 
 
-def seen_last(known: tuple[int, ...], directory: int) -> tuple[int, ...]:
-    """The directories that a node was seen with, the last one last."""
-    return (*(found for found in known if found != directory), directory)
+def seen_last(seen: tuple[PeerSeen, ...], start: PeerSeen) -> tuple[PeerSeen, ...]:
+    """The last starts of a node that were seen, with one more; a record that is replayed twice changes nothing."""
+    return (*(known for known in seen if known != start), start)[-STARTS_TOLD:]
 
 
 def node_list_digest(nodes: tuple[NodeId, ...], machines: Machines = ()) -> bytes:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.messages import AckReply, StoreReply
-from quorumq.core.records import PeerPosition
-from quorumq.core.types import Incarnation, NodeId, Now
+from quorumq.core.records import PeerPosition, PeerSeen
+from quorumq.core.types import NodeId, Now
 
 POSITIONED: Final = (StoreReply, AckReply)
 """Messages that end with the position of their sender's directory."""
@@ -83,9 +83,7 @@ class Positions:
         self.told.pop(node, None)
         self.fresh.pop(node, None)
 
-    def records(
-        self, seen: Mapping[NodeId, tuple[Incarnation, tuple[int, ...]]], now: Now
-    ) -> tuple[PeerPosition, ...]:
+    def records(self, seen: Mapping[NodeId, tuple[PeerSeen, ...]], now: Now) -> tuple[PeerPosition, ...]:
         """What the peers told of theirs, to be journaled: now and then, where anything else was written since.
 
         Else two idle nodes would go on writing down each other's writing.
@@ -93,7 +91,7 @@ class Positions:
         if now.mono < self.due or self.durable <= self.quiet or not self.fresh:
             return ()
         records = tuple(
-            PeerPosition(node, seen[node][1][-1], *self.told[node]) for node in sorted(self.fresh)
+            PeerPosition(node, seen[node][-1].directory, *self.told[node]) for node in sorted(self.fresh)
         )
         self.fresh.clear()
         self.due = now.mono + POSITIONS_EVERY_S

@@ -45,9 +45,10 @@ class ClusterMade(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A start of this node. Durable before the node first speaks."""
+    """A start of this node, and how many records it found. Durable before the node first speaks."""
 
     incarnation: Incarnation
+    found: int = 0
 
 
 class Vouched(NamedTuple):

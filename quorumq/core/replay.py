@@ -93,17 +93,18 @@ class Replay:
             case ClusterMade(nodes, hold_time_max, machines):
                 self.config.check_same(nodes, hold_time_max, machines)
                 self.is_noted = True
-            case Started(incarnation):
+            case Started(incarnation, _):
                 self.starts, self.last = max(self.starts, incarnation.n), incarnation
+                self.vouching.note_start(record)
             case Vouched() | VouchingLost() | Placed():
                 self.starts = self.vouching.replay(record, self.starts)
-            case PeerSeen(node, incarnation, directory):
-                _, known = self.seen.get(node, (incarnation, ()))
-                if known[-1:] != (directory,):
+            case PeerSeen(node, _, directory):
+                known = self.seen.get(node, ())
+                if known and known[-1].directory != directory:
                     self.positions.pop(node, None)
-                self.seen[node] = (incarnation, seen_last(known, directory))
+                self.seen[node] = seen_last(known, record)
             case PeerPosition(node, directory, position, start):
-                if node in self.seen and self.seen[node][1][-1] == directory:
+                if node in self.seen and self.seen[node][-1].directory == directory:
                     self.positions[node] = (position, start)
             case Reserved(time):
                 self.reserve = max(self.reserve, time)
@@ -145,8 +146,8 @@ class Replay:
             round_count=incarnation.n << 32,
         )
         state.known[self.config.node] = incarnation
-        for node, (seen, _) in self.seen.items():
-            state.learn(node, seen)
+        for node, seen in self.seen.items():
+            state.learn(node, seen[-1].incarnation)
         for group in self.groups:
             self.catalogue.take_group(group)
         return state
@@ -232,7 +233,7 @@ def snapshot(context: Context, vouching: Vouching, now: Now) -> list[JournalReco
     records: list[JournalRecord] = [
         DirectoryMade(state.me, state.config.cluster_id, state.directory),
         cluster_made(state.config),
-        Started(state.incarnation),
+        *vouching.begun,
         Reserved(state.clock.reserving),
     ]
     records += vouching.snapshot(vouched=state.vouched)

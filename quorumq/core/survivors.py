@@ -41,10 +41,7 @@ def tell(context: Context, resync: Resync | None, sender: NodeId, message: Survi
     if resync is not None and message.survivors:
         resync.survivors = message.survivors
     seen = [Seen(state.me, state.incarnation, state.directory)]
-    seen += [
-        Seen(node, incarnation, directories[-1])
-        for node, (incarnation, directories) in sorted(context.peers.seen.items())
-    ]
+    seen += [Seen(*starts[-1]) for _, starts in sorted(context.peers.seen.items())]
     told = SurvivorsReply(
         message.round,
         state.vouched,

@@ -12,10 +12,10 @@ from quorumq.core.context import Context
 from quorumq.core.effects import Done, Effect, LinkUp, Persist
 from quorumq.core.errors import Code
 from quorumq.core.messages import Failed
-from quorumq.core.records import JournalRecord, Placed, Reserved, Vouched, VouchingLost
+from quorumq.core.records import JournalRecord, Placed, Reserved, Started, Vouched, VouchingLost
 from quorumq.core.resync import Resync, far_above
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import NodeId, Now
+from quorumq.core.types import Incarnation, NodeId, Now
 
 TOKEN_STARTED = -1
 TOKEN_VOUCHED = -2
@@ -23,6 +23,10 @@ TOKEN_LOST = -3
 TOKEN_POSITION = -4
 TOKEN_RESERVE = -(1 << 62)
 """Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
+
+STARTS_KEPT = 256
+"""So many of the last starts of a directory are in its journal. A peer that has slept through all of them may tell of
+an older one, which is not looked for."""
 
 IF_ALL_WERE_RESTORED = (
     "if the whole cluster was restored from a backup, what was acked since that was taken is delivered again"
@@ -38,6 +42,7 @@ class Vouching:
 
     Attributes:
         placed: where the journal says that it lies.
+        begun: the last starts of this directory, this one last.
         once: whether it could vouch in this start or one before.
         suspected: it may be an old copy: no vote until every other node has been heard.
         resync: what has still to be heard, of a directory that lost something.
@@ -47,6 +52,7 @@ class Vouching:
 
     __slots__ = (
         "above",
+        "begun",
         "config",
         "floor",
         "lost",
@@ -62,6 +68,7 @@ class Vouching:
         self.config = config
         self.place = place
         self.placed: Placed | None = None
+        self.begun: tuple[Started, ...] = ()
         self.once = False
         self.suspected = False
         self.resync: Resync | None = None
@@ -71,6 +78,10 @@ class Vouching:
         self.vouchers: dict[NodeId, None] = {}  # who said that it knows no other directory
 
     # ------------------------------------------------------------------- the journal
+
+    def note_start(self, start: Started) -> None:
+        """The directory has this start."""
+        self.begun = (*(begun for begun in self.begun if begun != start), start)[-STARTS_KEPT:]
 
     def replay(self, record: Vouched | VouchingLost | Placed, starts: int) -> int:
         """Take a record of the journal in, which has ``starts`` starts so far; how many there are after it."""
@@ -208,24 +219,33 @@ class Vouching:
     def compare(self, context: Context, event: LinkUp) -> str:
         """Why what a peer knows of this node shows that the directory lacks something; "" where it does not."""
         state, positions = context.state, context.peers.positions
-        if event.seen_n > state.incarnation.n:
+        for seen in event.seen:
+            if seen.n > self.above and not self._is_ours(seen):
+                return (
+                    f"{event.peer} has seen start {seen.n} of node {state.me!r}, which the data directory of start "
+                    f"{state.incarnation.n} does not have: it was emptied, or is an old copy"
+                )
+        after = next((start for start in self.begun if start.incarnation.n > event.position_by), None)
+        if (
+            not positions.counting
+            or self.resync is not None
+            or after is None
+            or event.position_by <= self.above
+        ):
+            return ""
+        if event.position > after.found:
             return (
-                f"{event.peer} has seen start {event.seen_n} of node {state.me!r}, and this is start "
-                f"{state.incarnation.n}: the data directory is an old copy"
-            )
-        newest = event.seen_directories[-1] if event.seen_directories else state.directory
-        if newest != state.directory and event.seen_n > self.above:
-            return (
-                f"{event.peer} knows node {state.me!r} by another data directory "
-                f"({newest:016x}, this one is {state.directory:016x})"
-            )
-        told_before = self.above < event.position_by < state.incarnation.n
-        if positions.counting and self.resync is None and told_before and event.position > positions.found:
-            return (
-                f"start {event.position_by} of node {state.me!r} told {event.peer} of {event.position} "
-                f"records, and this one found {positions.found}: the data directory is an old copy"
+                f"start {event.position_by} of node {state.me!r} told {event.peer} of {event.position} records, and "
+                f"start {after.incarnation.n} found {after.found}: the data directory is an old copy"
             )
         return ""
+
+    def _is_ours(self, start: Incarnation) -> bool:
+        """Whether a start was of this directory, as far as it knows. Its number alone does not say: an old copy that is
+        started counts on from its own, and uses numbers again."""
+        return start.n < self.begun[0].incarnation.n or any(
+            begun.incarnation == start for begun in self.begun
+        )
 
     def lose(self, context: Context, seen_n: int, reason: str) -> list[Effect]:
         """A peer has seen what this directory does not know: it may lack promises. Durable, then begin again above it.

@@ -184,7 +184,7 @@ class HotCluster:
                     welcome = self._ask(peer, self.nodes[name].core.hello(self.nodes[name].now()))
                     assert isinstance(welcome, m.Welcome)
                     up = LinkUp(
-                        peer, welcome.incarnation, welcome.stamp, welcome.seen_n, welcome.seen_directories,
+                        peer, welcome.incarnation, welcome.stamp, welcome.seen,
                         welcome.position, welcome.position_by,
                     )  # fmt: skip
                     self.nodes[name].driver.feed(up)

@@ -135,8 +135,7 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
             peer,
             answer.incarnation,
             answer.stamp,
-            answer.seen_n,
-            answer.seen_directories,
+            answer.seen,
             answer.position,
             answer.position_by,
         )

@@ -75,9 +75,9 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
 _INT_ENDS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("stamp", "time", "floor", "ballot"), STAMPS_END),
     **dict.fromkeys(("generation", "made", "buried"), GENERATIONS_END),
-    **dict.fromkeys(("seen_n", "position_by"), STARTS_MAX),
+    **dict.fromkeys(("position_by",), STARTS_MAX),
     **dict.fromkeys(
-        ("round", "nonce", "directory", "seen_directories", "digest", "digests", "messages", "place"),
+        ("round", "nonce", "directory", "digest", "digests", "messages", "place"),
         WORDS_END,
     ),
 }

@@ -65,17 +65,21 @@ class World:
         return self._links[key]
 
     def _dial(self, dialler: Outcome, acceptor: Outcome, now: Now) -> tuple[Outcome, Outcome] | None:
-        """One HELLO and its WELCOME; (acceptor, dialler) after it, or None where it is refused."""
+        """One HELLO and its WELCOME; (acceptor, dialler) after it.
+
+        None where it is refused, or shows the dialler that its directory is an old copy: it does not go on with that.
+        """
         nodes = self.nodes
         hello = nodes.locals[dialler.local].core.hello(now)
         accepted = nodes.step(acceptor.local, [Request(HELLO_KEY, hello)], now)
         answer = nodes.traffic.replies.all[accepted.replies[0][1]]
         if not isinstance(answer, Welcome):
             return None
-        up = LinkUp(
-            answer.node, answer.incarnation, answer.stamp, answer.seen_n, answer.seen_directories
-        )  # fmt: skip
-        return acceptor.then(accepted), dialler.then(nodes.step(dialler.local, [up], now))
+        up = LinkUp(answer.node, answer.incarnation, answer.stamp, answer.seen)
+        linked = nodes.step(dialler.local, [up], now)
+        if nodes.locals[linked.local].core.vouching.lost:
+            return None
+        return acceptor.then(accepted), dialler.then(linked)
 
     def are_linked(self, one: int, other: int) -> bool:
         """Whether both have a link to this very incarnation of the other."""
@@ -98,7 +102,7 @@ class World:
         old = nodes.locals[locals_[index]].core
         heard = self.scenario.wiped_hears or self.members
         others = [at for at, node in enumerate(self.scenario.nodes) if at != index and node in heard]
-        seen = max(nodes.locals[locals_[at]].core.context.peers.seen[name][0].n for at in others)
+        seen = max(nodes.locals[locals_[at]].core.context.peers.seen[name][-1].incarnation.n for at in others)
         records: list[JournalRecord] = [
             DirectoryMade(name, old.config.cluster_id, old.state.directory),
             Started(Incarnation(far_above(seen), old.state.incarnation.nonce)),

@@ -142,8 +142,7 @@ class Cluster:
             acceptor,
             answer.incarnation,
             answer.stamp,
-            answer.seen_n,
-            answer.seen_directories,
+            answer.seen,
             answer.position,
             answer.position_by,
         )

@@ -126,8 +126,7 @@ def test_what_was_seen_of_a_peer_is_durable_before_it_is_welcome() -> None:
 
 def test_a_directory_behind_what_a_peer_has_seen_cannot_vouch() -> None:
     cluster = Cluster()
-    core = cluster.nodes["b"]
-    cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, 3, (core.state.directory,)))
+    cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, (Incarnation(3, 7),)))
     ((name, reason),) = cluster.restarts
     assert name == "b"
     assert "start 3" in reason

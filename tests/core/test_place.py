@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from quorumq.core.effects import LinkUp
 from quorumq.core.messages import (
     AckRequest,
     Failed,
@@ -17,8 +18,10 @@ from quorumq.core.messages import (
     OpenSessionReply,
     ResyncReply,
 )
-from quorumq.core.records import Placed, Started, Vouched, VouchingLost
+from quorumq.core.records import PeerPosition, Placed, Reserved, Started, Vouched, VouchingLost
 from quorumq.core.resync import far_above
+from quorumq.core.types import Incarnation
+from quorumq.core.vouching import STARTS_KEPT
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_resync import cut, wipe
@@ -253,3 +256,84 @@ def test_normal_operation_writes_the_place_once() -> None:
         assert sum(isinstance(record, Placed) for record in cluster.journals[name]) == 1
         assert sum(isinstance(record, Started) for record in cluster.journals[name]) == 4
         assert not any(isinstance(record, VouchingLost) for record in cluster.journals[name])
+
+
+@pytest.mark.parametrize("welcome", ["arrives", "is lost"])
+def test_an_old_copy_that_is_started_twice_lacks_the_start_that_a_peer_has_seen(welcome: str) -> None:
+    """Its own starts have the numbers of those that it lacks: b has seen start 2, and so has a, another one."""
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 1)
+    cluster.advance(3.0)
+    backup = list(cluster.journals["c"])
+    cut(cluster, "ac")
+    cluster.kill("c")
+    cluster.start("c")
+    cluster.advance(6.0)
+    cut(cluster, "ac", "ab")
+    got = receipts(cluster.ask("b", fetch(hold_time=5.0)))
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+    cluster.kill("b")
+    forget_positions(cluster, "b")
+    cut(cluster)
+    wipe(cluster, "c", backup)
+    assert cluster.nodes["c"].state.incarnation.n == 2
+    cluster.kill("c")
+    cluster.start("c")
+    cluster.advance(6.0)
+    if welcome == "is lost":
+        cut(cluster, "bc")
+        cluster.start("b")
+        cluster.ask("b", cluster.nodes["c"].hello(cluster.now))
+        cluster.advance(4.0)
+        cut(cluster)
+        for one, two in ("bc", "cb"):
+            cluster.link(one, two)
+    else:
+        cluster.start("b")
+    assert [name for name, _ in cluster.restarts] == ["c"]
+    assert "b has seen start 2" in cluster.restarts[0][1]
+    cluster.advance(6.0)
+    assert cluster.nodes["c"].state.vouched
+    assert receipts(cluster.ask("a", fetch(hold_time=5.0))) == (), "it was acked"
+
+
+def test_records_that_an_old_copy_writes_itself_do_not_make_up_for_those_that_it_lacks() -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 5)
+    cluster.advance(3.0)
+    backup = list(cluster.journals["c"])
+    cut(cluster, "ac")
+    got = receipts(cluster.ask("b", fetch(most=5, hold_time=5.0)))
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"], "by b and c, which says how much it has"
+    cluster.advance(6.0)
+    had = len(cluster.journals["c"])
+    cluster.kill("b")
+    cut(cluster)
+    wipe(cluster, "c", backup)
+    while len(cluster.journals["c"]) <= had:
+        cluster.kill("c")
+        cluster.start("c")
+    cluster.start("b")
+    assert [name for name, _ in cluster.restarts] == ["c"]
+    assert "start 1 of node 'c' told b" in cluster.restarts[0][1]
+    cluster.advance(6.0)
+    assert receipts(cluster.ask("a", fetch(hold_time=5.0))) == (), "it was acked"
+
+
+def test_a_peer_that_slept_through_all_starts_that_are_kept_is_believed() -> None:
+    cluster = Cluster()
+    core = cluster.nodes["b"]
+    seen = core.state.incarnation
+    cluster.kill("c")
+    for n in range(STARTS_KEPT):
+        core.vouching.note_start(Started(Incarnation(seen.n + 1 + n, n)))
+    assert len(core.vouching.begun) == STARTS_KEPT
+    cluster.feed("b", LinkUp("c", Incarnation(1, 1), 0, (seen,)))
+    assert not cluster.restarts
+
+
+def forget_positions(cluster: Cluster, name: str) -> None:
+    """They are written lazily: a crash may lose them."""
+    cluster.journals[name][:] = [
+        Reserved(0) if isinstance(record, PeerPosition) else record for record in cluster.journals[name]
+    ]

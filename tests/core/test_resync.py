@@ -226,7 +226,7 @@ def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_res
         cluster.kill("d")
         cluster.start("d")
     cluster.advance(3.0)
-    assert cluster.nodes["b"].context.peers.seen["d"][0].n == 4
+    assert cluster.nodes["b"].context.peers.seen["d"][-1].incarnation.n == 4
     cut(cluster, "bd")
     wipe(cluster, "d")
     cluster.advance(2.0)
@@ -260,7 +260,7 @@ def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
         cluster.kill("b")
         cluster.start("b")
     # The record of start 3, of which somebody knows, was in the part that cannot be read.
-    lost = Started(cluster.nodes["b"].state.incarnation)
+    lost = cluster.nodes["b"].vouching.begun[-1]
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     cluster.kill("b")
     cluster.journals["b"].remove(lost)

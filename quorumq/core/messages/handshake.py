@@ -35,7 +35,7 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """HELLO accepted. ``seen_n`` and ``seen_directories``: what was durable here about the dialler before."""
+    """HELLO accepted. ``seen``: the dialler's last starts that were durable here before, the newest last."""
 
     version: int
     cluster_id: str
@@ -44,8 +44,7 @@ class Welcome(NamedTuple):
     directory: int
     wall_ms: int
     stamp: int
-    seen_n: int
-    seen_directories: tuple[int, ...]
+    seen: tuple[Incarnation, ...]
     software: str = ""
     position: int = 0  # of the dialler's directory, as it last told us, and the start of it that told
     position_by: int = 0
