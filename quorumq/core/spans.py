@@ -314,12 +314,6 @@ class _Runs:
 
     __hash__ = None  # type: ignore[assignment]  # it changes; state() is what can be a key
 
-    def clear(self) -> None:
-        """Forget everything. Clones keep what they have."""
-        self.runs = {}
-        self._owned = set()
-        self._spans = self._messages = 0
-
     def clone(self) -> Self:
         """A copy that changes on its own from now on.
 

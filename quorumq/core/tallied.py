@@ -59,11 +59,6 @@ class TalliedMap(SpanMap[V]):
         else:
             self.tally.pop(kind, None)
 
-    def clear(self) -> None:
-        """Forget everything. Clones keep what they have."""
-        super().clear()
-        self.tally = {}
-
     def clone(self) -> Self:
         """A copy that changes on its own from now on."""
         twin = super().clone()

@@ -4,24 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
+from quorumq.core.deadnames import DEAD_SUFFIX
+from quorumq.core.errors import Code
+from quorumq.core.limits import NUMBERS_END
 from quorumq.core.messages import (
     AlterTopic,
     BrowseRequest,
     ClientRequest,
     CreateTopic,
+    DeclareSurvivors,
     DeleteTopic,
     DescribeGroup,
     Failed,
     Fetch,
     Metadata,
+    Named,
     PurgeRequest,
+    RedriveRequest,
     RejectRequest,
+    Resolved,
     SetGroup,
+    SettleReply,
     ShowRequest,
     StatusReply,
     StatusRequest,
 )
-from quorumq.core.types import PartitionId, Span
+from quorumq.core.types import (
+    Incarnation,
+    Kind,
+    Letter,
+    Origin,
+    Owner,
+    PartitionId,
+    Receipt,
+    Record,
+    Span,
+    Stamp,
+)
 from sim.clients.client import Answer, Client
 from sim.world import Refusal, SimError
 
@@ -43,7 +62,7 @@ class Inspector(Client):
         request = self.some_look() if look else self.some_mistake()
 
         def then(answer: Answer, _: Any) -> None:
-            refused = answer is None or isinstance(answer, Refusal | Failed)
+            refused = answer is None or isinstance(answer, Refusal | Failed) or is_refusal(answer)
             if look and isinstance(answer, StatusReply) and answer.more is not None:
                 self.ask(node, StatusRequest(answer.more), self.timeout, then)
             elif not look and not refused:
@@ -72,6 +91,7 @@ class Inspector(Client):
                 StatusRequest((partition, group)),
                 Metadata(("jobs",)),
                 DescribeGroup("jobs", group),
+                DeclareSurvivors(),
                 ShowRequest(partition, Span(origin, at, at + 1)),
                 Fetch(("no topic*",), group, 1, 1 << 20, 1, 0, 0.05, self.options.hold_times[0], 0.0),
                 browse._replace(bodies=True),
@@ -86,6 +106,10 @@ class Inspector(Client):
         rng, options = self.rng, self.options
         group = rng.choice(self.around.groups)
         fetch = Fetch(("jobs",), group, 1, 1 << 20, 1, 0, 0.0, options.hold_times[0], 0.0)
+        some = Span(Origin("a", 1, 1, 1), 0, 2)
+        partition = PartitionId(self.topics.current.id if self.topics.current is not None else b"?" * 16, 0)
+        nobody = Owner("a", Incarnation(0, 0), Stamp(0, "a"))
+        dead = Receipt(partition, group + DEAD_SUFFIX, 0, 0, some, nobody)
         mistakes: tuple[ClientRequest, ...] = (
             CreateTopic("jobs", 2),
             CreateTopic("jobs", options.nodes + 2),
@@ -118,5 +142,16 @@ class Inspector(Client):
             fetch._replace(max_wait=-1.0),
             fetch._replace(partitions=(10_000,)),
             RejectRequest((), -2.0),
+            RejectRequest((Named(dead, (some,)),), letter=Letter(nobody.ballot, "dead once more")),
+            RedriveRequest("jobs", 0, group, (Resolved(some, Record(0, 0, Kind.OPEN)),)),
+            RedriveRequest("jobs", 0, group, (Resolved(some, Record(0, NUMBERS_END, Kind.DEAD)),)),
+            ShowRequest(partition, some),
         )
         return rng.choice(mistakes)
+
+
+def is_refusal(answer: Answer) -> bool:
+    """Whether each verdict says that it was asked wrongly."""
+    return isinstance(answer, SettleReply) and all(
+        verdict.outcome == Code.USAGE for verdict in answer.verdicts
+    )

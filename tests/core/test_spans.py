@@ -136,12 +136,6 @@ class MapMachine(RuleBasedStateMachine):
                 map_.update(span, fail_late)
         assert map_.state() == before
 
-    @rule(data=st.data())
-    def clear(self, data: st.DataObject) -> None:
-        map_, model = self.pick(data)
-        map_.clear()
-        model.clear()
-
     @precondition(lambda self: len(self.pairs) < 4)
     @rule(data=st.data())
     def clone(self, data: st.DataObject) -> None:
