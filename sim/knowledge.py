@@ -148,8 +148,8 @@ def replica_known(replica: Replica, where: str) -> Known:
         f"{where}, promised": sorted(replica.closing.promised),
         f"{where}, closed": replica.batches.closed.numbers.items(),
     }
-    for name, view in replica.views.groups.items():
-        at = f"{where}, group {name}"
+    for name in (*replica.views.groups, *replica.views.unmade):
+        view, at = replica.views.look(name), f"{where}, group {name}"
         known[f"{at}, records"] = view.records.items()
         known[f"{at}, attempts"] = part_of(view, lambda lease: lease.attempts).items()
         delays = part_of(view, lambda lease: lease.delay and lease.delay._replace(due=0.0))

@@ -341,7 +341,7 @@ class Context:
         """A replica for each partition whose replica set names this node. One made in quarantine asks for its holds."""
         made = False
         for topic in topics:
-            groups = self.catalogue.group_registers(topic.id)
+            groups = [register.name for register in self.catalogue.group_registers(topic.id)]
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)
                 if self.state.me in members:
@@ -350,8 +350,7 @@ class Context:
                         replica = self.replicas[partition] = Replica(self.state, topic, partition)
                         self.recovery.want(replica, now)
                         made = True
-                        for register in groups:
-                            replica.group(register.name)
+                        replica.views.begin(groups)
                     else:
                         replica.topic = topic
         return self.ask_for_holds(now) if made and self.recovery.unheard else []

@@ -114,8 +114,7 @@ class FetchCoordinator(GroupReader):
 
     def looks_at(self, stirred: Iterable[tuple[PartitionId, str]]) -> bool:
         """Whether it reads as one of these groups of these partitions."""
-        found = [name for partition, name in stirred if partition in self.partitions]
-        return self.request.group in found
+        return self.request.group in [name for partition, name in stirred if partition in self.partitions]
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""
@@ -138,7 +137,7 @@ class FetchCoordinator(GroupReader):
             began = context.state.round_count
             self.tried = True
             effects += self._start_rounds(context, now)
-            if context.state.round_count == began and not over:
+            if context.state.round_count == began and not (over and self.tried):
                 self.told = not self.won and self._tells(context, now)
                 return effects + self.answer(context, now) if self.told else effects
         return effects
@@ -204,10 +203,16 @@ class FetchCoordinator(GroupReader):
                 break
             replica = context.replicas[partition]
             view = replica.group(self.request.group)
+            if view.behind is not None:
+                replica.views.catch_up(view, now)
+            if not (view.suspects if alone else view.available).ready and not view.begins:
+                continue
             patient = self.request.max_wait >= context.config.steal_after
             wants, generation, cost, later = replica.choice.choose(
                 view, now, messages, size, runs, self.parked_since, patient, alone, self.request.spans
             )
+            if not wants and view.begins:
+                self.tried, later = False, now.mono  # the group has not looked at all that there is
             if later is not None:
                 again = later if again is None else min(again, later)
             if wants:
@@ -352,7 +357,7 @@ class FetchCoordinator(GroupReader):
             context.state.clock.merge(highest.time)
             self.conflict = True
             if remaining > 0 and sender != context.state.me:
-                self._hint(replica, span, remaining, now)
+                replica.learning.hint(group, span, now.mono + remaining, now)
         if sender != context.state.me:
             if reply.resolved:
                 effects += replica.learning.repair(group, reply.resolved, now)
@@ -363,10 +368,6 @@ class FetchCoordinator(GroupReader):
             if behind and sender != context.state.me:  # it has not heard of the dead letter, and is told
                 effects += replica.learning.tell(sender, group, behind, replica.topic.epoch)
         return effects
-
-    def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
-        """A hint is used in choosing only: it changes no vote and no hold."""
-        replica.learning.hint(self.request.group, span, now.mono + remaining, now)
 
     def _settle(
         self, context: Context, this: HoldRound, replica: Replica, now: Now, *, timed_out: bool
@@ -404,7 +405,8 @@ class FetchCoordinator(GroupReader):
             effects += self._lose(context, this, replica, lost, now)
             for span in lost:
                 for part, remaining in this.not_due.within(span):
-                    self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
+                    until = now.mono + min(remaining, NOT_DUE_HINT_MAX_S)
+                    replica.learning.hint(self.request.group, part, until, now)
         for span, attempts, reason in buried:
             dead_lettering = DeadLettering(this, span, attempts, reason, self.request)
             effects += dead_lettering.start(context, now)
@@ -470,13 +472,12 @@ class FetchCoordinator(GroupReader):
         self, context: Context, this: HoldRound, replica: Replica, spans: list[Span], now: Now
     ) -> list[Effect]:
         """Drop our hold, and RELEASE at all others whatever they answered."""
-        freed = Freed(this.partition, self.request.group, this.owner, tuple(spans))
-        return context.free([freed], now)
+        return context.free([Freed(this.partition, self.request.group, this.owner, tuple(spans))], now)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        this = self.rounds[number]
         if number in self.group_rounds:
-            return self.refuse_unregistered(context, this)
+            return self.refuse_unregistered(context, self.rounds[number])
+        this = self.rounds[number]
         assert isinstance(this, HoldRound)
         effects = self._settle(context, this, context.replicas[this.partition], now, timed_out=True)
         return effects + self.advance(context, now)
@@ -595,6 +596,5 @@ class FetchCoordinator(GroupReader):
         """In quarantine, or unable to vouch: another node can serve this at once."""
         if self.won:
             return self.on_gone(context, now)
-        wait = context.quarantine_left(now)
-        detail = f"node {context.state.me} is in quarantine for {wait:.1f} s: ask another node"
+        detail = f"node {context.state.me} is in quarantine for {context.quarantine_left(now):.1f} s: ask another node"
         return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, 1, 0))

@@ -91,7 +91,7 @@ def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None
         if not catalogue.members_of(partition) and not catalogue.is_deleted(partition.topic):
             ids[partition.topic] = None
     number = request.partition if isinstance(request, (PurgeRequest, BrowseRequest, RedriveRequest)) else -1
-    numbers = request.partitions if isinstance(request, Fetch) else (number,)
+    highest = max(request.partitions, default=-1) if isinstance(request, Fetch) else number
     groups: dict[tuple[bytes, str], None] = {}
     for name in names:
         topic = catalogue.topic_named(name)
@@ -99,7 +99,7 @@ def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None
             if not is_pattern(name):
                 wanted[name] = None
             continue
-        if max(numbers, default=-1) >= topic.partitions:
+        if highest >= topic.partitions:
             ids[topic.id] = None
         source = group.removesuffix(DEAD_SUFFIX)
         if isinstance(request, Fetch):

@@ -415,7 +415,7 @@ class FrontDoor:
         if problem:
             return Failed(Code.USAGE, problem)
         asked: list[PartitionId] = []
-        request = request._replace(partitions=tuple(dict.fromkeys(request.partitions)))
+        request = request._replace(partitions=tuple(sorted(dict.fromkeys(request.partitions))))
         seen: dict[bytes, None] = {}  # several patterns may match one topic
         new: list[Topic] = []
         for name in dict.fromkeys(request.topics):
@@ -469,13 +469,12 @@ class FrontDoor:
             if self.context.state.memory_full and self._is_new(topic, source):
                 return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
             for number in request.partitions or range(topic.partitions):
-                if number < topic.partitions:
-                    found.append(PartitionId(topic.id, number))
-                elif not is_pattern(name):
-                    detail = (
-                        f"topic {name!r} has {plural(topic.partitions, 'partition')}: there is no {number}"
-                    )
-                    return Failed(Code.NOT_FOUND, detail)
+                if number >= topic.partitions:  # nor are those that follow
+                    if is_pattern(name):
+                        break
+                    there = plural(topic.partitions, "partition")
+                    return Failed(Code.NOT_FOUND, f"topic {name!r} has {there}: there is no {number}")
+                found.append(PartitionId(topic.id, number))
         if not is_pattern(name) and catalogue.topic_named(name) is None:
             return catalogue.not_found(name)
         return found

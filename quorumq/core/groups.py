@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quorumq.core import limits
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
@@ -62,7 +63,7 @@ STAMPS_MAX = 8
 ANY = Span(Origin("", 0, 0, 0), 0, 1)
 """Stands for the span of an item that is kept under its span, so that equal neighbours join."""
 
-SURVEY_LIMIT = 2000
+SURVEY_LIMIT = limits.RUNS_PER_STEP
 """Items of one survey that a purge settles at once."""
 
 

@@ -71,6 +71,8 @@ RECLAIM_BATCHES_MAX = 4096
 
 REFRESHED_PER_STEP = 512
 """Sections of a new batch, times groups, that one step offers to the groups."""
+LOOKS_PER_STEP = 512
+"""Runs of messages, and batches, that one step looks at for groups that begin or are rewound: some 5 ms."""
 GROUPS_MADE_PER_STEP = 40
 """Topics in which one FETCH registers a new group at a time."""
 PEEK_SCAN_MAX = 1024

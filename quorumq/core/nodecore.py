@@ -46,6 +46,7 @@ from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
+from quorumq.core.limits import LOOKS_PER_STEP
 from quorumq.core.messages import (
     QUORUM_REPLIES,
     QUORUM_REQUESTS,
@@ -89,7 +90,7 @@ from quorumq.core.peers import Peers
 from quorumq.core.publish import store_published
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Reserved, Started
 from quorumq.core.replay import Replay, clean_stop, cluster_made, snapshot
-from quorumq.core.state import NodeConfig
+from quorumq.core.state import NO_END, NodeConfig
 from quorumq.core.status import status
 from quorumq.core.timers import Timers
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
@@ -238,6 +239,7 @@ class NodeCore:
             events = [event for event in events if isinstance(event, Durable)]
         if self.stopped or (self.vouching.lost and not events):
             return effects
+        state.looks_left = LOOKS_PER_STEP
         if state.timers and state.timers[0][0] <= now.mono:
             self._absorb(self.timers.run(now), effects, now)
         for event in events:
@@ -255,6 +257,7 @@ class NodeCore:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
         if state.timers and self.timers.is_stale(state.timers[0][2]):
             self.timers.drop_stale()
+        state.looks_left = NO_END
         return self.context.peers.positions.count(effects) if effects else effects
 
     def next_deadline(self) -> float | None:
@@ -299,9 +302,19 @@ class NodeCore:
                 if isinstance(it, FetchCoordinator) and it.looks_at(stirred)
             ]
             for pending in sorted(waiting, key=lambda it: not it.request.idle):
-                if not pending.done:
+                if not pending.done and pending.looks_at(self._on_offer(stirred)):
                     effects += pending.advance(self.context, now)
         return effects
+
+    def _on_offer(self, stirred: Iterable[tuple[PartitionId, str]]) -> list[tuple[PartitionId, str]]:
+        """Where something is left to take: who comes when all is taken need not look at all that it reads."""
+        found: list[tuple[PartitionId, str]] = []
+        for partition, name in stirred:
+            replica = self.replicas.get(partition)
+            view = replica.views.groups.get(name) if replica is not None else None
+            if view is not None and (view.available.ready or view.suspects.ready):
+                found.append((partition, name))
+        return found
 
     # --------------------------------------------------------------- events
 

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from sortedcontainers import SortedDict
@@ -435,6 +436,18 @@ class SpanMap(_Runs, Generic[V]):
             (Span(origin, run[0] if run[0] > start else start, run[1] if run[1] < stop else stop), run[2])
             for run in found
         ]
+
+    def onward(self, origin: Origin, start: int) -> Iterator[tuple[Span, V]]:
+        """What is covered of an origin from ``start`` on, in order; each part is looked up as it is asked for."""
+        runs = self.runs.get(origin, ())
+        if type(runs) is tuple:
+            rest = iter(runs[bisect_left(runs, start, key=itemgetter(1)) :])
+        else:
+            first = next(runs.irange(None, start, reverse=True), None)
+            rest = map(runs.__getitem__, runs.irange(first))
+        for begin, stop, value in rest:
+            if stop > start:
+                yield Span(origin, max(begin, start), stop), value
 
     def split(self, span: Span) -> list[tuple[Span, V | None]]:
         """The whole of ``span``, in order, in parts of one value each; None stands for a gap."""

@@ -19,6 +19,7 @@ from quorumq.core.messages import Freed
 from quorumq.core.types import Incarnation, Machines, NodeId, Now, Origin, PartitionId, Span
 
 NEVER = Incarnation(0, 0)
+NO_END = float("inf")
 
 Timer = (
     tuple[Literal["round"], int]  # the round with this number has waited long enough
@@ -30,6 +31,7 @@ Timer = (
     | tuple[Literal["refresh"], PartitionId, str, Span]  # what is available to that group
     | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over
     | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
+    | tuple[Literal["look"]]  # groups that begin look at more
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]
     | tuple[Literal["heartbeat", "reclaim", "resync"]]
@@ -140,6 +142,9 @@ class NodeState:
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
     disk_full: bool = False
     memory_full: str = ""  # why nothing new is taken in; "" where it is
+    # Runs of messages that this step may still look at for groups that begin, and partitions with more of them.
+    looks_left: float = NO_END
+    behind: dict[PartitionId, None] = field(default_factory=dict)
     # To which groups of which partitions something became available since the parked FETCHes last looked.
     stirred: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     me: NodeId = field(init=False)  # this node's id
@@ -183,6 +188,12 @@ class NodeState:
         """Have the node core act on ``timer`` at ``time`` (monotonic seconds)."""
         self.timer_count += 1
         heapq.heappush(self.timers, (time, self.timer_count, timer))
+
+    def put_off(self, partition: PartitionId) -> None:
+        """Groups of ``partition`` have more to look at than this step has time for: the next one goes on."""
+        if not self.behind:
+            self.at(0.0, ("look",))
+        self.behind[partition] = None
 
     # ------------------------------------------------------- who else is fetching
 

@@ -101,6 +101,8 @@ class Timers:
                 return self.door.close_session(origin, partitions, now)
             case ("batch", partition, number, first):
                 context.replicas[partition].storing.on_offered(number, first, now)
+            case ("look",):
+                return self._look(now)
             case ("free", freed):
                 return context.free_in_steps(freed, now)
             case ("forget", key):
@@ -127,4 +129,16 @@ class Timers:
                 state.at(now.mono + pause, ("sync", peer))
                 if peer in state.links and state.vouched:
                     return self.upkeep.sync(peer, now)
+        return []
+
+    def _look(self, now: Now) -> list[Effect]:
+        """Have groups that are behind look at more, until the step has no time left."""
+        context, behind = self.context, self.context.state.behind
+        for partition in list(behind):
+            if context.state.looks_left <= 0:
+                break
+            if partition not in context.replicas or context.replicas[partition].views.go_on(now):
+                del behind[partition]
+        if behind:
+            context.state.at(now.mono, ("look",))
         return []

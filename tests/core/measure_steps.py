@@ -49,10 +49,11 @@ def timed(work: Callable[[], object]) -> Step:
         made = step(self, event, *args)
         took = (time.thread_time_ns() - began) / 1e6
         if took > longest.ms:
-            inner = getattr(getattr(event, "envelope", None), "message", None) or getattr(
-                event, "request", event
-            )
-            longest = Step(took, type(inner).__name__)
+            kinds = [
+                type(getattr(getattr(it, "envelope", it), "message", getattr(it, "request", it)))
+                for it in event
+            ]
+            longest = Step(took, ", ".join(dict.fromkeys(kind.__name__ for kind in kinds)) or "a timer")
         return made
 
     NodeCore.step = watched  # type: ignore[method-assign]
@@ -165,6 +166,39 @@ def _() -> Callable[[], object]:
     request = fetch_of(tuple("*" * n for n in range(1, 11)))
     answered(cluster, "a", request)
     return asking(cluster, request._replace(max_wait=1.0))
+
+
+@row("FETCH of a pattern with 1,024 partitions named")
+def _() -> Callable[[], object]:
+    cluster = many_topics(N_TOPICS)
+    return asking(cluster, fetch_of(("*",))._replace(partitions=tuple(range(1024))))
+
+
+@row("FETCH of 1,024 partitions, a new group")
+def _() -> Callable[[], object]:
+    cluster = quiet()
+    cluster.topic(partitions=1024)
+    return asking(cluster, fetch_of(("jobs",))._replace(max_wait=1.0))
+
+
+@row("FETCH of 1,024 partitions with a message each")
+def _() -> Callable[[], object]:
+    cluster = quiet()
+    topic = cluster.topic(partitions=1024)
+    answered(cluster, "a", fetch_of(("jobs",)))
+    for number in range(1024):
+        published(cluster, topic, 1, partition=number)
+    return asking(cluster, fetch_of(("jobs",)))
+
+
+@row("PUBLISH of a message that 20 FETCHes of 1,024 partitions wait for")
+def _() -> Callable[[], object]:
+    cluster = quiet()
+    topic = cluster.topic(partitions=1024)
+    answered(cluster, "a", fetch_of(("jobs",)))
+    for _ in range(20):
+        cluster.submit("a", fetch_of(("jobs",))._replace(max_wait=20.0, hold_time=60.0))
+    return lambda: published(cluster, topic, 1)
 
 
 @row("FETCH of 1,000 names with 1,000 partitions named")

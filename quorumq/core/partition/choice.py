@@ -106,13 +106,15 @@ class Choice:
         look_again: float | None = None
         batches = self.batches
         parked, active = self.node.fetchers(batches.partition, view.name, batches.members, now)
+        end = view.behind.end if view.behind is not None else None
         mature = now.mono - self.node.config.steal_after if patient else float("inf")
         for mine in (True, False) if len(active) > 1 else (True,):
             scanned = 0
-            for (_, number), since in offer.ready.items():
+            for key, since in offer.ready.items():
                 scanned += 1
-                if picked.full or scanned > SCAN_MAX:
+                if picked.full or scanned > SCAN_MAX or (end is not None and key >= end):
                     break
+                number = key[1]
                 fetchers = parked if since >= parked_since else active
                 if not mine and since > mature:
                     again = since + self.node.config.steal_after

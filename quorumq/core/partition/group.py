@@ -7,7 +7,7 @@ worked out again for just the spans that changed, so that nothing can be skipped
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -15,6 +15,7 @@ from quorumq.core import limits
 from quorumq.core.closed import ClosedOrigins
 from quorumq.core.messages import Counted, Digest, NotDue, Resolved
 from quorumq.core.partition import fate
+from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.fate import (
     FREE,
     NO_BALLOTS,
@@ -31,6 +32,9 @@ from quorumq.core.records import BallotAtStop
 from quorumq.core.spans import SpanMap, across
 from quorumq.core.tallied import TalliedMap
 from quorumq.core.types import OPEN_ZERO, Group, Kind, Letter, Origin, Record, Span, Stamp
+
+PIECES_OF = 4096
+"""Messages that `GroupView.pieces` cuts at a time."""
 
 
 class Changes:
@@ -76,11 +80,13 @@ class GroupView:
         available: what may be delivered together; a suspect is never in it.
         suspects: what may be delivered alone.
         kept: what else the group keeps of the batches here.
+        behind: what the group has not looked at yet; None where it has looked at all.
     """
 
     __slots__ = (
         "available",
         "ballots",
+        "behind",
         "closed",
         "dead",
         "digests",
@@ -114,6 +120,7 @@ class GroupView:
         self.available = Offer()
         self.suspects = Offer()
         self.kept = Kept()
+        self.behind: Behind | None = None
         self.digests: dict[Origin, Digest] = {}  # of records, attempts and delays; dropped where those change
         self.lasting: dict[Origin, bool] = {}  # whether attempts or delays are known; dropped likewise
 
@@ -244,6 +251,15 @@ class GroupView:
             for part, more in self.home.records.cut(piece, most)
         ]
 
+    def pieces(self, span: Span) -> Iterator[tuple[Span, int]]:
+        """As `cut`, where most of a long span may not be asked for."""
+        origin, start, stop = span
+        if stop - start == 1:
+            yield span, 1
+            return
+        for at in range(start, stop, PIECES_OF):
+            yield from self.cut(Span(origin, at, min(stop, at + PIECES_OF)))
+
     # ------------------------------------------------------------------ records
 
     def covers(self, published_ms: int) -> bool:
@@ -363,12 +379,28 @@ class GroupView:
         self.generation, self.from_ms = register.generation, register.from_ms
         if register.buried > self.since:
             self.since = register.buried
-            for span, record in list(self.records.items()):
-                if record.generation < self.since:
-                    self.records.put(span, None)
+            left = [item for item in self.records.items() if item[1].generation >= self.since]
+            self.records.clear()
+            for span, record in left:
+                self.records.put(span, record)
             for view in (self, self.dead):
                 if view is not None:
                     view.void_leases()
+
+    def offer_anew(self) -> None:
+        """Offer nothing; what there is has to be looked at."""
+        self.available, self.suspects, self.kept = Offer(), Offer(), Kept()
+        self.behind = None
+
+    @property
+    def first_ms(self) -> int:
+        """Nothing that was published before then is available. A dead letter may stand where no generation covers."""
+        return self.from_ms if self.source is None else 0
+
+    @property
+    def begins(self) -> bool:
+        """Whether there may be more to offer than what the group has looked at so far."""
+        return self.behind is not None and not self.behind.last
 
     def void_leases(self) -> None:
         """Without attempts and delays of generations before `since`."""
@@ -396,7 +428,7 @@ class GroupView:
         """
         self.floor = floor
         self.ballots = SpanMap()
-        self.available, self.suspects, self.kept = Offer(), Offer(), Kept()
+        self.offer_anew()
         self.digests.clear()
         self.lasting.clear()
 

@@ -69,7 +69,7 @@ class Learning:
         return effects + self.adopt_attempts(name, state.attempts, now)
 
     def hint(self, name: str, span: Span, until: float, now: Now) -> None:
-        """A NOK said that another owner holds ``span``: leave it out of our choices until then."""
+        """A NOK said that another owner holds ``span``: leave it out of our choices until then, and of no vote."""
         view = self.views.named(name)
         changes = Changes()
         self.views.apply(view, span, fate.on_hint, until, now, changes)

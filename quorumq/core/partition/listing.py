@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 
 from quorumq.core import limits
 from quorumq.core.deadnames import DEAD_SUFFIX
@@ -16,14 +18,11 @@ from quorumq.core.types import STAMP_ZERO, Kind, Now, Span
 
 PEEK_BYTES_MAX = limits.MIB
 
-SURVEY_WINDOW = 1 << 16
-"""Sequence numbers of an origin that a survey looks at in one go."""
-
 
 def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -> PeekReply:
     """PEEK: a page of what this replica sees, oldest first, holding nothing and counting nothing.
 
-    A page ends at its limit, at a megabyte of dead letters, or after many batches with nothing to show; the
+    A page ends at its limit, at a megabyte of dead letters, or after many batches or runs with nothing to show; the
     cursor says at which record of which batch to go on. Where that batch was reclaimed meanwhile, it goes on from
     the beginning: what is shown twice can be told by its id, and nothing is left out.
     """
@@ -34,8 +33,6 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     scanned = 0
     for _, number in batches.order.irange(at.key if at is not None else None):
         scanned += 1
-        if scanned > limits.PEEK_SCAN_MAX:
-            return PeekReply(message.round, tuple(items), (number, 0), "")
         begin = message.cursor[1] if number == message.cursor[0] else 0
         batch = batches.stored[number]
         for section in batch.header.sections:
@@ -43,14 +40,18 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
                 start = max(part.start, begin - slot.shift)
                 if slot.number != number or start >= part.stop:
                     continue
-                for item in peek(batches, view, Span(part.origin, start, part.stop), batch, now):
-                    if not is_shown(item, message.group, message.which):
-                        continue
-                    if len(items) >= limit or room <= 0:
-                        cursor = (number, item.span.start + slot.shift)
-                        return PeekReply(message.round, tuple(items), cursor, "")
-                    items.append(item)
-                    room -= item.record.letter.text_bytes if item.record.letter is not None else 0
+                first = len(items)
+                for piece, runs in view.pieces(Span(part.origin, start, part.stop)):
+                    if scanned > limits.PEEK_SCAN_MAX:
+                        return PeekReply(message.round, tuple(items), (number, piece.start + slot.shift), "")
+                    scanned += runs - 1
+                    for item in peek(batches, view, piece, batch, now):
+                        if not is_shown(item, message.group, message.which):
+                            continue
+                        if len(items) >= limit or room <= 0:
+                            cursor = (number, item.span.start + slot.shift)
+                            return PeekReply(message.round, tuple(items), cursor, "")
+                        room -= append(items, item, first)
     return PeekReply(message.round, tuple(items), None, "")
 
 
@@ -90,21 +91,13 @@ def survey_of(
     limit = max(1, min(message.limit, limits.PEEK_ITEMS_MAX))
     last = message.after
     for part, batch in known_after(batches, last):
-        if len(items) >= limit or room <= 0 or scanned > limits.PEEK_SCAN_MAX:
-            return tuple(items), last
-        scanned += 1
-        last = part
-        for item in peek(batches, view, part, batch, now):
-            before = items[-1] if items else None
-            if (
-                before is not None
-                and before[1:] == item[1:]
-                and (before.span.origin, before.span.stop) == (item.span.origin, item.span.start)
-            ):
-                items[-1] = item._replace(span=item.span._replace(start=before.span.start))
-                continue
-            items.append(item)
-            room -= item.record.letter.text_bytes if item.record.letter is not None else 0
+        for piece, runs in view.pieces(part):
+            if len(items) >= limit or room <= 0 or scanned > limits.PEEK_SCAN_MAX:
+                return tuple(items), last
+            scanned += runs
+            last = piece
+            for item in peek(batches, view, piece, batch, now):
+                room -= append(items, item)
     return tuple(items), None
 
 
@@ -124,24 +117,33 @@ def shown_of(batches: Batches, views: Mapping[str, GroupView], span: Span, now: 
     return ShowReply(header is not None, *times, shown, len(groups) - len(shown))
 
 
+def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
+    """Append what was found, joined to what is there from ``first`` on; how many bytes of a dead letter it has."""
+    before = len(items)
+    if before > first:
+        join(items, item)
+    else:
+        items.append(item)
+    letter = item.record.letter
+    return letter.text_bytes if letter is not None and len(items) > before else 0
+
+
 def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, StoredBatch | None]]:
-    """Every message known here behind ``after``, in order, with its batch where the payload is here."""
-    for origin in sorted({*batches.present.origins(), *batches.absent.origins()}):
-        if after is not None and origin < after.origin:
-            continue
-        ends = [*batches.present.spans_of(origin), *(span for span, _ in batches.absent.spans_of(origin))]
-        start = min(span.start for span in ends)
-        stop = max(span.stop for span in ends)
-        if after is not None and origin == after.origin:
-            start = max(start, after.stop)
-        while start < stop:
-            window = Span(origin, start, min(stop, start + SURVEY_WINDOW))
-            known: list[tuple[Span, StoredBatch | None]] = [
-                (part, None) for part, _ in batches.absent.within(window)
-            ]
-            known += [(part, batches.stored[slot.number]) for part, slot in batches.index.within(window)]
-            yield from sorted(known, key=lambda item: item[0])
-            start = window.stop
+    """What is known here behind ``after``, in order, with its batch where the payload is here.
+
+    That is all, or more than one page looks at. It steps from run to run, whatever is between their numbers.
+    """
+    origins = dict.fromkeys(
+        origin
+        for table in (batches.present, batches.absent)
+        for origin in table.runs
+        if after is None or origin >= after.origin
+    )
+    for origin in heapq.nsmallest(limits.PEEK_SCAN_MAX + 2, origins):
+        start = after.stop if after is not None and origin == after.origin else 0
+        here = ((span, batches.stored[slot.number]) for span, slot in batches.index.onward(origin, start))
+        gone = ((span, None) for span, _ in batches.absent.onward(origin, start))
+        yield from heapq.merge(here, gone, key=itemgetter(0))
 
 
 def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | None, now: Now) -> list[Peeked]:

@@ -50,6 +50,8 @@ class Reclaim:
 
     def sweep(self, now: Now) -> None:
         """Look at the batches of which something was settled; note those that no group needs, and since when."""
+        if self.views.unmade:  # a group reads here that has no view to ask yet
+            return
         for number in list(itertools.islice(self.views.to_reclaim, limits.RECLAIM_BATCHES_MAX)):
             del self.views.to_reclaim[number]
             batch = self.batches.stored.get(number)
@@ -73,6 +75,8 @@ class Reclaim:
         """
         numbers: list[int] = []
         spans: list[Span] = []
+        if self.views.unmade:
+            return []
         for number, since in list(itertools.islice(self.settled.items(), limits.RECLAIM_BATCHES_MAX)):
             if since > heard or since + retention_s > now.mono:
                 break

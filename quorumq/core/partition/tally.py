@@ -13,14 +13,15 @@ from quorumq.core.types import Kind, Now
 def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
     """Counts of messages; ages in seconds, None where there is nothing of which to tell one.
 
-    ``held`` and ``delayed`` are of messages that are here. ``oldest_s`` is the age of the oldest that is ready, held or
-    delayed; ``kept_s`` that of the oldest batch that the group keeps, for a dead letter as well.
+    Of a group that begins, what it has looked at is available, and never nothing. ``held`` and ``delayed`` are of
+    messages that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed; ``kept_s`` that of the
+    oldest batch that the group keeps, for a dead letter as well.
     """
     kept = view.kept
     ready = [*view.available.ready.keys()[:1], *view.suspects.ready.keys()[:1]]
     ready += kept.oldest(HELD, ELSEWHERE, DELAYED)
     return {
-        "available": view.available.messages + view.suspects.messages,
+        "available": max(view.available.messages + view.suspects.messages, int(view.begins)),
         "held": kept.count(HELD),
         "delayed": kept.count(DELAYED),
         "oldest_s": age_of(batches, ready, now),

@@ -2,6 +2,10 @@
 
 What is available changes with the batches, with a group's records, holds and delays, and with time. Whoever changes
 one of those calls `Views.refresh` for the messages concerned.
+
+A group that begins, or begins anew, has to look at all that is here. A step does as much of that as it has time for
+(`NodeState.looks_left`), and the next ones go on; so with groups of a partition that begins, and with what is wanted
+again of what was reclaimed.
 """
 
 from __future__ import annotations
@@ -10,16 +14,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
-from quorumq.core.limits import REFRESHED_PER_STEP
+from quorumq.core.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches, StoredBatch
+from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.fate import FREE, Facts, Rule
 from quorumq.core.partition.group import Changes, GroupView, join, why_kept
 from quorumq.core.partition.offer import Kept
 from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
 from quorumq.core.spans import across, merge_spans
 from quorumq.core.state import NodeState
-from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, PartitionId, Span
+from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, Origin, PartitionId, Span
+
+NEVER = Now(0.0, 0)
 
 
 class Views:
@@ -34,9 +41,11 @@ class Views:
         groups: the views by the group's name, those of dead letters among them.
         over: of groups that were deleted. They are read by nobody, and keep holds alone.
         to_reclaim: batches of which something was settled since RECLAIM last looked.
+        unmade: groups that read here, and whose views no step has had time to make yet.
+        doubted: does that group, or any where it is "", want of what was reclaimed of that session, from there on?
     """
 
-    __slots__ = ("batches", "groups", "node", "over", "partition", "to_reclaim")
+    __slots__ = ("batches", "doubted", "groups", "node", "over", "partition", "to_reclaim", "unmade")
 
     def __init__(self, node: NodeState, partition: PartitionId, batches: Batches) -> None:
         self.node = node
@@ -45,8 +54,23 @@ class Views:
         self.groups: dict[str, GroupView] = {}
         self.over: dict[str, GroupView] = {}
         self.to_reclaim: dict[int, None] = {}
+        self.unmade: dict[str, None] = {}
+        self.doubted: dict[tuple[str, Origin], int] = {}
 
     # ------------------------------------------------------------------ groups
+
+    def begin(self, names: Iterable[str]) -> None:
+        """These groups read here: their views are made as soon as a step has time for them."""
+        self.unmade.update(dict.fromkeys(names))
+        self._make()
+
+    def _make(self) -> None:
+        while self.unmade and self.node.looks_left > 0:
+            name = next(iter(self.unmade))
+            del self.unmade[name]
+            self.named(name)
+        if self.unmade:
+            self.node.put_off(self.partition)
 
     def named(self, name: str) -> GroupView:
         """The view of group ``name``; made when first named, at the generation that the group's register names.
@@ -57,6 +81,8 @@ class Views:
         view = self.find(name)
         if view is not None:
             return view
+        self.unmade.pop(name, None)
+        self.node.looks_left -= 1
         deleted = self.is_deleted(name)
         if name.endswith(DEAD_SUFFIX):
             self.named(source_of(name))
@@ -66,9 +92,10 @@ class Views:
         if deleted:
             return view
         if view.source is None:
-            self._want_again(view, self.batches.reclaimed.items())
-        for span, _ in self.batches.index.items():
-            self._refresh_one(view, span, Now(0.0, 0))
+            self._doubt(name)
+        if self.batches.order:
+            view.behind = Behind(view.first_ms, ever=True)
+            self.catch_up(view, NEVER)
         return view
 
     def look(self, name: str) -> GroupView:
@@ -115,17 +142,24 @@ class Views:
         for found in (name, name + DEAD_SUFFIX):
             if found in self.over:
                 self.groups[found] = self.over.pop(found)
-        view = self.named(name)
+        view = self.find(name)
+        if view is None:
+            self.begin((name,))
+            return
         if view.generation >= register.generation and view.since >= register.buried:
             return
         view.read_by(register)
-        for span, _ in self.batches.index.items():
-            self.refresh(view, span, now)
-        self._want_again(view, self.batches.reclaimed.items())
+        self._doubt(name)
+        for each in (view, view.dead):
+            if each is not None:
+                each.offer_anew()
+                each.behind = Behind(each.first_ms, ever=False)
+                self.catch_up(each, now)
 
     def _end(self, register: Group) -> None:
         """The group was deleted. What is granted from now on, should it be created again, is above all that was."""
         for name in (register.name, register.name + DEAD_SUFFIX):
+            self.unmade.pop(name, None)
             view = self.groups.pop(name, None)
             if view is not None:
                 self.over[name] = view
@@ -134,7 +168,7 @@ class Views:
         for name in (register.name, register.name + DEAD_SUFFIX):
             if name in self.over:
                 self.over[name].end(self.node.clock.value)
-        self.want_anew(self.batches.reclaimed.items())
+        self._doubt("")
         self.to_reclaim.update(dict.fromkeys(self.batches.stored))
 
     def _want_again(self, view: GroupView, spans: Iterable[Span]) -> None:
@@ -154,6 +188,62 @@ class Views:
             self.batches.unwant(part)
         for view in self.sources():
             self._want_again(view, gone)
+
+    # ------------------------------------------------------- what is done bit by bit
+
+    def _doubt(self, name: str) -> None:
+        """Have the group, or all where it is "", say again what it wants of all that was reclaimed."""
+        if self.batches.reclaimed.runs:
+            self.doubted.update(dict.fromkeys([(name, origin) for origin in self.batches.reclaimed.runs], 0))
+            self._look_at_doubted()
+
+    def _look_at_doubted(self) -> None:
+        while self.doubted and self.node.looks_left > 0:
+            (name, origin), start = self.doubted.popitem()
+            whole = Span(origin, start, NUMBERS_END)
+            (piece, runs), *rest = self.batches.reclaimed.cut(whole, RUNS_PER_STEP)
+            if rest:
+                self.doubted[(name, origin)] = piece.stop
+            if not name:
+                self.want_anew([piece])
+            elif name in self.groups:
+                self._want_again(self.groups[name], self.batches.reclaimed.within(piece))
+            self.node.looks_left -= runs if name else runs * len(self.groups)
+        if self.doubted:
+            self.node.put_off(self.partition)
+
+    def catch_up(self, view: GroupView, now: Now) -> None:
+        """Have a group that is behind look at batches, as many as this step has time for."""
+        behind = view.behind
+        while behind is not None:
+            begin, end = behind.range
+            for key in self.batches.order.irange(begin, end, inclusive=(True, False)):
+                if not self._look_at(view, behind, self.batches.stored[key[1]], now):
+                    self.node.put_off(self.partition)
+                    return
+            if not behind.turn():
+                view.behind = behind = None
+
+    def _look_at(self, view: GroupView, behind: Behind, batch: StoredBatch, now: Now) -> bool:
+        """Offer what the group may have of a batch; False where the step has no time for all of it."""
+        first, seq = behind.place if batch.key == behind.key else (0, 0)
+        for number, section in enumerate(batch.header.sections[first:], first):
+            for part, runs in view.pieces(section._replace(start=max(section.start, seq))):
+                if self.node.looks_left <= 0:
+                    behind.pause(batch.key, number, part.start)
+                    return False
+                self.node.looks_left -= runs
+                self._refresh_one(view, part, NEVER if behind.ever else now)
+            seq = 0
+        return True
+
+    def go_on(self, now: Now) -> bool:
+        """Do more of what earlier steps had no time for; whether that was all."""
+        self._make()
+        for view in list(self.groups.values()):
+            self.catch_up(view, now)
+        self._look_at_doubted()
+        return not (self.unmade or self.doubted or any(view.behind for view in self.groups.values()))
 
     # ------------------------------------------------------------ availability
 

@@ -1,0 +1,242 @@
+"""A group that begins over a backlog, or is rewound, looks at it bit by bit, and comes to offer what it should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumq.core import nodecore
+from quorumq.core.messages import (
+    Ack,
+    AckRequest,
+    AlterTopic,
+    BrowseReply,
+    BrowseRequest,
+    DeleteGroup,
+    FetchReply,
+    OpenSession,
+    Owned,
+    Publish,
+    PurgeRequest,
+    RejectRequest,
+    SetGroup,
+)
+from quorumq.core.partition.replica import Replica
+from quorumq.core.partition.tally import tally
+from quorumq.core.types import Incarnation, Kind, Origin, Owner, PartitionId, Span, Stamp, Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.test_growth import QUIET, answered, steps_of, with_holes
+
+
+def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, Origin]:
+    """So many messages, a millisecond and a batch for each, that nobody has read."""
+    cluster = Cluster(**{**QUIET, **more})
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    for seq in range(batches):
+        cluster.advance(0.001)
+        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
+    return cluster, topic, origin
+
+
+def replica_of(cluster: Cluster, name: str = "a") -> Replica:
+    (found,) = cluster.nodes[name].replicas.values()
+    return found
+
+
+def seqs(reply: object) -> list[int]:
+    return [seq for item in receipts(reply) for seq in range(*item.receipt.span[1:])]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodecore, "LOOKS_PER_STEP", 3)
+
+
+STEP_LOOKS_CALLS_MAX = 90 * nodecore.LOOKS_PER_STEP
+"""Python calls of a step that looks at as much as it may."""
+
+
+def test_a_gap_in_the_numbers_of_a_session_costs_a_page_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client numbers its messages: between two of them may be 2^61 that there are not."""
+    cluster, topic, origin = backlog(1)
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 1 << 61, [b"x"])))
+    cluster.ask("a", SetGroup("jobs", "g"))
+    request = BrowseRequest("jobs", 0, "g", "all", (0, 0), 256, complete=True)
+    assert longest(cluster, request, monkeypatch) < 1000
+    (page,) = [reply for reply in cluster.replies.values() if isinstance(reply, BrowseReply)]
+    assert [item.span.start for item in page.items] == [0, 1 << 61]
+
+
+def test_a_page_of_many_runs_looks_at_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every second message was acked, each is a run; a PEEK or a PURGE takes them a page at a time."""
+    cluster, (got,) = with_holes(6000)
+    group = got.receipt.group
+    for request in (
+        BrowseRequest("jobs", 0, group, "dead", (0, 0), 256),
+        BrowseRequest("jobs", 0, group, "all", (0, 0), 256, complete=True),
+        PurgeRequest("jobs", 0, group),
+    ):
+        assert longest(cluster, request, monkeypatch) <= 100_000, request
+    cluster.advance(1.0)
+    assert replica_of(cluster).group(group).records.count(Kind.SKIPPED) == 3000
+
+
+def test_who_comes_when_all_is_taken_does_not_look_at_all_that_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(partitions=100), cluster.ask("a", OpenSession()).origin
+    answered(cluster, "a", fetch())
+    for _ in range(20):
+        cluster.submit("a", fetch(wait=10.0))
+    found = longest(cluster, Publish(cluster.batch(topic, origin, 0, [b"x"])), monkeypatch)
+    assert found <= 20_000
+
+
+def test_partitions_that_a_pattern_has_not_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    for number in range(50):
+        cluster.topic(f"topic-{number}")
+    request = fetch(wait=0.0)._replace(topics=("*",), partitions=tuple(range(1024)))
+    assert longest(cluster, request, monkeypatch) <= 20_000
+
+
+def longest(cluster: Cluster, request: object, monkeypatch: pytest.MonkeyPatch) -> int:
+    found = steps_of(monkeypatch, lambda: (answered(cluster, "a", request), cluster.advance(0.001)))
+    return max(found)
+
+
+@pytest.mark.parametrize("batches", [1000, 2000])
+def test_no_step_looks_at_a_whole_backlog(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where a group is made by its first FETCH or by an operator, nor by a rewind or a deletion."""
+    cluster, _, _ = backlog(batches)
+    for request in (
+        fetch(most=10),
+        SetGroup("jobs", "other"),
+        SetGroup("jobs", "g", rewind=True),
+        SetGroup("jobs", "g", "latest", rewind=True),
+    ):
+        assert longest(cluster, request, monkeypatch) <= STEP_LOOKS_CALLS_MAX, request
+        cluster.advance(0.1)
+        assert not cluster.nodes["a"].state.behind
+    assert replica_of(cluster).group("other").available.messages == batches
+    assert replica_of(cluster).group("g").available.messages == 0
+
+
+def test_groups_of_partitions_that_are_added_begin_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic = cluster.topic()
+    for number in range(30):
+        cluster.ask("a", SetGroup("jobs", f"g{number:02}"))
+    assert longest(cluster, AlterTopic("jobs", partitions=101), monkeypatch) <= 100_000
+    cluster.advance(0.01)
+    for number in range(101):
+        assert len(cluster.nodes["b"].replicas[PartitionId(topic.id, number)].views.groups) == 30
+
+
+@pytest.mark.usefixtures("few")
+def test_the_oldest_are_delivered_first_also_while_the_group_has_not_looked_at_all() -> None:
+    cluster, topic, origin = backlog(20)
+    key = cluster.submit("a", fetch(most=2))
+    assert seqs(cluster.replies[key]) == [0, 1]
+    assert replica_of(cluster).group("g").begins
+    cluster.submit("b", Publish(cluster.batch(topic, origin, 20, [b"x"])))
+    got = [seq for _ in range(8) for seq in seqs(answered(cluster, "a", fetch(most=5)))]
+    assert got == list(range(2, 21))
+
+
+@pytest.mark.usefixtures("few")
+def test_a_group_from_a_time_on_begins_with_what_it_covers() -> None:
+    cluster, _, _ = backlog(30)
+    middle = cluster.now.wall_ms - 10
+    reply = answered(cluster, "a", SetGroup("jobs", "g", "time", middle))
+    assert reply.group.from_ms == middle  # type: ignore[attr-defined]
+    first = seqs(answered(cluster, "a", fetch(most=1)))
+    assert replica_of(cluster).group("g").behind is not None, "what was before has not been looked at"
+    assert first == [min(seq for seq in range(30) if replica_of(cluster).batches.order[seq][0] >= middle)]
+
+
+@pytest.mark.usefixtures("few")
+def test_nobody_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all() -> None:
+    """What is counted as available is not nothing, and a FETCH that does not wait looks on in the next steps."""
+    cluster, _, origin = backlog(40)
+    cluster.submit("a", SetGroup("jobs", "g"))
+    replica, view = replica_of(cluster), replica_of(cluster).group("g")
+    acked = (Owned(Span(origin, 0, 39), Owner("a", Incarnation(1, 1), Stamp(1, "a"))),)
+    for core in cluster.nodes.values():
+        for found in core.replicas.values():
+            found.on_ack("a", Ack(0, found.partition, found.topic.epoch, "g", 0, acked), cluster.now)
+    assert view.begins
+    assert not view.available.messages
+    assert tally(replica.batches, view, cluster.now)["available"] == 1
+    assert seqs(answered(cluster, "a", fetch())) == [39]
+
+
+def test_no_batch_is_reclaimed_while_a_group_that_reads_it_has_no_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, _, _ = backlog(1, sync_interval=1.0)
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    replica = replica_of(cluster)
+    replica.views.unmade["other"] = None
+    cluster.advance(5.0)
+    assert len(replica.batches.stored) == 1
+    replica.views.begin(())
+    cluster.advance(5.0)
+    assert len(replica.batches.stored) == 1, "the other group has not settled it"
+    assert not replica.views.unmade
+
+
+WORK = st.one_of(
+    st.just(("publish",)),
+    st.tuples(
+        st.just("take"), st.sampled_from("gh"), st.integers(1, 5), st.sampled_from(["ack", "reject", "keep"])
+    ),
+    st.tuples(st.just("rewind"), st.sampled_from("gh"), st.sampled_from(["earliest", "latest", "time"])),
+    st.tuples(st.just("set"), st.sampled_from("gh")),
+    st.tuples(st.just("delete"), st.sampled_from("gh")),
+    st.tuples(st.just("pass"), st.sampled_from([0.0, 0.01, 3.0])),
+)
+
+
+@given(st.lists(WORK, max_size=14), st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_while_groups_look_they_come_to_offer_what_they_should(
+    work: list[tuple[Any, ...]], looks: int
+) -> None:
+    """`Views.check` compares what is offered, and kept, with its definition, wherever no step is left to do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodecore, "LOOKS_PER_STEP", looks)
+        cluster, topic, origin = backlog(8, hold_time_max=10.0)
+        cluster.checks, seq = True, 8
+        for what, *how in work:
+            if what == "publish":
+                cluster.submit("b", Publish(cluster.batch(topic, origin, seq, [b"x", b"y"])))
+                seq += 2
+            elif what == "take":
+                key = cluster.submit("a", fetch(how[0], most=how[1], hold_time=2.0))
+                got = receipts(reply) if isinstance(reply := cluster.replies.get(key), FetchReply) else ()
+                if got and how[2] == "ack":
+                    cluster.submit("b", AckRequest(got))
+                elif got and how[2] == "reject":
+                    cluster.submit("c", RejectRequest(got, 0.5, None))
+            elif what == "rewind":
+                cluster.submit("a", SetGroup("jobs", how[0], how[1], cluster.now.wall_ms - 4, rewind=True))
+            elif what in ("set", "delete"):
+                cluster.submit(
+                    "b", SetGroup("jobs", how[0]) if what == "set" else DeleteGroup("jobs", how[0])
+                )
+            else:
+                cluster.advance(how[0])
+        cluster.advance(12.0)
+        for core in cluster.nodes.values():
+            assert not core.state.behind
+            core.check(cluster.now)
