@@ -367,7 +367,7 @@ class Inbound:
     def _take(self, frame: Frame) -> Event | None:
         """One request: the event for the core, or None where it was answered here."""
         number, size = 0, len(frame.header) + len(frame.body)
-        check_header(len(frame.header))
+        check_header(frame.header)
         try:
             message, number, _ = decode_message(frame)
             if type(message) not in CLIENT_REQUESTS:

@@ -210,6 +210,8 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
         BadValue: anything off: not CBOR, another version, sections that overlap or do not add up to the
             number of records, ends that do not rise, a size over its limit. The text names the field.
     """
+    if cbor.takes_long(raw):
+        bad("batch", raw, "has far more items than 1,024 sections need")
     value = cbor.load(raw, "a batch header")
     if type(value) is not tuple or len(value) < 9:
         bad("batch", value, "must be an array of at least 9 fields")

@@ -20,12 +20,17 @@ from typing import Any, Final, NoReturn
 
 import cbor2
 
+from quorumq.core.limits import CLIENT_HEADER_ITEMS_MAX
+
 DEPTH_MAX: Final = 24
 """Containers inside containers, in anything that is read. The deepest message needs half of that."""
 
 MAPS_MAX: Final = 1 << 13
 """Maps in anything that is read. They cost most, an empty one a microsecond and 136 bytes in memory, and only a status
 has more than a few."""
+
+READ_AT_ONCE: Final = 64 * 1024
+"""So many bytes are read in some 8 ms whatever is in them."""
 
 _SHOWN_MAX: Final = 60
 
@@ -116,6 +121,34 @@ def load(data: bytes | bytearray | memoryview, what: str = "CBOR") -> Any:
     if source.tell() != len(data):
         raise BadValue(f"{what} ends after {source.tell()} of {len(data)} bytes")
     return value
+
+
+def takes_long(data: bytes | bytearray | memoryview) -> bool:
+    """Whether reading ``data`` would take long: it has more than `CLIENT_HEADER_ITEMS_MAX` items, each of which may
+    become an object. Containers and what is in them are counted alike; what is in a string is none.
+
+    It goes from head to head and makes nothing. What is not the subset of CBOR that is read here ends it: `load` says
+    what is wrong.
+    """
+    at, stop, count = 0, len(data), 0
+    if stop <= READ_AT_ONCE:
+        return False
+    while at < stop:
+        head = data[at]
+        at += 1
+        length = head & 31
+        if length >= 24:
+            if length > 27:
+                return False
+            size = 1 << (length - 24)
+            length = int.from_bytes(data[at : at + size], "big")
+            at += size
+        if 0x40 <= head < 0x80:  # a string, which follows
+            at += length
+        count += 1
+        if count > CLIENT_HEADER_ITEMS_MAX:
+            return True
+    return False
 
 
 # ------------------------------------------------------------------------------------ writing

@@ -13,6 +13,7 @@ from quorumq.core.errors import Code, PeerError, QuorumqError, TooLarge
 from quorumq.core.limits import (
     BATCH_BYTES_MAX,
     CLIENT_HEADER_BYTES_MAX,
+    CLIENT_HEADER_ITEMS_MAX,
     LETTER_BYTES_MAX,
     LETTERS_BYTES_MAX,
     MESSAGE_BYTES_MAX,
@@ -30,15 +31,21 @@ from quorumq.wire.frames import Frame
 _SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 
 
-def check_header(header_bytes: int) -> None:
-    """Refuse a request that takes long to read.
+def check_header(header: bytes | memoryview) -> None:
+    """Refuse a request that takes long to read, for the bytes or for the items that it has.
 
     Raises:
-        PeerError: its header is too large; nothing behind it is read.
+        PeerError: its header is too large, or has too many items; nothing behind it is read.
     """
-    if header_bytes > CLIENT_HEADER_BYTES_MAX:
+    size = len(header)
+    if size > CLIENT_HEADER_BYTES_MAX:
         raise PeerError(
-            f"a request with a header of {header_bytes} bytes: at most {CLIENT_HEADER_BYTES_MAX} are allowed"
+            f"a request with a header of {size} bytes: at most {CLIENT_HEADER_BYTES_MAX} are allowed"
+        )
+    if cbor.takes_long(header):
+        raise PeerError(
+            f"a request with a header of more than {CLIENT_HEADER_ITEMS_MAX} items in {size} bytes: "
+            "name less at once, in several requests"
         )
 
 

@@ -10,7 +10,12 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.core.frontdoor import FrontDoor
-from quorumq.core.limits import CLIENT_HEADER_BYTES_MAX, HEADER_BYTES_MAX, SPANS_SETTLED_MAX
+from quorumq.core.limits import (
+    CLIENT_HEADER_BYTES_MAX,
+    CLIENT_HEADER_ITEMS_MAX,
+    HEADER_BYTES_MAX,
+    SPANS_SETTLED_MAX,
+)
 from quorumq.core.types import Letter, Span, Stamp
 from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.codec import encode_message
@@ -166,6 +171,19 @@ async def test_a_request_that_takes_long_to_read_is_not_read() -> None:
         assert await client.closed(1)
         (line,) = cluster.logs["a"].of("connection_broken")
         assert f"a header of {len(header)} bytes: at most {CLIENT_HEADER_BYTES_MAX}" in line["reason"]
+
+
+async def test_a_request_of_too_many_small_items_is_not_read() -> None:
+    """786,000 nested arrays would take a tenth of a second."""
+    item = b"\x81\x81\x81\x00"
+    count = (CLIENT_HEADER_BYTES_MAX - 16) // len(item)
+    header = b"\x84\x18\x44\x01\x00\x9a" + struct.pack(">I", count) + item * count
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        await client.push(MAGIC + struct.pack(">II", len(header), 0) + header)
+        assert await client.closed(1)
+        (line,) = cluster.logs["a"].of("connection_broken")
+        assert f"more than {CLIENT_HEADER_ITEMS_MAX} items in {len(header)} bytes" in line["reason"]
 
 
 async def test_a_node_that_lost_its_disk_gets_the_longest_dead_letters_back() -> None:

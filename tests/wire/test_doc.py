@@ -86,6 +86,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "frame, prefix included": limits.FRAME_BYTES_MAX,
         "frame header": limits.HEADER_BYTES_MAX,
         "that of a client's request": limits.CLIENT_HEADER_BYTES_MAX,
+        "items of CBOR in one of more than 64 KiB, or in the header of a batch": limits.CLIENT_HEADER_ITEMS_MAX,
         "first frame of a connection": frames.HANDSHAKE_BYTES_MAX,
         "batch body": limits.BATCH_BYTES_MAX,
         "records in a batch": limits.BATCH_MESSAGES_MAX,

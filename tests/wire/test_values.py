@@ -172,3 +172,16 @@ def test_every_field_of_every_type_has_a_rule() -> None:
         assert typing.get_type_hints(cls) is not None
         with pytest.raises(BadValue):
             decode_value(cls, 17)
+
+
+NESTED_ITEM = b"\x81\x81\x81\x00"
+
+
+@pytest.mark.parametrize(("size", "long"), [(cbor.READ_AT_ONCE, False), (cbor.READ_AT_ONCE * 4, True)])
+def test_many_small_items_take_long_to_read_and_are_told_from_few_large_ones(size: int, long: bool) -> None:
+    many = b"\x9a" + (size // 4).to_bytes(4, "big") + NESTED_ITEM * (size // 4 - 2)
+    assert cbor.takes_long(many) is long
+    assert not cbor.takes_long(b"\x82" + cbor.blob(many) + cbor.text("x" * size)), (
+        "what is in a string is none"
+    )
+    assert not cbor.takes_long(b"\x9f" + many), "not read at all"
