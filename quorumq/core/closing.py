@@ -45,7 +45,7 @@ class CloseCoordinator(Coordinator):
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
         epoch = context.catalogue.topics[self.partition.topic].epoch
         return self.ask(
-            context, this, self.partition, CloseRequest(this.number, self.partition, epoch, self.origins)
+            context, this, self.partition, CloseRequest(this.number, self.partition, epoch, self.origins), now
         )
 
     def on_reply(

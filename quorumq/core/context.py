@@ -14,6 +14,7 @@ from quorumq.core.census import Census
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Effect, Forget, Persist, Send
 from quorumq.core.errors import Code
+from quorumq.core.hedge import Hedge
 from quorumq.core.latency import Latency
 from quorumq.core.messages import Freed, PeerMessage, PutGroup, PutReply, PutTopic, Release, Slice
 from quorumq.core.partition.replica import Replica
@@ -123,6 +124,7 @@ class Context:
         sub_fetches: FETCHes that other nodes asked for, by node and round: our key.
         called_off: rounds of FETCHes that we asked others for and gave up.
         hold_times: how long answers to HOLD take.
+        hedge: who is asked at once, and what the others are sent later.
     """
 
     __slots__ = (
@@ -134,6 +136,7 @@ class Context:
         "config",
         "fetches",
         "given",
+        "hedge",
         "hold_times",
         "parked",
         "peers",
@@ -166,6 +169,7 @@ class Context:
         self.sub_fetches: dict[tuple[NodeId, int], int] = {}
         self.called_off: dict[int, None] = {}
         self.hold_times = Latency()
+        self.hedge = Hedge(state)
         self._asked_at: dict[int, float] = {}  # when rounds of HOLD began, those that are over included
 
     # --------------------------------------------------------------------- who may vote
@@ -245,10 +249,11 @@ class Context:
         """RELEASE or LEAVE: remove our holds, and tell all other replicas until they confirm."""
         others: dict[NodeId, list[Freed]] = {}
         for item in freed:
+            unaware = self.hedge.unaware(item.owner) if self.hedge.later else ()
             for member in self.catalogue.members_of(item.partition):
                 if member == self.state.me:
                     self.release((item,), now)
-                else:
+                elif member not in unaware:
                     self.state.owe_release(member, item, now)
                     others.setdefault(member, []).append(item)
         return [Send(member, Release(tuple(items))) for member, items in others.items()]
@@ -271,6 +276,8 @@ class Context:
             replica = self.replicas.get(item.partition)
             if replica is not None:
                 replica.on_release(item, now)
+            if self.hedge.later:
+                self.hedge.withdraw(item.owner, item.spans)
 
     def remember_given(self, key: int, given: list[Freed], until: float) -> None:
         """What reply ``key`` delivers, in case its write is never begun."""
@@ -371,9 +378,9 @@ class Context:
             effects += forget(sorted({**replica.batches.stored, **replica.batches.damaged}))
         self.catalogue.forget_groups(topic.id)
         self.census.forget(topic.id)
-        for hints in (self.state.parked, self.state.active):
+        for hints in (self.state.parked, self.state.active, self.state.readers):
             for hint in [hint for hint in hints if hint[0].topic == topic.id]:
-                del hints[hint]
+                del hints[hint]  # type: ignore[arg-type]
         for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
             if not pending.done and pending.concerns(topic.id):
                 effects += pending.on_deleted(self, topic, now)
@@ -433,6 +440,7 @@ class Context:
         self.catalogue.check()
         self.peers.positions.check()
         self.hold_times.check()
+        self.hedge.check()
         for replica in self.replicas.values():
             replica.check(now)
         for number, pending in self.rounds.items():

@@ -6,10 +6,13 @@ request. It lives in one node's memory: if the node dies, the request's outcome 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quorumq.core.context import Context, Pending
 from quorumq.core.effects import Effect, Reply, Send
 from quorumq.core.errors import Code
 from quorumq.core.messages import (
+    Ack,
     ClientReply,
     Failed,
     PeerMessage,
@@ -17,6 +20,7 @@ from quorumq.core.messages import (
     PutTopic,
     RegistersReply,
     RegistersRequest,
+    Store,
 )
 from quorumq.core.rounds import Round
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId, Topic
@@ -58,7 +62,7 @@ class Coordinator(Pending):
         context.state.at(now.mono + wait, ("round", this.number))
 
     def ask(
-        self, context: Context, this: Round, partition: PartitionId, message: PeerMessage
+        self, context: Context, this: Round, partition: PartitionId, message: PeerMessage, now: Now
     ) -> list[Effect]:
         """Send ``message`` to the members of the round; a copy is kept in case one does not know the topic.
 
@@ -66,8 +70,35 @@ class Coordinator(Pending):
         """
         self.requests[this.number] = (partition, message)
         effects: list[Effect] = []
+        waiting = context.hedge.later
         for at, member in enumerate(this.members):
             if member == context.state.me or member in context.state.links:
+                if waiting and member in waiting:  # it may be about what it has not heard of yet
+                    effects += context.hedge.flush(context.rounds, member, now)
+                effects.append(Send(member, message))
+            else:
+                this.unasked |= 1 << at
+        return effects
+
+    def ask_majority(
+        self,
+        context: Context,
+        this: Round,
+        partition: PartitionId,
+        message: Store | Ack,
+        now: Now,
+        keen: Sequence[NodeId] = (),
+        runs: int = 1,
+    ) -> list[Effect]:
+        """As `ask`, but only a majority, and who is ``keen``, is asked at once (core/hedge.py)."""
+        self.requests[this.number] = (partition, message)
+        hedge, state = context.hedge, context.state
+        hedge.split(this, keen)
+        effects: list[Effect] = []
+        for at, member in enumerate(this.members):
+            if this.late & 1 << at:
+                effects += hedge.put(context.rounds, member, this.number, message, now, runs)
+            elif member == state.me or member in state.links:
                 effects.append(Send(member, message))
             else:
                 this.unasked |= 1 << at

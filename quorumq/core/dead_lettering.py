@@ -59,7 +59,7 @@ class DeadLettering(Coordinator):
                     0.0,
                     letter,
                 )
-                effects += self.ask(context, this, self.won.partition, reject)
+                effects += self.ask(context, this, self.won.partition, reject, now)
         return effects
 
     def on_reply(

@@ -289,12 +289,16 @@ class FetchCoordinator(GroupReader):
             context.note_asked(this.number, now)
             message = message._replace(wants=asked)
             self.requests[this.number] = (replica.partition, message)
-            for member in this.members:
-                if member in context.state.links:
-                    owed = context.state.releases_owed(member, now)
+            hedge, state = context.hedge, context.state
+            hedge.split(this, state.parked_at(replica.partition, view.name, this.members, now))
+            for at, member in enumerate(this.members):
+                if this.late & 1 << at:
+                    effects += hedge.put(context.rounds, member, this.number, message, now)
+                elif member in state.links:
+                    owed = state.releases_owed(member, now)
                     effects.append(Send(member, message._replace(freed=owed) if owed else message))
-                elif member != context.state.me:
-                    this.unasked |= 1 << this.members.index(member)
+                elif member != state.me:
+                    this.unasked |= 1 << at
         effects += self._settle(context, this, replica, now, timed_out=False)
         self._hurry(context, now)
         return effects

@@ -264,7 +264,7 @@ class SurveyCoordinator(Coordinator):
         this = self.open_round(context, members, now)
         epoch = context.catalogue.topics[self.partition.topic].epoch
         message = Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
-        effects = self.ask(context, this, self.partition, message)
+        effects = self.ask(context, this, self.partition, message, now)
         if len(members) - this.unasked.bit_count() < self.needed:
             return self.finish(context, self.too_few(context, "too few replicas can be reached from here"))
         return effects
@@ -401,7 +401,7 @@ class PurgeCoordinator(SurveyCoordinator):
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
         epoch = context.catalogue.topics[self.partition.topic].epoch
         merge = Merge(this.number, self.partition, epoch, self.group, self.wanted)
-        return self.ask(context, this, self.partition, merge)
+        return self.ask(context, this, self.partition, merge, now)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now

@@ -47,6 +47,7 @@ from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.limits import LOOKS_PER_STEP
+from quorumq.core.hedge import EVERYONE_EACH
 from quorumq.core.messages import (
     QUORUM_REPLIES,
     QUORUM_REQUESTS,
@@ -346,6 +347,7 @@ class NodeCore:
                 return [Stop(reason)]
             case LinkDown(peer):
                 self.state.links.pop(peer, None)
+                self.context.hedge.later.pop(peer, None)
             case DiskFull(full):
                 self.state.disk_full = full
             case MemoryFull(detail):
@@ -356,7 +358,8 @@ class NodeCore:
                         replica.storing.on_damaged(number, now)
             case CleanStop():
                 self.stopped = True  # nothing is sent or answered after it
-                return [Persist((clean_stop(self.context, now),))] if self.state.vouched else []
+                effects = self.context.hedge.flush_all(self.context.rounds, now)
+                return [*effects, Persist((clean_stop(self.context, now),))] if self.state.vouched else []
         return []
 
     def _on_durable(self, token: int, now: Now) -> list[Effect]:
@@ -432,6 +435,8 @@ class NodeCore:
         if stamp > state.clock.value:
             state.clock.merge(stamp)
         context.peers.heard_at[sender] = now.mono
+        if context.hedge.silent:
+            context.hedge.silent.pop(sender, None)
         if context.recovery.greeted:
             effects = context.recovery.on_words(state, context.replicas, sender, now)
             return effects + self._on_message(sender, incarnation, message, now)
@@ -522,9 +527,13 @@ class NodeCore:
         if pending is not None:
             if isinstance(message, PutReply) and message.refused == Code.CANNOT_VOUCH:
                 return pending.on_cannot_vouch(context, message.round, sender, now)
-            # A second copy counts no more, whatever counts it.
-            if pending.rounds[message.round].awaits(sender):
+            this = pending.rounds[message.round]
+            if this.awaits(sender):  # a second copy counts no more, whatever counts it
+                if not message.round % EVERYONE_EACH:
+                    context.hedge.answers_first(this, sender)
                 effects += pending.on_reply(context, sender, incarnation, message, now)
+                if this.late and message.round in pending.rounds and this.is_stuck:
+                    effects += context.hedge.ask_rest(context.rounds, this, now)
         elif isinstance(message, HoldReply):
             replica = self.replicas.get(message.partition)
             if replica is not None and message.resolved:

@@ -26,7 +26,7 @@ class PeekCoordinator(Coordinator):
             detail = f"none of {', '.join(members)} can be reached from {context.state.me}: ask one of them"
             return self.finish(context, too_few(Code.NOT_STORED, detail, 1, 0))
         this = self.open_round(context, (up[0],), now)
-        return self.ask(context, this, self.request.partition, self.request._replace(round=this.number))
+        return self.ask(context, this, self.request.partition, self.request._replace(round=this.number), now)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now

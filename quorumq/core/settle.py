@@ -158,7 +158,10 @@ class SettleCoordinator(Coordinator):
         this = self.open_round(context, members, now)
         self.ballots[this.number] = Ballot(this, ask.items)
         epoch = context.catalogue.topics[ask.partition.topic].epoch
-        return self.ask(context, this, ask.partition, self.message(this.number, epoch, ask))
+        message = self.message(this.number, epoch, ask)
+        if isinstance(message, Ack):
+            return self.ask_majority(context, this, ask.partition, message, now, runs=ask.runs)
+        return self.ask(context, this, ask.partition, message, now)
 
     def message(self, number: int, epoch: int, ask: Ask) -> PeerMessage:
         """What round ``number`` sends to each replica of ``epoch``."""

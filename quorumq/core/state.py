@@ -8,6 +8,7 @@ replica's (quarantine) and this node's (vouching).
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,6 +33,7 @@ Timer = (
     | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over
     | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
     | tuple[Literal["look"]]  # groups that begin look at more
+    | tuple[Literal["late"], NodeId, float]  # ask that peer what has waited since then
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]
     | tuple[Literal["heartbeat", "reclaim", "resync"]]
@@ -56,6 +58,8 @@ class NodeConfig:
         sync_interval: mean seconds between offers of anti-entropy to one peer (may differ).
         sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
+        late_after: seconds after which those are asked that need not answer at once; 0: all are asked at once (may
+            differ). Less than ``steal_after``: until then nobody takes what ranks first for who was asked at once.
         origin_idle: seconds after which a producer's session of which nothing is left may be closed (may differ).
     """
 
@@ -71,6 +75,7 @@ class NodeConfig:
     sync_interval: float = 2.0
     sync_grace: float = 2.0
     steal_after: float = 0.05
+    late_after: float = 0.02
     origin_idle: float = limits.ORIGIN_IDLE_S
 
     def __post_init__(self) -> None:
@@ -134,6 +139,7 @@ class NodeState:
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
+    readers: dict[tuple[PartitionId, NodeId], float] = field(default_factory=dict)  # when a peer fetched last
     unconfirmed: dict[NodeId, dict[Freed, float]] = field(default_factory=dict)
     timers: list[tuple[float, int, Timer]] = field(default_factory=list)
     timer_count: int = 0
@@ -216,6 +222,26 @@ class NodeState:
             if waits or self.active.get(key, -1e18) >= since:
                 active.append(node)
         return parked, active
+
+    def readers_of(
+        self, partitions: Iterable[PartitionId], members: tuple[NodeId, ...], now: Now
+    ) -> list[NodeId]:
+        """Those of ``members`` that fetch from one of these partitions, or did in the last 2 s."""
+        since = now.mono - 2.0
+        found: list[NodeId] = []
+        for node in members:
+            for partition in partitions:
+                if self.readers.get((partition, node), since) > since:
+                    found.append(node)
+                    break
+        return found
+
+    def parked_at(
+        self, partition: PartitionId, group: str, members: tuple[NodeId, ...], now: Now
+    ) -> list[NodeId]:
+        """Those of ``members`` where a FETCH for the group is parked."""
+        since = now.mono - 2.0
+        return [node for node in members if self.parked.get((partition, group, node), since) > since]
 
     # ---------------------------------------------------------------- releases
 

@@ -65,6 +65,9 @@ class Timers:
                 return key not in self.context.given
             case (_, PartitionId() as partition, *_) if partition not in self.context.replicas:
                 return True  # its topic was deleted
+            case ("late", peer, since):
+                later = self.context.hedge.later.get(peer)
+                return later is None or later.since != since
             case ("recover", peer, number):
                 return not self.context.recovery.is_current(peer, number)
             case ("expire", partition, name, span):
@@ -107,6 +110,8 @@ class Timers:
                 return context.free_in_steps(freed, now)
             case ("forget", key):
                 context.given.pop(key, None)
+            case ("late", peer, since):
+                return context.hedge.on_due(context.rounds, peer, since, now)
             case ("recover", peer, number) if context.recovery.is_current(peer, number):
                 return context.recovery.ask(state, self.context.replicas, peer, now)
             case ("resync",) if self.vouching.resync is not None:

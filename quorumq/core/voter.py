@@ -64,6 +64,7 @@ class Voter:
             case Hold():
                 key = (message.partition, message.group, sender)
                 self.context.state.active[key] = now.mono
+                self.context.state.readers[(message.partition, sender)] = now.mono
                 if message.parked:
                     self.context.state.parked[key] = now.mono
                 else:
@@ -71,12 +72,18 @@ class Voter:
                 reply, effects = replica.on_hold(sender, incarnation, message, now)
                 if message.freed:
                     effects.append(Send(sender, ReleaseReply(message.freed)))
-                return [*effects, Send(sender, reply)]
+                if message.round or reply.resolved:  # else its round is over
+                    effects.append(Send(sender, reply))
+                return effects
             case Extend():
                 return [Send(sender, replica.on_extend(message, now))]
             case Ack():
+                if self.context.hedge.later:
+                    self.context.hedge.withdraw_settled(message.entries)
                 return replica.on_ack(sender, message, now)
             case Reject():
+                if self.context.hedge.later:
+                    self.context.hedge.withdraw_settled(message.entries)
                 return replica.on_reject(sender, message, now)
             case Merge():
                 return replica.on_merge(sender, message, now)

@@ -107,6 +107,7 @@ class Scenario:
         shorter_holds: whether who starts a node again tries it with a lower hold_time_max first.
         joining: nodes that are not in the list that the cluster was made with. They start with the longer one, with
             which it is tried to start the others again.
+        late: whether only a majority is asked at once; that the others are is a step of its own.
         operators: what is asked about a topic, once each, and through which node: "create", each other one with one
             replica; or "alter", for one more partition, or "delete", of one that is there, with one replica. The
             cluster has no other topic then, and no message.
@@ -152,6 +153,7 @@ class Scenario:
     max_deliveries: int = 5
     shorter_holds: bool = False
     joining: tuple[NodeId, ...] = ()
+    late: bool = False
     operators: tuple[tuple[str, NodeId], ...] = ()
     script: Script = ()
 

@@ -156,6 +156,11 @@ class Explorer:
             for at in range(self.count):
                 if nodes.locals[state[at]].pending:
                     yield self._one(state, at, ("fsync",), tick)
+        if scenario.late:
+            for at in range(self.count):
+                for _, _, what in nodes.locals[state[at]].core.state.timers:
+                    if what[0] == "late":
+                        yield self._one(state, at, what, tick)
         if scenario.operators:
             yield from self._operations(state, tick)
         if left[SLOT["attempts"]]:

@@ -22,6 +22,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     state = core.state
     state.active.clear()
     state.parked.clear()
+    state.readers.clear()
     state.stirred.clear()
     core.context.peers.heard_at.clear()
     core.context.peers.facts.clear()

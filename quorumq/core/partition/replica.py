@@ -363,7 +363,9 @@ class Replica:
             self.node.vector(self.members),
             tuple(resolved),
         )
-        return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
+        return [
+            Persist(self.views.finish(view, changes, now), (Send(sender, reply),) if message.round else ())
+        ]
 
     # ------------------------------------------------------------------- REJECT
 
