@@ -176,7 +176,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "asked-later-is-no-vote",
         "who is asked later has not voted yet",
-        ((HoldRound, "is_won", lambda self, yes, mine: bool(yes & mine) and self.is_majority(yes | self.late)),),
+        (
+            (
+                HoldRound,
+                "is_won",
+                lambda self, yes, mine: bool(yes & mine) and self.is_majority(yes | self.late),
+            ),
+        ),
         off="who is asked later will say OK, too",
         scenario=Scenario(
             "later-vote",
