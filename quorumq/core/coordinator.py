@@ -93,7 +93,7 @@ class Coordinator(Pending):
         """As `ask`, but only a majority, and who is ``keen``, is asked at once (core/hedge.py)."""
         self.requests[this.number] = (partition, message)
         hedge, state = context.hedge, context.state
-        hedge.split(this, keen)
+        hedge.split(this, keen, now)
         effects: list[Effect] = []
         for at, member in enumerate(this.members):
             if this.late & 1 << at:

@@ -21,6 +21,9 @@ from quorumq.core.spans import subtract
 from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now, Owner, Span, Stamp
 
+HEDGE_SHARE = 0.25
+"""Of ``late_after``, for how long a round waits for those that were asked at once, before it asks the rest."""
+
 EVERYONE_EACH = 64
 """Of so many rounds one asks everyone at once: who answers it first is asked first from then on."""
 
@@ -43,7 +46,7 @@ class Later:
     Attributes:
         since: when the oldest of it came (monotonic seconds).
         stores: rounds of STORE, since when they wait, and what to send.
-        holds: rounds of HOLD likewise, by ballot.
+        holds: rounds of HOLD and what to send, by ballot.
         acks: rounds of ACK likewise, and how many runs of messages each names.
         parts: batches in all STOREs.
         bytes: of these.
@@ -54,8 +57,8 @@ class Later:
     def __init__(self, since: float) -> None:
         self.since = since
         self.stores: list[tuple[int, float, Store]] = []
-        self.holds: dict[Stamp, tuple[int, float, Hold]] = {}
-        self.acks: list[tuple[int, float, Ack, int]] = []
+        self.holds: dict[Stamp, tuple[int, Hold]] = {}
+        self.acks: list[tuple[int, Ack, int]] = []
         self.parts = 0
         self.bytes = 0
 
@@ -90,12 +93,13 @@ class Hedge:
 
     # ---------------------------------------------------------------- who is asked
 
-    def split(self, this: Round, keen: Sequence[NodeId]) -> None:
+    def split(self, this: Round, keen: Sequence[NodeId], now: Now) -> None:
         """Choose who is asked later: nobody, where fewer than a majority were heard from when they were asked.
 
         Args:
             this: the round; nobody was asked yet.
             keen: members that have a use of their own for the message: they are asked at once, too.
+            now: the clocks.
         """
         state, members, silent = self._state, this.members, self.silent
         if not state.config.late_after or not this.number % EVERYONE_EACH:
@@ -111,8 +115,9 @@ class Hedge:
                     needed -= 1
                 else:
                     late |= 1 << members.index(peer)
-        if needed <= 0:
+        if late and needed <= 0:
             this.late = late
+            state.at(now.mono + HEDGE_SHARE * state.config.late_after, ("hedge", this.number))
 
     def answers_first(self, this: Round, sender: NodeId) -> None:
         """Of all members, who were asked at once, ``sender`` answers first: it is the nearest."""
@@ -154,9 +159,9 @@ class Hedge:
             for part in message.parts:
                 later.bytes += len(part.batch.raw) + len(part.batch.body)
         elif isinstance(message, Hold):
-            later.holds[message.ballot] = (number, now.mono, message)
+            later.holds[message.ballot] = (number, message)
         else:
-            later.acks.append((number, now.mono, message, runs))
+            later.acks.append((number, message, runs))
         return self.flush(rounds, peer, now) if later.is_full else []
 
     def unaware(self, owner: Owner) -> list[NodeId]:
@@ -168,12 +173,12 @@ class Hedge:
         for later in self.later.values():
             found = later.holds.get(owner.ballot)
             if found is not None:
-                number, since, hold = found
+                number, hold = found
                 wants = [
                     want._replace(span=part) for want in hold.wants for part in subtract(want.span, spans)
                 ]
                 if wants:
-                    later.holds[owner.ballot] = (number, since, hold._replace(wants=tuple(wants)))
+                    later.holds[owner.ballot] = (number, hold._replace(wants=tuple(wants)))
                 else:
                     del later.holds[owner.ballot]
 
@@ -191,26 +196,29 @@ class Hedge:
         this.late = 0  # or they cannot be asked any more
         return effects
 
+    def on_silence(self, rounds: Rounds, number: int, now: Now) -> list[Effect]:
+        """Round ``number`` has waited for those that were asked at once: ask the rest, and these last from now on."""
+        if number not in rounds:
+            return []
+        this = rounds[number].rounds[number]
+        if this.late:
+            self.ask_last(this)
+        return self.ask_rest(rounds, this, now)
+
     def on_due(self, rounds: Rounds, peer: NodeId, since: float, now: Now) -> list[Effect]:
         """What waits for ``peer`` has waited long enough, unless it was sent meanwhile."""
         later = self.later.get(peer)
-        return self.flush(rounds, peer, now, due=True) if later is not None and later.since == since else []
+        return self.flush(rounds, peer, now) if later is not None and later.since == since else []
 
     def flush_all(self, rounds: Rounds, now: Now) -> list[Effect]:
         """Send all that waits."""
         return [effect for peer in list(self.later) for effect in self.flush(rounds, peer, now)]
 
-    def flush(self, rounds: Rounds, peer: NodeId, now: Now, *, due: bool = False) -> list[Effect]:
+    def flush(self, rounds: Rounds, peer: NodeId, now: Now) -> list[Effect]:
         """Send what waits for ``peer``: first what is stored, then what is held, then what is acked.
 
         Answers matter to rounds that are still open. What is of others is joined where it may be, and ACKs and HOLDs
         have no number then: they are not answered.
-
-        Args:
-            rounds: that are open.
-            peer: to whom.
-            now: the clocks.
-            due: whether the oldest of it has waited for its whole time: who keeps those rounds open is asked last.
         """
         later = self.later.pop(peer, None)
         if later is None:
@@ -220,7 +228,7 @@ class Hedge:
         over = 0
         for number, since, store in later.stores:
             aged = store.aged(now.mono - since)
-            if self._is_open(rounds, number, peer, due=due and since == later.since):
+            if self._is_open(rounds, number, peer):
                 effects.append(Send(peer, aged))
             else:
                 over = number
@@ -228,13 +236,13 @@ class Hedge:
         if parts:
             effects.append(Send(peer, Store(over, *parts[0], tuple(parts[1:]))))
         owed = self._state.releases_owed(peer, now) if later.holds else ()
-        for number, since, hold in later.holds.values():
-            is_open = self._is_open(rounds, number, peer, due=due and since == later.since)
+        for number, hold in later.holds.values():
+            is_open = self._is_open(rounds, number, peer)
             effects.append(Send(peer, hold._replace(round=number if is_open else 0, freed=owed)))
             owed = ()
         joined: dict[tuple[object, ...], tuple[Ack, int]] = {}
-        for number, since, ack, runs in later.acks:
-            if self._is_open(rounds, number, peer, due=due and since == later.since):
+        for number, ack, runs in later.acks:
+            if self._is_open(rounds, number, peer):
                 effects.append(Send(peer, ack))
                 continue
             key = ack[1:5]
@@ -246,14 +254,12 @@ class Hedge:
             joined[key] = (ack._replace(round=0, entries=entries), sum_of_runs + runs)
         return effects + [Send(peer, ack) for ack, _ in joined.values()]
 
-    def _is_open(self, rounds: Rounds, number: int, peer: NodeId, *, due: bool) -> bool:
+    def _is_open(self, rounds: Rounds, number: int, peer: NodeId) -> bool:
         """Whether round ``number``, of which ``peer`` is asked now, is still open."""
         pending = rounds.get(number)
         if pending is None:
             return False
         this = pending.rounds[number]
-        if due:
-            self.ask_last(this)
         this.late &= ~(1 << this.members.index(peer))
         return True
 

@@ -23,7 +23,7 @@ NEVER = Incarnation(0, 0)
 NO_END = float("inf")
 
 Timer = (
-    tuple[Literal["round"], int]  # the round with this number has waited long enough
+    tuple[Literal["round", "hedge"], int]  # the round with this number has waited long enough
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
     | tuple[Literal["forget"], int]  # what was given to the FETCH with this key
     | tuple[Literal["free"], tuple[Freed, ...]]  # the rest of what goes back

@@ -57,7 +57,7 @@ class Timers:
     def is_stale(self, timer: Timer) -> bool:
         """Whether a timer has nothing left to do."""
         match timer:
-            case ("round", number):
+            case ("round" | "hedge", number):
                 return number not in self.context.rounds
             case ("advance" | "gathered" | "again", key):
                 return key not in self.context.requests
@@ -110,6 +110,8 @@ class Timers:
                 return context.free_in_steps(freed, now)
             case ("forget", key):
                 context.given.pop(key, None)
+            case ("hedge", number):
+                return context.hedge.on_silence(context.rounds, number, now)
             case ("late", peer, since):
                 return context.hedge.on_due(context.rounds, peer, since, now)
             case ("recover", peer, number) if context.recovery.is_current(peer, number):

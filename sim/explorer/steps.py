@@ -159,7 +159,7 @@ class Explorer:
         if scenario.late:
             for at in range(self.count):
                 for _, _, what in nodes.locals[state[at]].core.state.timers:
-                    if what[0] == "late":
+                    if what[0] in ("late", "hedge"):
                         yield self._one(state, at, what, tick)
         if scenario.operators:
             yield from self._operations(state, tick)

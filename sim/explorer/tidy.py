@@ -66,7 +66,7 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
 def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) -> bool:
     """Whether a timer may still do something when it comes. One of a kind that is not known here may."""
     match what:
-        case ("round", number):
+        case ("round" | "hedge", number):
             return number in core.context.rounds
         case ("refresh", *_):
             return time > now.mono
