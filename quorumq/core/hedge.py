@@ -5,7 +5,7 @@ and to the rest within ``late_after``, together with whatever else waits for tha
 step, a frame and an fsync for many messages instead of for each.
 
 Nothing that counts depends on it. To who is asked later it is a message that was on its way for longer; where this node
-dies before, it is one that was lost (docs/protocol.md, section 3, "Some are asked later").
+dies before, it is one that was lost (docs/protocol.md, ASKED LATER).
 """
 
 from __future__ import annotations

@@ -174,25 +174,6 @@ TWO_NODES = Scenario("release", "3 attempts through 2 nodes", attempts=3, coordi
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "asked-later-is-no-vote",
-        "who is asked later has not voted yet",
-        (
-            (
-                HoldRound,
-                "is_won",
-                lambda self, yes, mine: bool(yes & mine) and self.is_majority(yes | self.late),
-            ),
-        ),
-        off="who is asked later will say OK, too",
-        scenario=Scenario(
-            "later-vote",
-            "2 attempts; only a majority is asked at once",
-            late=True,
-            coordinators=(A, C),
-            give_up=False,
-        ),
-    ),
-    Rule(
         "owner-is-an-attempt",
         "a hold belongs to one ballot of one incarnation; the same node asking again gets nothing",
         ((fate, "on_hold", vote_by_node),),

@@ -64,7 +64,7 @@ class Hedged:
         return self.cluster.submit(node, Publish(batch))
 
     def published(self, node: NodeId = "a", count: int = 1) -> None:
-        assert isinstance(self.cluster.replies[self.publish(node, count)], PublishReply)
+        assert isinstance(self.cluster.replies.get(self.publish(node, count)), PublishReply)
 
     def spread(self, count: int = 1) -> None:
         """Publish, and let everyone have it."""
@@ -303,8 +303,8 @@ def test_what_was_published_with_a_delay_has_aged_while_it_waited() -> None:
     hedged = Hedged()
     hedged.publish(delay_ms=1000)
     hedged.cluster.advance(LATE_S)
-    (store,) = hedged.to("c", Store)
-    assert 19 <= store.age_ms <= 20  # type: ignore[attr-defined]
+    ages = [store.age_ms for store in hedged.to("c", Store)]  # type: ignore[attr-defined]
+    assert ages in ([19], [20])
 
 
 def test_a_late_hold_repairs_where_it_meets_a_tombstone() -> None:

@@ -41,6 +41,7 @@ from sim.rules import EXPLORED, Rule, rule_named
 BROKEN = {
     "quarantine": "G2",
     "quarantine-coordinator": "G2",
+    "asked-later-is-no-vote": "G2",
     "owner-is-an-attempt": "G2",
     "release-carries-ballot": "G2",
     "recovery-keeps-union": "G2",
@@ -101,6 +102,7 @@ BROKEN = {
 """Which promise breaks first without each rule."""
 
 EXHAUSTED = {
+    "asked-later-is-no-vote",
     "recovery-keeps-union",
     "recovery-hears-all",
     "recovery-keeps-acked",
