@@ -290,7 +290,7 @@ class FetchCoordinator(GroupReader):
             message = message._replace(wants=asked)
             self.requests[this.number] = (replica.partition, message)
             hedge, state = context.hedge, context.state
-            hedge.split(this, state.parked_at(replica.partition, view.name, this.members, now), now)
+            hedge.split(this, state.fetching_at(replica.partition, view.name, this.members, now), now)
             for at, member in enumerate(this.members):
                 if this.late & 1 << at:
                     effects += hedge.put(context.rounds, member, this.number, message, now)

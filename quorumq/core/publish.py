@@ -146,8 +146,10 @@ class StoreCoordinator(Coordinator):
             refusal = too_few(Code.NOT_STORED, detail, this.majority, len(reachable))
             effects = [effect for one in self.publishes for effect in one.finish(context, refusal)]
             return effects + self.finish(context, None)
-        partitions = dict.fromkeys([one.partition for one in self.publishes])
-        readers = context.state.readers_of(partitions, self.members, now)
+        readers: list[NodeId] = []
+        if context.state.readers:
+            partitions = dict.fromkeys([one.publish.batch.header.partition for one in self.publishes])
+            readers = context.state.readers_of(partitions, self.members, now)
         store = self.store(this, context, now)
         return self.ask_majority(context, this, self.publishes[0].partition, store, now, readers)
 

@@ -47,7 +47,7 @@ class Round:
 
         Whether the incarnation is superseded is asked when votes are counted, not here.
         """
-        if not self.awaits(sender):
+        if sender not in self.members or sender in self.heard:
             return 0
         self.heard[sender] = incarnation
         bit = 1 << self.members.index(sender)

@@ -135,6 +135,41 @@ def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {name: sum(steps) for name, steps in found.items() if sum(steps) > CALLS[name]} == {}
 
 
+MESSAGE_CALLS = 1_100
+MESSAGE_STEPS = 14
+MESSAGE_SAID = 9
+"""Likewise of one message in a row of them, 3.5 ms apart, all that the third node is asked later included; and how many
+steps, and how many messages between the nodes."""
+
+
+def test_a_message_in_a_row_of_them_costs_less_as_the_third_node_is_asked_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(late_after=0.02, heartbeat=600.0, **QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    said: list[object] = []
+
+    def one(seq: int) -> None:
+        waiting = cluster.submit("b", fetch(wait=1.0))
+        cluster.advance(0.001)
+        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"]))), PublishReply)
+        cluster.advance(0.001)
+        assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.replies[waiting])))) == ["acked"]
+        cluster.advance(0.0015)
+
+    one(0)
+    cluster.advance(0.1)
+    cluster.drop = lambda sender, to, message: said.append(message) is not None
+    count = 40
+    found = steps_of(
+        monkeypatch, lambda: [*map(one, range(1, 1 + count)), cluster.advance(0.1)], builtins=False
+    )
+    assert sum(found) <= MESSAGE_CALLS * count
+    assert len(found) <= MESSAGE_STEPS * count
+    assert len(said) <= MESSAGE_SAID * count
+
+
 def beside(topics: int) -> int:
     """Calls of a publish that a parked FETCH waits for, beside one that is parked for each of so many other topics."""
     cluster = Cluster(**QUIET)
