@@ -38,6 +38,9 @@ SECRETS_MAX: Final = 4
 SECRET_FILE_BYTES_MAX: Final = 4096
 
 SECONDS_MAX: Final = 366 * 86400.0
+
+LATE_AFTER_MAX_S: Final = 0.02
+"""How long messages to a node that need not answer at once wait for company; less where `steal_after` is short."""
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
 EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 """To listen on all of a machine's."""
@@ -153,6 +156,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             sync_interval=self.sync_interval,
             sync_grace=self.sync_grace,
             steal_after=self.steal_after,
+            late_after=min(LATE_AFTER_MAX_S, self.steal_after / 2),
         )
 
 
