@@ -46,8 +46,8 @@ from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
-from quorumq.core.limits import LOOKS_PER_STEP
 from quorumq.core.hedge import EVERYONE_EACH
+from quorumq.core.limits import LOOKS_PER_STEP
 from quorumq.core.messages import (
     QUORUM_REPLIES,
     QUORUM_REQUESTS,
