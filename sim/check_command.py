@@ -10,12 +10,13 @@ import click
 
 from quorumq.core.errors import NotFound, StorageError
 from quorumq.history import HistoryError, Row, histories_of, read_history
+from sim import command_line
 from sim.checkers import judge
 
 
 @click.command("check")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@command_line.as_json
 def check(paths: tuple[Path, ...], as_json: bool) -> None:
     """Judge histories (docs/history.md): files, or directories with *.jsonl in them.
 

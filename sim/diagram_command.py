@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from quorumq.core.errors import NotFound
+from sim import command_line
 from sim.check_command import files
 from sim.diagram.follow import follow
 from sim.diagram.from_history import story_of_history
@@ -14,30 +15,20 @@ from sim.diagram.from_run import story_of_run
 from sim.diagram.from_trace import story_of_trace
 from sim.diagram.page import page_of
 from sim.diagram.story import Story
-from sim.profiles import PROFILES
 from sim.rules import EXPLORED, rule_named
-from sim.shrink_command import schedule_of, written
 
 
 @click.command("diagram")
 @click.argument("history", nargs=-1, type=click.Path(path_type=Path), metavar="[HISTORY]...")
 @click.option("--seed", default=None, type=int, help="Draw the run of this seed.")
-@click.option("--profile", default="swarm", show_default=True, type=click.Choice(sorted(PROFILES)))
-@click.option(
-    "--schedule",
-    "path",
-    default=None,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Draw the run of the schedule in this file, such as `sim shrink` leaves.",
-)
+@command_line.profile
+@command_line.schedule("Draw the run of the schedule in this file, such as `sim shrink` leaves.")
 @click.option("--explore", is_flag=True, help="Draw the shortest path to where --without breaks a promise.")
-@click.option("--without", "rule", default=None, metavar="RULE", help="Leave out one rule of the protocol.")
+@command_line.without
 @click.option(
     "--follow", "message", default="", metavar="MESSAGE", help="Tell one message's story, such as 'a.1.1[0]'."
 )
-@click.option(
-    "-o", "--output", default=None, type=click.Path(dir_okay=False, path_type=Path), help="The page to write."
-)
+@command_line.file("-o", "--output", text="The page to write; diagram.html if not given.")
 @click.option(
     "--items",
     default=6000,
@@ -81,7 +72,7 @@ def diagram(
     total = len(story.items)
     story.shown(items)
     output = output or Path("diagram.html")
-    written(output, page_of(story))
+    command_line.written(output, page_of(story))
     size = output.stat().st_size / 1e6
     click.echo(
         f"{output}: {len(story.items):,} of {total:,} things that happened, {size:.1f} MB", err=bool(message)
@@ -107,6 +98,6 @@ def told(
             if rule is not None:
                 raise click.UsageError("--without goes with --seed, --schedule or --explore")
             return story_of_history(files(history))
-        return story_of_run(schedule_of(seed, profile, path), rule)
+        return story_of_run(command_line.schedule_of(seed, profile, path), rule)
     except LookupError as error:
         raise click.UsageError(str(error.args[0])) from None

@@ -144,13 +144,7 @@ class MemoryJournal:
     def open(self) -> list[JournalRecord]:
         self.forgot_at = [at for at, record in enumerate(self.records) if isinstance(record, Forgot)]
         self.durable = self.position = len(self.records)
-        gone = {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
-        found = [
-            record
-            for record in self.records
-            if not isinstance(record, Forgot | Unread)
-            and not (isinstance(record, BatchStored) and record.number in gone)
-        ]
+        found = self.read()
         self.batches = {record.number: record.batch for record in found if isinstance(record, BatchStored)}
         self.flipped = {number: seen for number, seen in self.flipped.items() if number in self.batches}
         batches = [record for record in found if isinstance(record, BatchStored)]
@@ -158,9 +152,15 @@ class MemoryJournal:
         return [r for r in found if not (isinstance(r, BatchStored) and self.flipped.get(r.number))]
 
     def kept(self) -> list[JournalRecord] | None:
-        if self.flipped:
-            return None
-        gone = {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
+        return None if self.flipped else self.read()
+
+    def forgotten(self) -> set[int]:
+        """The numbers of batches that nobody needs any more."""
+        return {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
+
+    def read(self) -> list[JournalRecord]:
+        """The records that count and can be read."""
+        gone = self.forgotten()
         return [
             record
             for record in self.records
@@ -236,7 +236,7 @@ class MemoryJournal:
         self.flipped.clear()
 
     def flip(self, rng: random.Random, found: float) -> None:
-        gone = {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
+        gone = self.forgotten()
         stored = [record.number for record in self.records if isinstance(record, BatchStored)]
         for number in stored:
             if number not in gone and rng.random() < 0.5:

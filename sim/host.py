@@ -1,8 +1,6 @@
-"""One simulated machine: the real NodeCore and its driver, its journal, its clocks and its clients.
+"""The real NodeCore and its driver on a simulated machine (sim/machine.py).
 
-What is added here is what goes wrong with a process: a crash loses what was not durable, or not written, it freezes,
-and answers are lost with it. Slow fsyncs are in sim/fsyncs.py, connections that break in sim/links.py. A host has a
-`life` number per start: what was scheduled in an earlier life does nothing.
+Slow fsyncs are in sim/fsyncs.py, connections that break in sim/links.py.
 """
 
 from __future__ import annotations
@@ -10,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from quorumq.core.effects import (
     CleanStop,
@@ -58,23 +55,16 @@ from sim.disks import DamagedBody, MemoryJournal, SimJournal
 from sim.fsyncs import Disk
 from sim.knowledge import compare, compare_holds, knows_all
 from sim.links import Links
+from sim.machine import Caller, Machine
 from sim.observer import Observer
 from sim.sightings import Sightings, check_deleted
 from sim.store_journal import StoreJournal
-from sim.world import REFUSAL, RESET, Clock, SimError, World
+from sim.world import SimError
 
 CLUSTER_ID = "sim"
 
 WRITES = (CreateTopic, AlterTopic)
 """Requests that no copy follows: it would be one more write, made after the client was told of the first."""
-
-
-class Caller(Protocol):
-    """A client, as a host sees it."""
-
-    name: str
-
-    def on_reply(self, op: int, answer: Any) -> None: ...
 
 
 def refuses_another_configuration(
@@ -98,7 +88,7 @@ def refuses_another_configuration(
     return True
 
 
-class Host:
+class Host(Machine):
     """One machine and the node that runs on it, if it does.
 
     Args:
@@ -106,21 +96,15 @@ class Host:
         name: the node's id.
         peers: the links of all nodes, filled later.
 
-    Attributes:
-        core: the node, or None while it is down.
-        started: whether the node may speak.
-        frozen_until: true time until which the process does not run.
     """
 
+    core: NodeCore | None
+
     def __init__(self, observer: Observer, name: NodeId, peers: Mapping[NodeId, Links]) -> None:
+        super().__init__(observer.world, name)
         self.observer = observer
-        self.world: World = observer.world
-        self.name = name
-        self.rng = self.world.stream(f"node/{name}")
-        self.disk_rng = self.world.stream(f"disk/{name}")
         self.recall_rng = self.world.stream(f"recall/{name}")
         options = self.world.options
-        self.clock = Clock(self.world.stream(f"clock/{name}"), options.clock_rate, options.wall_offset)
         self.config = NodeConfig(
             node=name,
             nodes=options.node_names,
@@ -137,18 +121,9 @@ class Host:
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
         self.config_rng = self.world.stream(f"config/{name}")
-        self.core: NodeCore | None = None
         self.driver: Driver | None = None
         self.started = False
-        self.life = 0
-        self.frozen_until = 0.0
-        self.slow_until = 0.0
-        self.slow_factor = 1.0
-        self.backlog: deque[tuple[Any, Any, Any]] = deque()
         self.wake_at: float | None = None
-        self.keys = 0
-        self.open: dict[int, tuple[Any, Any]] = {}
-        self.keys_of: dict[tuple[str, int], int] = {}
         self.turn: list[Event] = []  # what has come in this turn of the loop
         self.timed = False
         self.once: dict[tuple[str, int], None] = {}  # requests of which a second copy would be another write
@@ -215,23 +190,11 @@ class Host:
             for view in replica.views.groups.values():
                 if any(held.owner.node == self.name for _, held in view.all_held()):
                     self.world.saw("a node went down while it held")
-        self.core = self.driver = None
+        self.driver = self.wake_at = None
         self.started = False
-        self.life += 1
-        self.backlog.clear()
-        self.wake_at = None
-        self.frozen_until = 0.0
         self.turn.clear()
         self.links.clear()
-        if not clean:
-            self.journal.crash(self.disk_rng, power=power)
-        if power:
-            self.clock.reboot(self.disk_rng, self.world.time)
-        callers, self.open = self.open, {}
-        self.keys_of.clear()
-        for client, op in callers.values():
-            if op is not None and self.disk_rng.random() < (0.3 if power else 0.9):
-                self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
+        self.gone(power=power, clean=clean)
         self.observer.on_death(self.name, power=power)
 
     def crash(self, *, power: bool) -> None:
@@ -411,27 +374,15 @@ class Host:
 
     def on_request(self, caller: tuple[Caller, int], request: ClientRequest) -> None:
         """A client asks."""
-        client, op = caller
         if type(request) in WRITES:
-            if (client.name, op) in self.once:
+            copy = (caller[0].name, caller[1])
+            if copy in self.once:
                 return
-            self.once[(client.name, op)] = None
-        if self.core is None or not self.started:
-            self.world.transmit(self.name, client.name, client.on_reply, op, (REFUSAL, None))
-            return
-        if self.frozen_until > self.world.time:
-            self.backlog.append((self.on_request, caller, request))
-            return
-        self.world.messages += 1
-        self.world.count(type(request).__name__)
-        key = self.keys_of[(client.name, op)] = self.key_for(client, op)
-        self.feed(Request(key, request))
+            self.once[copy] = None
+        super().on_request(caller, request)
 
-    def key_for(self, client: Any, op: Any) -> int:
-        """A key for a request of ``client``; of a peer that dials, whose links it is, where ``op`` is None."""
-        self.keys += 1
-        self.open[self.keys] = (client, op)
-        return self.keys
+    def taken(self, key: int, request: ClientRequest) -> None:
+        self.feed(Request(key, request))
 
     def on_gone(self, name: str, op: int) -> None:
         """A client's connection is gone, with a request open on it."""
@@ -494,20 +445,6 @@ class Host:
         self.world.saw("a damaged batch was not served")
         self.journal.set_aside(error.number)
         self.feed(Damaged(error.number))
-
-    def freeze(self, seconds: float) -> None:
-        """The process does not run for a while; what comes in waits."""
-        if self.core is not None:
-            self.frozen_until = max(self.frozen_until, self.world.time + seconds)
-            self.world.after(seconds, self.thaw, self.life)
-
-    def thaw(self, life: int, _: object = None) -> None:
-        """The process runs again and takes in what has come meanwhile."""
-        if life != self.life or self.frozen_until > self.world.time:
-            return
-        while self.backlog and self.life == life:
-            action, one, two = self.backlog.popleft()
-            action(one, two)
 
     def set_full(self, full: bool, life: int) -> None:
         """Only the reserve of disk space is left, and no memory either, or there is space again."""

@@ -10,14 +10,13 @@ from pathlib import Path
 import click
 import trio
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from sim import command_line
 from sim.campaign import commit
 from sim.real.plan import KINDS, draw_real
 from sim.real.run import RealRun, Verdict
 from sim.real.workload import workload_of
 from sim.schedule import Schedule
-from sim.shrink_command import schedule_from
 
 
 @click.command("real")
@@ -32,19 +31,10 @@ from sim.shrink_command import schedule_from
 @click.option(
     "--seed", default=0, show_default=True, type=int, help="Of the faults; processes' timing is not in it."
 )
-@click.option(
-    "--schedule",
-    "path",
-    default=None,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Take nodes, time and faults from this file (JSON, as --print writes it).",
-)
+@command_line.schedule("Take nodes, time and faults from this file (JSON, as --print writes it).")
 @click.option("--print", "only_print", is_flag=True, help="Print the schedule and do nothing.")
-@click.option(
-    "--workload",
-    default=None,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A Python file with TASKS and PRODUCERS of your own (docs/verification.md).",
+@command_line.file(
+    "--workload", text="A Python file with TASKS and PRODUCERS of your own (docs/verification.md)."
 )
 @click.option(
     "--keep",
@@ -52,7 +42,7 @@ from sim.shrink_command import schedule_from
     type=click.Path(file_okay=False, path_type=Path),
     help="Leave data directories, logs and histories here; a new or empty directory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@command_line.as_json
 def real(
     nodes: int,
     minutes: float,
@@ -70,16 +60,15 @@ def real(
     --workload it is your producers and handlers that run. Ctrl-C stops everything. Exits with 1 when a promise was
     broken, or the workload's own check failed.
     """
-    schedule = schedule_from(path) if path is not None else draw_real(seed, nodes, 60 * minutes)
+    schedule = command_line.schedule_from(path) if path is not None else draw_real(seed, nodes, 60 * minutes)
     if only_print:
         click.echo(schedule.to_json())
         return
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep}: it is not empty")
     console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=as_json) as progress:
-        seconds = schedule.options.fault_time
+    seconds = schedule.options.fault_time
+    with command_line.progress(console, as_json, round(seconds), counted=False) as progress:
         task = progress.add_task("starting", total=seconds)
 
         def on_progress(phase: str, counts: Counter[str]) -> None:

@@ -9,75 +9,37 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
-from quorumq.history import HistoryWriter, Row
+from sim import command_line
 from sim.campaign import OtherCampaign, Report, commit, resumed, run_campaign, saved
-from sim.profiles import PROFILES
 from sim.replay import replay
 from sim.runner import Outcome
 from sim.schedule import Schedule, draw
-from sim.shrink_command import schedule_from
 
 SAVE_EVERY_S = 10.0
 """How often a campaign that can be resumed writes down what it has come to."""
 
 
 @click.command("run")
-@click.option(
-    "--seeds", default=100, show_default=True, type=click.IntRange(1), help="How many seeds to run."
-)
+@command_line.seeds(100)
 @click.option("--seed", default=None, type=int, help="Run this one, or start here with --seeds.")
-@click.option(
-    "--profile",
-    default="swarm",
-    show_default=True,
-    type=click.Choice(sorted(PROFILES)),
-    help="What the runs are like.",
+@command_line.profile
+@command_line.jobs
+@command_line.as_json
+@command_line.file(
+    "--history", "history_path", text="Write the history of one seed to this file (docs/history.md)."
 )
-@click.option(
-    "--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes to run on."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-@click.option(
-    "--history",
-    "history_path",
-    default=None,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the history of one seed to this file (docs/history.md).",
-)
-@click.option(
-    "--schedule",
-    "schedule_path",
-    default=None,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Run the schedule in this file (JSON, as printed for one seed).",
-)
-@click.option(
-    "--without",
-    "rule",
-    default=None,
-    metavar="RULE",
-    help="Leave out one rule of the protocol (names of sim/rules); with --seed or --schedule.",
-)
+@command_line.schedule("Run the schedule in this file (JSON, as printed for one seed).")
+@command_line.without
 @click.option("--keep-going", is_flag=True, help="Do not stop at the tenth seed that fails.")
 @click.option(
     "--until-failure", is_flag=True, help="Run seed after seed until one fails; --seeds is not looked at."
 )
-@click.option(
+@command_line.file(
     "--resume",
     "resume_path",
-    default=None,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep what the campaign has come to in this file, and go on from there if it is there already.",
+    text="Keep what the campaign has come to in this file, and go on from there if it is there already.",
 )
 def run(
     seeds: int,
@@ -86,7 +48,7 @@ def run(
     jobs: int,
     as_json: bool,
     history_path: Path | None,
-    schedule_path: Path | None,
+    path: Path | None,
     rule: str | None,
     keep_going: bool,
     until_failure: bool,
@@ -98,11 +60,11 @@ def run(
     Exits with 1 when a promise was broken, or when a campaign of 1,000 seeds or more missed something that it must see.
     """
     source = click.get_current_context().get_parameter_source("seeds")
-    single = schedule_path is not None or history_path is not None
+    single = path is not None or history_path is not None
     one_seed = seed is not None and source == click.core.ParameterSource.DEFAULT
     single = single or (one_seed and not until_failure and resume_path is None)
     if single:
-        schedule = schedule_from(schedule_path) if schedule_path is not None else draw(seed or 0, profile)
+        schedule = command_line.schedule_from(path) if path is not None else draw(seed or 0, profile)
         sys.exit(_run_one(schedule, as_json, history_path, rule))
     if rule is not None:
         raise click.UsageError("--without goes with one run: say --seed N")
@@ -135,13 +97,6 @@ def _run_many(
     resume_path: Path | None,
 ) -> bool:
     """The campaign, with its progress; whether it came to its end, and was not stopped by Ctrl-C."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     saved_at = report.seconds
     failures_max = 1 if seeds is None else 10
 
@@ -153,9 +108,8 @@ def _run_many(
             beside.write_text(saved(report, first))
             beside.replace(resume_path)
 
-    shown = console.is_terminal
     try:
-        with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        with command_line.progress(console, False, seeds) as progress:
             task = progress.add_task("seeds", total=seeds, completed=report.seeds)
 
             def on_outcome(outcome: Outcome, report: Report) -> bool:
@@ -197,10 +151,7 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
     except KeyError as error:
         raise click.UsageError(str(error.args[0])) from None
     if history_path is not None:
-        try:
-            write_rows(history_path, outcome.rows)
-        except OSError as error:
-            raise click.ClickException(f"{history_path} cannot be written: {error.strerror}") from None
+        command_line.write_rows(history_path, outcome.rows)
     if as_json:
         facts = {
             "commit": commit(),
@@ -220,18 +171,6 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
         click.echo(f"{messages:.0f} messages in {cpu:.2f} s of CPU; trace {outcome.trace}")
         click.echo("ok" if not outcome.violations else f"{len(outcome.violations)} broken promises")
     return 1 if outcome.violations else 0
-
-
-def write_rows(path: Path, rows: list[Row]) -> None:
-    """Write a run's history to a new file; every line is checked against the schema."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        run_name = rows[0]["run"]
-        first = rows[0]
-        at = (first["at"], first["wall_ms"])
-        writer = HistoryWriter(file, run=run_name, who="sim", settings=first["settings"], clock=lambda: at)
-        for row in rows[1:]:
-            writer.append(row)
-        writer.flush()
 
 
 def print_report(console: Console, report: Report) -> None:

@@ -12,36 +12,22 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from sim import command_line
 from sim.campaign import commit
 from sim.schedule import Schedule
 from sim.shell.run import ShellOutcome, draw_shell, run_shell
-from sim.shrink_command import schedule_from, written
 
 
 @click.command("shell")
-@click.option(
-    "--seeds", default=100, show_default=True, type=click.IntRange(1), help="How many seeds to run."
-)
+@command_line.seeds(100)
 @click.option("--seed", default=0, show_default=True, type=int, help="The first.")
-@click.option(
-    "--schedule",
-    "path",
-    default=None,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Run this one schedule (JSON, as a failing seed's is printed).",
+@command_line.schedule("Run this one schedule (JSON, as a failing seed's is printed).")
+@command_line.jobs
+@command_line.file(
+    "--history", text="Write the history of the last run to this file; `sim diagram` draws it."
 )
-@click.option(
-    "--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes to run on."
-)
-@click.option(
-    "--history",
-    default=None,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the history of the last run to this file; `sim diagram` draws it.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@command_line.as_json
 def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | None, as_json: bool) -> None:
     """Run the production shell in virtual time under random faults: nodes, wire, journals and the client library.
 
@@ -49,15 +35,16 @@ def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | N
     real`. Exits with 1 when a promise was broken, or something raised.
     """
     schedules = (
-        [schedule_from(path)] if path else [draw_shell(number) for number in range(seed, seed + seeds)]
+        [command_line.schedule_from(path)]
+        if path
+        else [draw_shell(number) for number in range(seed, seed + seeds)]
     )
     console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     failures: list[ShellOutcome] = []
     cpu = virtual = 0.0
-    with Progress(*columns, console=console, transient=True, disable=as_json) as progress:
+    with command_line.progress(console, as_json, len(schedules)) as progress:
         task = progress.add_task("runs", total=len(schedules))
         for outcome in outcomes(schedules, jobs):
             cpu += outcome.cpu
@@ -71,7 +58,7 @@ def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | N
                 console.print(f"  python -m sim shell --seed {outcome.seed} --seeds 1 --history h.jsonl")
             progress.update(task, advance=1, description=f"{len(failures)} failed")
     if history is not None:
-        written(history, "".join(json.dumps(row) + "\n" for row in outcome.rows))
+        command_line.written(history, "".join(json.dumps(row) + "\n" for row in outcome.rows))
     facts = {
         "commit": commit(),
         "runs": len(schedules),

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from quorumq.core.errors import StorageError
+from sim import command_line
 from sim.campaign import commit
-from sim.profiles import PROFILES
 from sim.replay import replay
 from sim.rules import HUNTED, rule_named
-from sim.schedule import Schedule, draw
 from sim.shrink.shrinker import Found, NothingFails, Shrinker
 from sim.shrink.written import as_test
 
@@ -32,71 +29,18 @@ ROWS = {
 }
 
 
-def schedule_of(seed: int | None, profile: str, path: Path | None) -> Schedule:
-    """The schedule of a seed, or the one in a file.
-
-    Raises:
-        ClickException: neither is given, or both; or the file has none.
-    """
-    if (seed is None) == (path is None):
-        raise click.UsageError("say --seed N or --schedule FILE")
-    return draw(seed or 0, profile) if path is None else schedule_from(path)
-
-
-def schedule_from(path: Path) -> Schedule:
-    """The schedule in a file.
-
-    Raises:
-        ClickException: there is none.
-    """
-    try:
-        return Schedule.from_json(path.read_text())
-    except (ValueError, OSError) as error:
-        raise click.ClickException(f"{path}: {error}") from None
-
-
-def written(path: Path, text: str) -> None:
-    """Write a file.
-
-    Raises:
-        StorageError: that is not possible.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
-
-
 @click.command("shrink")
 @click.option("--seed", default=None, type=int, help="The seed that fails.")
-@click.option("--profile", default="swarm", show_default=True, type=click.Choice(sorted(PROFILES)))
-@click.option(
-    "--schedule",
-    "path",
-    default=None,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The schedule that fails, in a file; one that was shrunk before goes on from there.",
-)
-@click.option("--without", "rule", default=None, metavar="RULE", help="Leave out one rule of the protocol.")
+@command_line.profile
+@command_line.schedule("The schedule that fails, in a file; one that was shrunk before goes on from there.")
+@command_line.without
 @click.option("--judge", default="", metavar="TEXT", help="Who must still see it; whoever sees it first.")
 @click.option(
     "--seconds", default=60.0, show_default=True, type=click.FloatRange(1.0), help="How long it may take."
 )
-@click.option(
-    "-o",
-    "--output",
-    default=None,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the schedule goes; shrunk-SEED.json if not given.",
-)
-@click.option(
-    "--test",
-    "test_path",
-    default=None,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write a regression test that replays it.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@command_line.file("-o", "--output", text="Where the schedule goes; shrunk-SEED.json if not given.")
+@command_line.file("--test", "test_path", text="Also write a regression test that replays it.")
+@command_line.as_json
 def shrink(
     seed: int | None,
     profile: str,
@@ -113,13 +57,12 @@ def shrink(
     What is left is one file: `sim run --schedule` replays it, `sim diagram --schedule` draws it, --test makes a test
     of it. In it each packet that is not named arrives after the mean delay. Exits with 1 when nothing fails.
     """
-    schedule = schedule_of(seed, profile, path)
+    schedule = command_line.schedule_of(seed, profile, path)
     try:
         left_out = rule_named(rule, HUNTED) if rule is not None else None
     except KeyError as error:
         raise click.UsageError(str(error.args[0])) from None
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as progress:
+    with command_line.progress(Console(stderr=True), as_json, None) as progress:
         task = progress.add_task("the first run")
 
         def on_step(doing: str, runs: int, best: Found) -> None:
@@ -133,11 +76,11 @@ def shrink(
         except NothingFails as error:
             raise click.ClickException(str(error)) from None
     output = output or Path(f"shrunk-{schedule.seed}.json")
-    written(output, found.schedule.to_json() + "\n")
+    command_line.written(output, found.schedule.to_json() + "\n")
     without = f" --without {rule}" if rule is not None else ""
     command = (f"--schedule {path}" if path else f"--profile {profile} --seed {seed}") + without
     if test_path is not None:
-        written(test_path, as_test(found, command, rule))
+        command_line.written(test_path, as_test(found, command, rule))
     kept = not replay(found.schedule).violations if rule is not None else None
     if as_json:
         facts = {

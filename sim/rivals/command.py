@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
+from sim import command_line
 from sim.campaign import commit
 from sim.options import Options
 from sim.rivals.campaign import Settings, Table, parts, run_all
@@ -21,7 +21,6 @@ from sim.rivals.figures import Figures, measure
 from sim.rivals.harness import Knobs
 from sim.rivals.page import page
 from sim.rivals.plan import KINDS, draw
-from sim.run_command import write_rows
 from sim.schedule import Schedule
 
 COMPOUND = ("hold_times", "auto_create_groups", "disk")
@@ -76,13 +75,9 @@ def _total(cells: dict[str, Figures]) -> Figures:
 
 
 @click.command("rivals")
-@click.option(
-    "--seeds", default=20, show_default=True, type=click.IntRange(1), help="How many, of each kind of fault."
-)
+@command_line.seeds(20, "How many, of each kind of fault.")
 @click.option("--first", default=0, show_default=True, help="The first seed.")
-@click.option(
-    "--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes to run on."
-)
+@command_line.jobs
 @click.option(
     "--design", "designs", multiple=True, type=click.Choice(list(DESIGNS)), help="Only this; may be repeated."
 )
@@ -96,23 +91,11 @@ def _total(cells: dict[str, Figures]) -> Figures:
     metavar="NAME=VALUE",
     help="A setting of a design or of the runs: docs/rivals.md.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-@click.option(
-    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as a page with plots."
-)
-@click.option(
-    "--keep", type=click.Path(dir_okay=False, path_type=Path), help="Keep what is done here; go on from it."
-)
-@click.option(
-    "--schedule",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Run this schedule, once.",
-)
-@click.option(
-    "--history",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="One run: its history (docs/history.md).",
-)
+@command_line.as_json
+@command_line.file("--html", text="Write the table as a page with plots.")
+@command_line.file("--keep", text="Keep what is done here; go on from it.")
+@command_line.schedule("Run this schedule, once.")
+@command_line.file("--history", text="One run: its history (docs/history.md).")
 def rivals(
     seeds: int,
     first: int,
@@ -123,7 +106,7 @@ def rivals(
     as_json: bool,
     html: Path | None,
     keep: Path | None,
-    schedule: Path | None,
+    path: Path | None,
     history: Path | None,
 ) -> None:
     """Compare quorumq with the design note's other approaches and with a log, under the same faults (docs/rivals.md).
@@ -131,21 +114,15 @@ def rivals(
     With --schedule or --history one design is run once: of the seed --first, or as the file says.
     """
     chosen = parse_settings(settings)
-    if schedule is not None or history is not None:
-        if len(designs) != 1 or (schedule is None and len(kinds) != 1):
+    if path is not None or history is not None:
+        if len(designs) != 1 or (path is None and len(kinds) != 1):
             raise click.UsageError("one run needs one --design, and one --kind or a --schedule")
-        try:
-            plan = (
-                Schedule.from_json(schedule.read_text()) if schedule else draw(first, kinds[0], **chosen[1])
-            )
-        except ValueError as error:
-            raise click.ClickException(f"{schedule}: {error}") from None
+        plan = command_line.schedule_from(path) if path else draw(first, kinds[0], **chosen[1])
         _run_one(designs[0], plan, chosen[0], history, as_json)
         return
     work = parts(designs or tuple(DESIGNS), kinds or tuple(KINDS), first, seeds)
     console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with command_line.progress(console, False, len(work)) as progress:
         task = progress.add_task("runs of up to 25 seeds", total=len(work))
         try:
             table = run_all(work, chosen, jobs, keep, lambda: progress.advance(task))
@@ -195,10 +172,7 @@ def _run_one(design: str, plan: Schedule, knobs: Knobs, history: Path | None, as
     rows = run.run()
     figures = measure(run)
     if history is not None:
-        try:
-            write_rows(history, rows)
-        except OSError as error:
-            raise click.ClickException(f"{history} cannot be written: {error.strerror}") from None
+        command_line.write_rows(history, rows)
     found = {**figures.rates(), "deliveries": figures.deliveries, "trace": run.world.trace()}
     if as_json:
         click.echo(json.dumps({"design": design, "schedule": json.loads(plan.to_json()), **found}))

@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+import sim.machine
 from sim.disks import MemoryJournal
 from sim.fsyncs import Disk
 from sim.rivals.workload import TOPIC, Key
-from sim.world import REFUSAL, RESET, Clock, World
+from sim.world import World
 
 
 class Server(Protocol):
@@ -48,7 +49,7 @@ class Unseen:
     def appends(self, *_: object) -> None: ...
 
 
-class Machine:
+class Machine(sim.machine.Machine):
     """A machine and the server that runs on it, if it does.
 
     Args:
@@ -56,12 +57,10 @@ class Machine:
         name: the node's id.
         peers: all machines, filled later.
         serve: makes a server of this machine and of the records that its disk kept.
-
-    Attributes:
-        core: the server, or None while it is down.
-        life: how often it was started.
     """
 
+    core: Server | None
+    journal: CountedJournal
     sightings = Unseen()
     driver = None
     timed = False
@@ -73,23 +72,11 @@ class Machine:
         peers: Mapping[str, Machine],
         serve: Callable[[Machine, list[Any]], Server],
     ) -> None:
-        self.world = world
-        self.name = name
+        super().__init__(world, name)
         self.peers = peers
         self.serve = serve
-        self.rng = world.stream(f"node/{name}")
-        self.disk_rng = world.stream(f"disk/{name}")
-        self.clock = Clock(world.stream(f"clock/{name}"), world.options.clock_rate, world.options.wall_offset)
         self.journal = CountedJournal()
         self.disk = Disk(self, self.journal, self.disk_rng)  # type: ignore[arg-type]
-        self.core: Server | None = None
-        self.life = 0
-        self.frozen_until = self.slow_until = 0.0
-        self.slow_factor = 1.0
-        self.backlog: deque[tuple[Callable[..., None], Any, Any]] = deque()
-        self.open: dict[int, tuple[Any, int]] = {}
-        self.keys_of: dict[tuple[str, int], int] = {}
-        self.keys = 0
         self.syncing = False
         self.unsynced: deque[tuple[int, Callable[[], None]]] = deque()
 
@@ -103,51 +90,23 @@ class Machine:
         self.core = self.serve(self, list(self.journal.open()))
 
     def crash(self, *, power: bool, clean: bool = False) -> None:
-        """The process is gone; unless it ended cleanly, any suffix of what was not durable is, too."""
+        """The process is gone."""
         if self.core is None:
             return
         kind, extra = ("stop", {}) if clean else ("crash", {"detail": "power" if power else "process"})
         self.world.note(f"node:{self.name}", kind, incarnation=self.life + 1, **extra)
-        self.core = None
-        self.life += 1
-        self.frozen_until = 0.0
         self.syncing = False
-        self.backlog.clear()
         self.unsynced.clear()
-        self.keys_of.clear()
         if clean:
             self.journal.close()
-        else:
-            self.journal.crash(self.disk_rng, power=power)
-        if power:
-            self.clock.reboot(self.disk_rng, self.world.time)
-        callers, self.open = self.open, {}
-        for client, op in callers.values():
-            if self.disk_rng.random() < (0.3 if power else 0.9):
-                self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
+        self.gone(power=power, clean=clean)
 
     def stop(self) -> None:
         """A clean stop."""
         self.crash(power=False, clean=True)
 
-    def freeze(self, seconds: float) -> None:
-        """The process does not run for a while; what comes in waits."""
-        if self.core is not None:
-            self.frozen_until = max(self.frozen_until, self.world.time + seconds)
-            self.world.after(seconds, self.thaw, self.life)
-
-    def thaw(self, life: int, _: object = None) -> None:
-        """The process runs again and takes in what has come meanwhile."""
-        if life == self.life and self.frozen_until <= self.world.time:
-            while self.backlog and self.life == life:
-                action, one, two = self.backlog.popleft()
-                action(one, two)
-
     def lose_link(self, peer: str, seconds: float) -> None:
         """Connections are made again at once."""
-
-    def set_disk_full(self, full: bool, life: int) -> None:
-        """Not simulated for these designs."""
 
     # ------------------------------------------------------------------- the wire
 
@@ -168,21 +127,9 @@ class Machine:
         self.world.messages += 1
         self.core.on_message(*what)
 
-    def on_request(self, caller: tuple[Any, int], request: Any) -> None:
-        """A client asks."""
-        client, op = caller
-        if self.core is None:
-            self.world.transmit(self.name, client.name, client.on_reply, op, (REFUSAL, None))
-            return
-        if self.frozen_until > self.world.time:
-            self.backlog.append((self.on_request, caller, request))
-            return
-        self.world.messages += 1
-        self.world.count(type(request).__name__)
-        self.keys += 1
-        self.open[self.keys] = caller
-        self.keys_of[(client.name, op)] = self.keys
-        self.core.on_request(self.keys, request)
+    def taken(self, key: int, request: Any) -> None:
+        assert self.core is not None
+        self.core.on_request(key, request)
 
     def on_gone(self, name: str, op: int) -> None:
         """A client has hung up."""

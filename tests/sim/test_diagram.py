@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from sim.__main__ import main
+from sim.command_line import write_rows
 from sim.diagram.follow import follow
 from sim.diagram.from_history import story_of_history
 from sim.diagram.from_run import story_of_run
@@ -23,7 +24,6 @@ from sim.diagram.rows import ordinal
 from sim.diagram.story import Item, Story, said_ids, without_nonce
 from sim.replay import replay
 from sim.rules import rule_named
-from sim.run_command import write_rows
 from sim.schedule import Schedule, draw
 
 HOSTILE = "</script></style><img src=x onerror=\"document.title='pwned'\">&amp; ' \x00\x1b[31m\u202e"

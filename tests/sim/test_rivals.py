@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.__main__ import main
+from sim.command_line import write_rows
 from sim.rivals import campaign
 from sim.rivals.command import rivals
 from sim.rivals.designs import DESIGNS, start
@@ -28,7 +29,6 @@ from sim.rivals.figures import Figures, longest_stop, measure
 from sim.rivals.harness import Knobs, Run
 from sim.rivals.log.assignors import ASSIGNORS, cooperative
 from sim.rivals.plan import KINDS, draw
-from sim.run_command import write_rows
 from sim.schedule import Schedule
 
 ROOT = Path(__file__).parents[2]

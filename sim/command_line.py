@@ -1,0 +1,125 @@
+"""What the commands share: options, progress, and the files that they read and write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from quorumq.core.errors import StorageError
+from quorumq.history import HistoryWriter, Row
+from sim.profiles import PROFILES
+from sim.schedule import Schedule, draw
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+jobs = click.option(
+    "--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes to run on."
+)
+profile = click.option(
+    "--profile",
+    default="swarm",
+    show_default=True,
+    type=click.Choice(sorted(PROFILES)),
+    help="What the runs are like.",
+)
+without = click.option(
+    "--without",
+    "rule",
+    metavar="RULE",
+    help="Leave out one rule of the protocol (docs/verification.md has their names).",
+)
+
+
+def seeds(default: int, text: str = "How many seeds to run.") -> Any:
+    """``--seeds``."""
+    return click.option("--seeds", default=default, show_default=True, type=click.IntRange(1), help=text)
+
+
+def schedule(text: str) -> Any:
+    """``--schedule``, a file that is there."""
+    return click.option("--schedule", "path", type=EXISTING, help=text)
+
+
+def file(*names: str, text: str) -> Any:
+    """A file to write."""
+    return click.option(*names, type=FILE, help=text)
+
+
+def progress(console: Console, as_json: bool, total: int | None, *, counted: bool = True) -> Progress:
+    """A bar where there is a terminal and a total; a spinner where it is not known how much there is to do."""
+    shows: tuple[Any, ...] = (TextColumn("{task.description}"),)
+    if total is None:
+        shows = (SpinnerColumn(), *shows)
+    else:
+        shows += (BarColumn(), *((MofNCompleteColumn(), TimeRemainingColumn()) if counted else ()))
+    quiet = as_json or not console.is_terminal
+    return Progress(*shows, TimeElapsedColumn(), console=console, transient=True, disable=quiet)
+
+
+def schedule_of(seed: int | None, profile: str, path: Path | None) -> Schedule:
+    """The schedule of a seed, or the one in a file.
+
+    Raises:
+        ClickException: neither is given, or both; or the file has none.
+    """
+    if (seed is None) == (path is None):
+        raise click.UsageError("say --seed N or --schedule FILE")
+    return draw(seed or 0, profile) if path is None else schedule_from(path)
+
+
+def schedule_from(path: Path) -> Schedule:
+    """The schedule in a file.
+
+    Raises:
+        ClickException: there is none.
+    """
+    try:
+        return Schedule.from_json(path.read_text())
+    except (ValueError, OSError) as error:
+        raise click.ClickException(f"{path}: {error}") from None
+
+
+def written(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        StorageError: that is not possible.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def write_rows(path: Path, rows: list[Row]) -> None:
+    """Write a run's history to a new file; every line is checked against the schema.
+
+    Raises:
+        StorageError: that is not possible.
+    """
+    first = rows[0]
+    at = (first["at"], first["wall_ms"])
+    try:
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            writer = HistoryWriter(
+                file, run=first["run"], who="sim", settings=first["settings"], clock=lambda: at
+            )
+            for row in rows[1:]:
+                writer.append(row)
+            writer.flush()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,115 @@
+"""What a simulated machine is, whatever runs on it: clocks, a disk, clients that wait; it stands still, and dies.
+
+sim/host.py adds quorumq's node, sim/rivals/machine.py a server of another design.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sim.disks import SimJournal
+from sim.world import REFUSAL, RESET, Clock, World
+
+
+class Caller(Protocol):
+    """A client, as a machine sees it."""
+
+    name: str
+
+    def on_reply(self, op: int, answer: Any) -> None: ...
+
+
+class Machine:
+    """One machine.
+
+    Args:
+        world: time and the network.
+        name: the node's id.
+
+    Attributes:
+        core: what runs, or None while it is down.
+        started: whether it may speak.
+        life: how often it was started: what was scheduled in an earlier life does nothing.
+        frozen_until: true time until which the process does not run.
+        backlog: what has come meanwhile.
+        open: who waits for an answer, by the key of the request; the number of the request is -1 where nobody waits
+            any more, None where it is a peer that dials.
+    """
+
+    core: Any
+    journal: SimJournal
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.rng = world.stream(f"node/{name}")
+        self.disk_rng = world.stream(f"disk/{name}")
+        self.clock = Clock(world.stream(f"clock/{name}"), world.options.clock_rate, world.options.wall_offset)
+        self.core = None
+        self.started = True
+        self.life = 0
+        self.frozen_until = self.slow_until = 0.0
+        self.slow_factor = 1.0
+        self.backlog: deque[tuple[Callable[..., None], Any, Any]] = deque()
+        self.open: dict[int, tuple[Any, Any]] = {}
+        self.keys_of: dict[tuple[str, int], int] = {}
+        self.keys = 0
+
+    def taken(self, key: int, request: Any) -> None:
+        """A client's request is there."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ life and death
+
+    def gone(self, *, power: bool, clean: bool = False) -> None:
+        """The process is gone; unless it ended cleanly, any suffix of what was not durable is, too."""
+        self.core = None
+        self.life += 1
+        self.frozen_until = 0.0
+        self.backlog.clear()
+        if not clean:
+            self.journal.crash(self.disk_rng, power=power)
+        if power:
+            self.clock.reboot(self.disk_rng, self.world.time)
+        callers, self.open = self.open, {}
+        self.keys_of.clear()
+        for client, op in callers.values():
+            if op is not None and self.disk_rng.random() < (0.3 if power else 0.9):
+                self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
+
+    def freeze(self, seconds: float) -> None:
+        """The process does not run for a while; what comes in waits."""
+        if self.core is not None:
+            self.frozen_until = max(self.frozen_until, self.world.time + seconds)
+            self.world.after(seconds, self.thaw, self.life)
+
+    def thaw(self, life: int, _: object = None) -> None:
+        """The process runs again and takes in what has come meanwhile."""
+        if life == self.life and self.frozen_until <= self.world.time:
+            while self.backlog and self.life == life:
+                action, one, two = self.backlog.popleft()
+                action(one, two)
+
+    # ------------------------------------------------------------------- clients
+
+    def on_request(self, caller: tuple[Caller, int], request: Any) -> None:
+        """A client asks."""
+        client, op = caller
+        if self.core is None or not self.started:
+            self.world.transmit(self.name, client.name, client.on_reply, op, (REFUSAL, None))
+            return
+        if self.frozen_until > self.world.time:
+            self.backlog.append((self.on_request, caller, request))
+            return
+        self.world.messages += 1
+        self.world.count(type(request).__name__)
+        key = self.keys_of[(client.name, op)] = self.key_for(client, op)
+        self.taken(key, request)
+
+    def key_for(self, client: Any, op: Any) -> int:
+        """A key for a request of ``client``; of a peer that dials, whose links it is, where ``op`` is None."""
+        self.keys += 1
+        self.open[self.keys] = (client, op)
+        return self.keys
