@@ -274,7 +274,8 @@ class Host(Machine):
         if core is not None and records is not None and core.started and not core.vouching.lost:
             durable = self.journal.durable >= self.journal.position
             now = self.clock.now(self.world.time)
-            compare(core, records, now, durable=durable, times=self.observer.steady)
+            snapshot = self.recall_rng.random() < 0.5
+            compare(core, records, now, durable=durable, times=self.observer.steady, snapshot=snapshot)
             self.world.saw("a journal was compared with what its node knows")
 
     def knows_what(self, other: Host) -> bool:

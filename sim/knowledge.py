@@ -44,9 +44,15 @@ Known = dict[str, Any]
 
 
 def compare(
-    core: NodeCore, journal: Iterable[JournalRecord], now: Now, *, durable: bool, times: bool
+    core: NodeCore,
+    journal: Iterable[JournalRecord],
+    now: Now,
+    *,
+    durable: bool,
+    times: bool,
+    snapshot: bool = False,
 ) -> None:
-    """A core built from ``journal``, and one from a snapshot and the batches, must know what ``core`` knows.
+    """A core built from ``journal`` must know what ``core`` knows.
 
     Args:
         core: a running node, between two steps.
@@ -54,6 +60,7 @@ def compare(
         now: the clocks.
         durable: whether all of the journal is: a node that is about to vouch waits for that.
         times: whether delays and ages count too: no clock was set.
+        snapshot: whether it is built from a snapshot and the journal's batches instead.
 
     Raises:
         SimError: what differs, and how.
@@ -70,19 +77,19 @@ def compare(
     here = known_of(core, unwritten)
     if not durable and not core.state.vouched:
         del here["vouched"]
-    for name, source in (("its journal", records), ("a snapshot", [*core.snapshot(now), *batches])):
-        other = rebuilt(core, source, now)
-        there = known_of(other, unwritten)
-        if "vouched" not in here:
-            del there["vouched"]
-        for what in dict.fromkeys([*here, *there]):
-            if here.get(what) != there.get(what):
-                ours, theirs = (repr(known.get(what))[:400] for known in (here, there))
-                raise SimError(f"node {core.config.node} knows of {what}: {ours}; and {name} {theirs}")
-        if other.state.clock.floor < core.state.clock.value:
-            raise SimError(f"node {core.config.node} has used stamps above the reserve in {name}")
-        if times:
-            compare_times(core, other, told, name, now)
+    name, source = ("a snapshot", [*core.snapshot(now), *batches]) if snapshot else ("its journal", records)
+    other = rebuilt(core, source, now)
+    there = known_of(other, unwritten)
+    if "vouched" not in here:
+        del there["vouched"]
+    for what in dict.fromkeys([*here, *there]):
+        if here.get(what) != there.get(what):
+            ours, theirs = (repr(known.get(what))[:400] for known in (here, there))
+            raise SimError(f"node {core.config.node} knows of {what}: {ours}; and {name} {theirs}")
+    if other.state.clock.floor < core.state.clock.value:
+        raise SimError(f"node {core.config.node} has used stamps above the reserve in {name}")
+    if times:
+        compare_times(core, other, told, name, now)
 
 
 def without_lost_topics(records: list[JournalRecord]) -> list[JournalRecord]:

@@ -45,7 +45,7 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
-    recall = sometimes(rng, 0.25, 0.01, 0.05)
+    recall = sometimes(rng, 0.25, 0.01, 0.05) / 4
     if options.batch_messages > 100:  # a recall reads the whole journal anew
         recall /= 10
     if rng.random() < RIVALS:
@@ -75,7 +75,7 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
         brief = dataclasses.replace(options, relay=True, fault_time=8.0, hold_time_max=2.0)
         return dataclasses.replace(brief, hold_times=(options.hold_times[0], options.hold_times[0]))
     if rng.random() < 0.02:  # more runs of equal records than one chunk of a span map holds
-        many = {"batches": 2, "batch_messages": 1400, "fetch_messages": 2000, "producers": 1}
+        many = {"batches": 2, "batch_messages": 700, "fetch_messages": 2000, "producers": 1}
         return dataclasses.replace(options, **many, shred=0.8, check=0.0, recall=options.recall / 10)
     return options
 
