@@ -55,8 +55,9 @@ def real(
 ) -> None:
     """Run a cluster of real processes on this machine under faults, and judge what happened.
 
-    Nodes are killed, stopped, frozen and emptied; links between them and to clients are cut, in one direction or both,
-    and delayed; disks are full or slow; times of day jump. Then all is healed, and every message must be settled. With
+    Nodes are killed, lose power, are stopped and frozen; one node's directory is lost, restored or damaged; links
+    between them and to clients are cut, in one direction or both, and delayed; disks are full or slow; times of day
+    jump. Then all is healed, and every message must be settled. With
     --workload it is your producers and handlers that run. Ctrl-C stops everything. Exits with 1 when a promise was
     broken, or the workload's own check failed.
     """

@@ -1,7 +1,7 @@
 """Quorumq's own store under a simulated node, on a disk in memory.
 
 The disk loses and tears what was not synced, and a power cut stops a commit at any of its operations. Bits flip only
-where the format can tell: a flip in what was written last looks like a torn write (docs/file-format.md).
+where the format can tell (sim/flips.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from quorumq.core.records import BatchStored, JournalRecord, VouchingLost
 from quorumq.core.types import Batch, BatchHeader
@@ -17,9 +16,8 @@ from quorumq.storage.commit import Commit
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
-from quorumq.storage.records import SegmentStart, decode_record
-from quorumq.storage.segment import NAME_SUFFIX, Frame, Scan, salt_of
 from sim.disks import DamagedBody
+from sim.flips import flip_bodies, flip_records
 
 SEGMENT_BYTES = 4096
 """Small, so that runs of a few seconds begin new segments."""
@@ -200,35 +198,7 @@ class StoreJournal:
         return self.store is not None and number in self.store.unreadable
 
     def flip(self, rng: random.Random, found: float) -> None:
-        for name, frame in self.durable_frames():
-            if frame.body_length and frame.body_ok and rng.random() < 0.5:
-                self.turn_over(rng, name, frame.body_offset, frame.end)
+        self.hit |= flip_bodies(self.disk, self.disk.flip, rng) > 0
 
     def damage(self, rng: random.Random, last: int) -> None:
-        frames = self.durable_frames()
-        for _ in range(1 if last else rng.choice((1, 1, 3))):
-            at = max(0, len(frames) - last) if last else rng.randrange(len(frames) or 1)
-            for name, frame in frames[at : at + (last or rng.choice((1, 1, 10, 1000)))]:
-                self.turn_over(rng, name, frame.offset, frame.body_offset)
-
-    def turn_over(self, rng: random.Random, name: str, first: int, stop: int) -> None:
-        """One bit of bytes [first, stop) of a file."""
-        self.hit = True
-        self.disk.flip(name, rng.randrange(first, stop), rng.randrange(8))
-
-    def durable_frames(self) -> list[tuple[str, Frame]]:
-        """The records of all segments, the oldest first, that a reader cannot take for torn where they are damaged."""
-        found: list[tuple[str, Frame]] = []
-        names = [name for name in self.disk.list() if name.endswith(NAME_SUFFIX)]
-        for name in names:
-            scan = Scan(partial(self.disk.read, name), self.disk.size(name), check_bodies=True)
-            first = scan.frame(0, 0)
-            if not isinstance(first, Frame):
-                continue
-            start = decode_record(first.fields)
-            assert isinstance(start, SegmentStart)
-            salt = salt_of(start.directory, start.segment)
-            frames = [frame for frame in (first, *scan.frames(first.end, salt)) if isinstance(frame, Frame)]
-            durable = max(frame.durable for frame in frames) if name == names[-1] else scan.size
-            found += [(name, frame) for frame in frames if frame.end <= durable]
-        return found
+        self.hit |= flip_records(self.disk, self.disk.flip, rng, last) > 0

@@ -1,7 +1,8 @@
 """``python faulty_node.py CONTROL --config node.toml``: a node whose disk and clock do as a file says.
 
 CONTROL is JSON: ``fsync_s``, what each fsync takes besides; ``full``, whether the disk has no space; ``wall_s``, how
-far its time of day is off. What it says is looked at again when it is replaced.
+far its time of day is off. What it says is looked at again when it is replaced. Beside it, in CONTROL with the ending
+``.synced``, stands what was fsynced, for power cuts (power.py).
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import stat
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 LOOK_S = 0.02
@@ -42,16 +45,29 @@ class Control:
         return self.values.get(name, default)
 
 
-def main() -> None:
-    """Put faults into this process, then be a node."""
-    control = Control(sys.argv.pop(1))
-    sync, statvfs, wall_ns = os.fdatasync, os.statvfs, time.time_ns
+def noted(sync: Callable[[Any], None], control: Control) -> Callable[[Any], None]:
+    """An fsync that takes as long as it is told, and writes down what it has made durable once it has."""
+    log = os.open(control.path.removesuffix(".json") + ".synced", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def fdatasync(fd: Any) -> None:
+    def call(fd: Any) -> None:
         seconds = control.get("fsync_s", 0.0)
         if seconds:
             time.sleep(seconds)
+        number = fd if isinstance(fd, int) else fd.fileno()
+        found = os.fstat(number)
+        line: dict[str, Any] = {"file": found.st_ino, "bytes": found.st_size}
+        if stat.S_ISDIR(found.st_mode):
+            line = {"names": {entry.name: entry.inode() for entry in os.scandir(number)}}
         sync(fd)
+        os.write(log, json.dumps(line).encode() + b"\n")
+
+    return call
+
+
+def main() -> None:
+    """Put faults into this process, then be a node."""
+    control = Control(sys.argv.pop(1))
+    statvfs, wall_ns = os.statvfs, time.time_ns
 
     def no_space(path: Any) -> Any:
         found = statvfs(path)
@@ -59,7 +75,8 @@ def main() -> None:
             return found
         return os.statvfs_result((*found[:3], 0, 0, *found[5:]))
 
-    os.fdatasync = fdatasync  # type: ignore[assignment]
+    os.fdatasync = noted(os.fdatasync, control)  # type: ignore[assignment]
+    os.fsync = noted(os.fsync, control)  # type: ignore[assignment]
     os.statvfs = no_space  # type: ignore[assignment]
     time.time_ns = lambda: wall_ns() + int(control.get("wall_s", 0.0) * 1e9)
     runpy.run_module("quorumq.node", run_name="__main__", alter_sys=False)

@@ -100,13 +100,31 @@ class Inflicter:
         """Processes are killed, and started again after a while."""
         names = self.take(fault)
         for name in names:
-            self.cluster.kill(name)
-        if fault.kind == "wipe":
-            for name in names:
-                self.cluster.wipe(name)
+            self.hurt(name, fault)
         await self.come_back(names, fault.seconds)
 
-    do_crash = do_wipe = do_kill
+    do_crash = do_wipe = do_restore = do_flip = do_damage = do_kill
+
+    def hurt(self, name: str, fault: Fault) -> None:
+        """One node is killed, and what else happens to its directory."""
+        if fault.kind == "crash":
+            self.cluster.cut_power(name)
+            return
+        self.cluster.kill(name)
+        if fault.kind == "wipe":
+            self.cluster.wipe(name)
+        elif fault.kind == "restore":
+            self.cluster.restore(name, last=bool(fault.amount))
+        elif fault.kind == "flip":
+            self.cluster.flip(name)
+        elif fault.kind == "damage":
+            self.cluster.damage(name, int(fault.amount))
+
+    async def do_rot(self, fault: Fault) -> None:
+        """Bodies of batches are damaged under processes that run."""
+        for name in fault.nodes:
+            if self.cluster.running(name) and not self.busy[name]:
+                self.cluster.flip(name)
 
     async def do_stop(self, fault: Fault) -> None:
         """Processes stop cleanly, and are started again after a while."""

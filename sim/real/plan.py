@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from sim.fault_plan import Fault, draw_faults
+from sim.fault_plan import LOSSES, Fault, draw_faults
 from sim.options import NODE_NAMES, Options
 from sim.real.cluster import CLIENTS
 from sim.schedule import Schedule
@@ -17,10 +17,10 @@ DELAY_S = (0.05, 0.2, 0.5)
 WINDOW_S = 60.0
 
 KINDS = (
-    "crash", "kill", "stop", "wipe", "partition", "cut", "delay", "freeze", "pause", "slow-disk", "full-disk",
+    "crash", "kill", "stop", *LOSSES, "partition", "cut", "delay", "freeze", "pause", "slow-disk", "full-disk",
     "wall-jump", "wrong-clock",
 )  # fmt: skip
-"""What can be done to real processes; ``crash`` is a kill, as a machine's power cannot be cut."""
+"""What can be done to real processes; ``crash`` is a kill that takes what was not fsynced (power.py)."""
 
 
 def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
@@ -48,9 +48,12 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
             at = round(begin + rng.uniform(0.0, window), 3)
             faults.append(Fault(at, "delay", (), round(rng.uniform(1.0, 10.0), 2), rng.choice(DELAY_S), some))
         begin += window
-    if options.rf > 1 and seconds >= 30.0 and rng.random() < 0.5:
+    if options.rf > 1 and seconds >= 30.0 and rng.random() < 0.75:  # of one node only, as promise G1 wants it
         victim = (rng.choice(options.node_names),)
-        faults.append(Fault(round(rng.uniform(0.2, 0.7) * seconds, 3), "wipe", victim, 0.5))
+        for kind in rng.sample(LOSSES, rng.choice((1, 2, 3))):
+            amount = {"restore": rng.choice((0.0, 1.0)), "damage": rng.choice((0.0, 0.0, 5.0))}.get(kind, 0.0)
+            at = round(rng.uniform(0.2, 0.9) * seconds, 3)
+            faults.append(Fault(at, kind, victim, round(rng.uniform(0.2, 2.0), 2), amount))
     named = (renamed(fault) for fault in faults if fault.at < seconds)
     return Schedule(
         seed, "real", dataclasses.replace(options, fault_time=seconds), tuple(sorted(named, key=at_of))

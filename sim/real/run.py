@@ -196,15 +196,34 @@ class Trial:
     # ------------------------------------------------------------------- the end
 
     async def settled(self, client: Client) -> bool:
-        """Whether a majority has settled every message of every group that is read."""
+        """Whether a majority has settled every message of every group that is read.
+
+        But for what no replica can read: flipped bits may take the only copy of what nobody confirmed. Of what was
+        confirmed the judge of no loss says that it is gone.
+        """
         try:
             for topic, group in self.workload.read:
+                ready: Counter[int] = Counter()
                 async for item in client.peek(topic, group, "all", complete=True):
-                    if item.peeked.state not in SETTLED:
+                    if item.peeked.state == "ready":
+                        ready[item.partition] += item.peeked.span.size
+                    elif item.peeked.state not in SETTLED:
                         return False
+                if ready and ready - await self.lost(client, topic):
+                    return False
         except (TooFewReplicas, NotFound):
             return False
         return True
+
+    async def lost(self, client: Client, topic: str) -> Counter[int]:
+        """By partition, how many messages no replica has, as the one that knows of most of them tells."""
+        found: Counter[int] = Counter()
+        for node in self.cluster.nodes:
+            facts: dict[str, Any] = await client.status(node)
+            for row in facts["partitions"]:
+                if row["topic"] == topic:
+                    found[row["partition"]] = max(found[row["partition"]], row["lost"])
+        return found
 
     async def list_letters(self, client: Client, sim: HistoryWriter) -> None:
         """Each replica's dead letters, once all replicas list the same, or after a while."""
@@ -289,7 +308,12 @@ class RealRun(Trial):
         keep: Path | None = None,
         on_progress: Callable[[str, Counter[str]], None] | None = None,
     ) -> None:
-        super().__init__(schedule, workload, FaultyCluster(schedule.options.nodes, keep=keep), on_progress)
+        rng = random.Random(f"{schedule.seed}/disks")
+        cluster = FaultyCluster(schedule.options.nodes, keep=keep, rng=rng)
+        cluster.copied = tuple(
+            name for fault in schedule.faults if fault.kind == "restore" for name in fault.nodes
+        )
+        super().__init__(schedule, workload, cluster, on_progress)
         self.histories = self.cluster.directory / HISTORIES
 
     def writer(self, name: str, who: str) -> HistoryWriter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import socket
 from collections.abc import Sequence
@@ -10,14 +11,25 @@ from typing import Any
 import trio
 
 from quorumq.core.types import Now
+from quorumq.history import HistoryWriter
 from quorumq.node.serve import EXIT_AGAIN, Service
 from quorumq.storage.memory import MemoryDisk
+from sim.flips import flip_bodies, flip_records
 from sim.real.cluster import CLIENTS
+from sim.real.run import RUN
 from sim.shell.memory import CAPACITY, WALL_MS, MemoryTransport, World
 from sim.shell.network import Line, LineStream, Network
 
+RESERVE_LEFT = 1 << 20
+"""Bytes that a full disk still has: the node takes nothing in any more, and goes on writing what it must."""
+
 START = 100.0
 """What monotonic clocks show at the beginning."""
+
+
+def true_time() -> tuple[float, int]:
+    """The time of clients and of the run, and time of day."""
+    return START + trio.current_time(), WALL_MS + int(trio.current_time() * 1000)
 
 
 class ShellCluster(World):
@@ -29,6 +41,7 @@ class ShellCluster(World):
         rng: draws the network's and the disks' part.
         latency: mean seconds of a packet, one way.
         fsync: seconds of an fsync.
+        copied: nodes of whose disk each state before a start is kept, for `restore`.
         settings: of every node.
     """
 
@@ -39,6 +52,7 @@ class ShellCluster(World):
         rng: random.Random,
         latency: float,
         fsync: float,
+        copied: Sequence[str] = (),
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -47,6 +61,9 @@ class ShellCluster(World):
         self.nodes = self.names
         self.rng = rng
         self.fsync = fsync
+        self.copied = copied
+        self.files: list[io.StringIO] = []
+        self.copies: dict[str, list[MemoryDisk]] = {}
         self.seed = rng.getrandbits(32)
         self.proxy = Network(nursery, random.Random(rng.random()), latency)
         self.controls: dict[str, dict[str, Any]] = {name: {} for name in self.nodes}
@@ -59,6 +76,13 @@ class ShellCluster(World):
     def clock(self, name: str) -> Now:
         wall = self.controls[name].get("wall_s", 0.0)
         return Now(START + trio.current_time(), WALL_MS + int((trio.current_time() + wall) * 1000))
+
+    def history(self, who: str, **settings: Any) -> HistoryWriter:
+        """A history in memory, each line as soon as it is there: at the true time."""
+        self.files.append(io.StringIO())
+        return HistoryWriter(
+            self.files[-1], run=RUN, who=who, settings=settings, clock=true_time, buffer_bytes=1
+        )
 
     def connect(self, name: str, address: str = "client", capacity: int = CAPACITY) -> MemoryTransport:
         if name not in self.services or self.services[name]._nursery is None:
@@ -86,9 +110,21 @@ class ShellCluster(World):
         if not self.running(name):
             self.start(name)
 
+    def start(self, name: str, sockets: Sequence[socket.socket] = ()) -> Service:
+        if name in self.copied:
+            self.copies.setdefault(name, []).append(self.disks[name].copied())
+        service = super().start(name, sockets)
+        # A node's history is a file on the machine's clock; here it is in memory, on the true one.
+        service.node.trace._writer = self.history(f"node:{name}")
+        return service
+
     def kill(self, name: str, **keep: Any) -> None:
+        """The process is gone: what it wrote is there."""
+        super().kill(name, **(keep or {"keep_bytes": 1 << 40, "keep_names": 1 << 30}))
+
+    def cut_power(self, name: str) -> None:
         """The machine loses power: of what was not synced any part is lost."""
-        super().kill(name, **(keep or {"rng": random.Random(self.rng.random())}))
+        self.kill(name, rng=random.Random(self.rng.random()))
 
     async def terminate_async(self, name: str) -> int:
         """A clean stop."""
@@ -103,6 +139,19 @@ class ShellCluster(World):
     def wipe(self, name: str) -> None:
         """The data directory of a node that does not run is lost."""
         self.disks[name] = MemoryDisk()
+
+    def restore(self, name: str, last: bool) -> None:
+        """It is as it was before some start."""
+        copies = self.copies[name]
+        self.disks[name] = (copies[-1] if last else self.rng.choice(copies)).copied()
+
+    def flip(self, name: str) -> None:
+        """Bits of some batches' bodies flip, whether the node runs or not."""
+        flip_bodies(self.disks[name], self.disks[name].flip, self.rng)
+
+    def damage(self, name: str, last: int) -> None:
+        """Bits of other records flip, of a node that does not run."""
+        flip_records(self.disks[name], self.disks[name].flip, self.rng, last)
 
     def pause(self, name: str) -> None:
         """Nothing goes from or to the node; its timers go on, which a frozen process's would not."""
@@ -120,7 +169,8 @@ class ShellCluster(World):
         controls.update(values)
         self.commits[name].seconds = self.fsync + controls.get("fsync_s", 0.0)
         disk = self.disks[name]
-        disk.capacity = 0 if controls.get("full", False) else 1 << 40
+        used = disk.capacity - disk.free_bytes()
+        disk.capacity = used + RESERVE_LEFT if controls.get("full", False) else 1 << 40
 
     async def wait_ready_async(self, *, quarantine: bool = False, timeout: float = 60.0) -> None:
         """Until all nodes run, see each other and vouch; with ``quarantine`` until that of each is over, too."""

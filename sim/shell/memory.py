@@ -41,11 +41,13 @@ class MemoryTransport:
         self.total = 0  # bytes ever sent from here
         self.ended = False  # the other side said goodbye
         self.closed = False
-        self._lot = trio.lowlevel.ParkingLot()
+        self._readers = trio.lowlevel.ParkingLot()
+        self._writers = trio.lowlevel.ParkingLot()
 
-    def _wake(self) -> None:
-        self._lot.unpark_all()
-        self.peer._lot.unpark_all()
+    def wake(self) -> None:
+        """Who reads or writes here looks again."""
+        self._readers.unpark_all()
+        self._writers.unpark_all()
 
     def send_some(self, buffers: Sequence[memoryview]) -> int:
         if self.closed or self.peer.closed:
@@ -58,7 +60,7 @@ class MemoryTransport:
             if room < len(buffer):
                 break
         self.total += taken
-        self._wake()
+        self.peer._readers.unpark_all()
         return taken
 
     @property
@@ -74,26 +76,27 @@ class MemoryTransport:
     async def wait_sendable(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self.closed and not self.peer.closed and len(self.peer.received) >= self.capacity:
-            await self._lot.park()
+            await self._writers.park()
         if self.closed or self.peer.closed:
             raise ConnectionLost("closed")
 
     async def receive(self) -> bytes:
         await trio.lowlevel.checkpoint()
         while not self.received and not self.ended and not self.closed:
-            await self._lot.park()
+            await self._readers.park()
         if self.closed:
             raise ConnectionLost("closed")
         data = bytes(self.received)
         self.received.clear()
-        self._wake()
+        self.peer._writers.unpark_all()
         return data
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
             self.peer.ended = True
-            self._wake()
+            self.wake()
+            self.peer.wake()
 
 
 def pair(capacity: int = CAPACITY) -> tuple[MemoryTransport, MemoryTransport]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 import random
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -13,25 +15,33 @@ from sim.shell.memory import MemoryTransport
 
 Pair = tuple[str, str]
 
+STEP_S = 0.00025
+"""Everything arrives at a multiple of this."""
+
 
 class Network:
     """All lines of one run.
 
+    One task carries everything, at times in steps of `STEP_S`: what arrives together wakes its readers together.
+
     Args:
-        nursery: where lines run.
+        nursery: where it runs.
         rng: draws how long each piece takes.
         latency: mean seconds, one way.
     """
 
     def __init__(self, nursery: trio.Nursery, rng: random.Random, latency: float) -> None:
-        self.nursery = nursery
         self.rng = rng
         self.latency = latency
         self.carried: Counter[Pair] = Counter()
         self.blocked: Counter[Pair] = Counter()
         self.delays: dict[Pair, float] = {}
-        self.changed = trio.lowlevel.ParkingLot()
         self.open: dict[Pair, dict[Line, None]] = {}
+        self.due: list[tuple[float, int, Line]] = []  # a heap: one entry for each piece of each line
+        self.stuck: list[Line] = []  # likewise, of pairs that are blocked
+        self.order = 0
+        self.sooner = trio.lowlevel.ParkingLot()
+        nursery.start_soon(self.run)
 
     def connect(self, source: str, target: str) -> tuple[Line, Line]:
         """Both ends of a new connection."""
@@ -39,7 +49,6 @@ class Network:
         here.peer, there.peer = there, here
         for line in (here, there):
             self.open.setdefault((source, target), {})[line] = None
-            self.nursery.start_soon(line.carry)
         return here, there
 
     def block(self, pairs: Iterable[Pair]) -> None:
@@ -49,7 +58,7 @@ class Network:
     def unblock(self, pairs: Iterable[Pair]) -> None:
         """Undo one `block`."""
         self.blocked.subtract(pairs)
-        self.changed.unpark_all()
+        self.go_on()
 
     def delay(self, pairs: Iterable[Pair], seconds: float) -> None:
         """What these carry takes so much longer from now on."""
@@ -66,7 +75,33 @@ class Network:
         """Everything is carried, as fast as ever."""
         self.blocked.clear()
         self.delays.clear()
-        self.changed.unpark_all()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """What was stuck arrives now, unless its pair is blocked still."""
+        stuck, self.stuck = self.stuck, []
+        for line in stuck:
+            self.launch(line, trio.current_time())
+
+    def launch(self, line: Line, due: float) -> None:
+        """The next piece of a line arrives at that time."""
+        self.order += 1
+        heapq.heappush(self.due, (due, self.order, line))
+        if self.due[0][2] is line:
+            self.sooner.unpark_all()
+
+    async def run(self) -> None:
+        """Let what is under way arrive."""
+        while True:
+            with trio.CancelScope(deadline=self.due[0][0] if self.due else math.inf):
+                await self.sooner.park()
+            now = trio.current_time()
+            while self.due and self.due[0][0] <= now:
+                line = heapq.heappop(self.due)[2]
+                if self.blocked[line.pair] > 0:
+                    self.stuck.append(line)
+                else:
+                    line.arrive()
 
 
 class Line(MemoryTransport):
@@ -81,7 +116,7 @@ class Line(MemoryTransport):
         super().__init__()
         self.network = network
         self.pair = pair
-        self.flight: deque[tuple[float, bytes]] = deque()  # b"" is the end
+        self.flight: deque[bytes] = deque()  # b"" is the end
         self.flying = 0
         self.due = 0.0
         self.reset = False
@@ -89,27 +124,23 @@ class Line(MemoryTransport):
     def send_some(self, buffers: Sequence[memoryview]) -> int:
         if self.closed or self.reset:
             raise ConnectionLost("closed")
-        taken = 0
-        for buffer in buffers:
-            piece = bytes(buffer[: self._room])
-            if piece:
-                self._launch(piece)
-            taken += len(piece)
-            if len(piece) < len(buffer):
-                break
-        self.total += taken
-        return taken
+        piece = b"".join(buffers)[: max(0, self._room)]
+        if piece:
+            self._launch(piece)
+        self.total += len(piece)
+        return len(piece)
 
     async def wait_sendable(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self.closed and not self.reset and self._room <= 0:
-            await self._lot.park()
+            await self._writers.park()
         if self.closed or self.reset:
             raise ConnectionLost("closed")
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            self._readers.unpark_all()
             self._launch(b"")
 
     def end(self) -> None:
@@ -121,7 +152,7 @@ class Line(MemoryTransport):
             line.ended = line.reset = True
             line.network.open.get(line.pair, {}).pop(line, None)
             line.network.open.get((line.pair[1], line.pair[0]), {}).pop(line, None)
-        self._wake()
+            line.wake()
 
     @property
     def _room(self) -> int:
@@ -130,31 +161,24 @@ class Line(MemoryTransport):
     def _launch(self, piece: bytes) -> None:
         network = self.network
         takes = network.latency * (0.3 + network.rng.expovariate(1.4)) + network.delays.get(self.pair, 0.0)
-        self.due = max(self.due, trio.current_time() + takes)
-        self.flight.append((self.due, piece))
+        due = math.ceil((trio.current_time() + takes) / STEP_S) * STEP_S
+        self.due = max(self.due, due)
+        self.flight.append(piece)
         self.flying += len(piece)
-        self._wake()
+        network.launch(self, self.due)
 
-    async def carry(self) -> None:
-        """Let what is under way arrive, in order, until the end does."""
-        while True:
-            while not self.flight:
-                if self.reset:
-                    return
-                await self._lot.park()
-            await trio.sleep_until(self.flight[0][0])
-            while self.network.blocked[self.pair] > 0:
-                await self.network.changed.park()
-            if not self.flight:  # it broke meanwhile
-                continue
-            _, piece = self.flight.popleft()
-            if not piece:
-                self.end()
-                return
-            self.flying -= len(piece)
-            self.peer.received += piece
-            self.network.carried[self.pair] += len(piece)
-            self._wake()
+    def arrive(self) -> None:
+        """The next piece is there, unless the connection broke meanwhile."""
+        if not self.flight:
+            return
+        piece = self.flight.popleft()
+        if not piece:
+            self.end()
+            return
+        self.flying -= len(piece)
+        self.peer.received += piece
+        self.network.carried[self.pair] += len(piece)
+        self.peer._readers.unpark_all()
 
 
 class LineStream(trio.abc.Stream):

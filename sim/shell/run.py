@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import time
@@ -16,18 +15,20 @@ import trio.testing
 from quorumq.client import Client, Message, Task, connect
 from quorumq.core.errors import QuorumqError
 from quorumq.history import HistoryWriter, Row
-from sim.fault_plan import Fault, draw_faults
+from sim.fault_plan import Fault, draw_damage, draw_faults, draw_losses
 from sim.options import Options
 from sim.real.inflict import Inflicter
 from sim.real.plan import renamed
-from sim.real.run import RUN, Trial, Verdict
+from sim.real.run import Trial, Verdict
 from sim.real.workload import Workload
 from sim.schedule import Schedule
-from sim.shell.cluster import START, ShellCluster
-from sim.shell.memory import WALL_MS
+from sim.shell.cluster import ShellCluster, true_time
 
 TOPIC = "jobs"
 VIRTUAL_LIMIT_S = 600.0
+HOLD_S = 2.0
+LONG_S = 1.5
+"""How long a handler takes at most where it is slow: within its hold."""
 
 
 def draw_shell(seed: int) -> Schedule:
@@ -40,13 +41,14 @@ def draw_shell(seed: int) -> Schedule:
         consumers=0,
         latency=rng.choice((0.0005, 0.002, 0.01)),
         fsync=rng.choice((0.0005, 0.003, 0.02)),
-        fault_time=rng.choice((2.0, 3.0, 4.0)),
+        fault_time=rng.choice((2.5, 3.0, 4.0)),
         slow=0.1,
     )
-    faults = draw_faults(rng, options)
-    if rng.random() < 0.15:
-        at = round(rng.uniform(0.5, options.fault_time), 4)
-        faults += (Fault(at, "wipe", (rng.choice(options.node_names),), round(rng.uniform(0.05, 1.0), 4)),)
+    losses = draw_losses(rng, options)
+    faults = draw_faults(rng, options) + losses + draw_damage(rng, options, losses)
+    if rng.random() < 0.4:  # a majority is back before the holds that it forgot are over
+        at = round(rng.uniform(0.5, options.fault_time - 0.5), 4)
+        faults += (Fault(at, "kill", tuple(sorted(rng.sample(options.node_names, 2))), 0.05),)
     return Schedule(seed, "shell", options, tuple(sorted(map(renamed, faults), key=lambda fault: fault.at)))
 
 
@@ -58,7 +60,7 @@ def workload(options: Options, rng: random.Random) -> Workload:
     """Two producers, and two workers of one group or two."""
     pause, batch = rng.choice((0.1, 0.2)), rng.choice((1, 1, 5))
     groups = rng.choice((("g",), ("g",), ("g", "h")))
-    give_up, again, slow = rng.choice((0.0, 0.05)), rng.choice((0.0, 0.1)), rng.choice((0.0, 0.02))
+    give_up, again, slow = rng.choice((0.0, 0.05)), rng.choice((0.0, 0.1)), rng.choice((0.0, 0.02, LONG_S))
 
     async def prepare(client: Client) -> None:
         await client.create_topic(TOPIC, rf=options.rf, partitions=options.partitions, backoff=[0.1, 0.5])
@@ -87,51 +89,46 @@ def workload(options: Options, rng: random.Random) -> Workload:
         await trio.sleep(rng.random() * slow)
 
     tasks = [
-        Task(TOPIC, groups[number % len(groups)], handle, retry=(Again,), concurrency=4, hold_time=1.0)
+        Task(TOPIC, groups[number % len(groups)], handle, retry=(Again,), concurrency=4, hold_time=HOLD_S)
         for number in range(2)
     ]
     return Workload(tasks, [produce, produce], prepare)
 
 
 class ShellRun(Trial):
-    """A run on `ShellCluster`.
-
-    Args:
-        schedule, workload: see `Trial`.
-        cluster: whose nodes run.
-    """
+    """A run on `ShellCluster`: see `Trial`."""
 
     def __init__(self, schedule: Schedule, workload: Workload, cluster: ShellCluster) -> None:
         super().__init__(schedule, workload, cluster)
-        self.files: list[io.StringIO] = []
+        self.mortal = self.rng.random() < 0.5
 
-    def clock(self) -> tuple[float, int]:
-        """Of clients and of the run: the true time, and time of day."""
-        return START + trio.current_time(), self.wall_ms()
-
-    def wall_ms(self) -> int:
-        """The true time of day."""
-        return WALL_MS + int(trio.current_time() * 1000)
+    async def consume(self, name: str, task: Task) -> None:
+        """In half of the runs workers die while faults go on, with what they have in hand, and ask other nodes then."""
+        lives = 0
+        while self.mortal and self.phase in ("starting", "faults"):
+            lives += 1
+            with trio.move_on_after(self.rng.uniform(0.2, 1.5)):
+                await super().consume(f"{name}.life{lives}", task)
+        await super().consume(name, task)
 
     def writer(self, name: str, who: str) -> HistoryWriter:
-        file = io.StringIO()
-        self.files.append(file)
-        return HistoryWriter(file, run=RUN, who=who, clock=self.clock)
+        settings = {"rf": self.schedule.options.rf} if who == "sim" else {}
+        return self.cluster.history(who, **settings)
 
     def connect(self, addresses: list[str], writer: HistoryWriter | None) -> Any:
         return connect(
             addresses,
             history=writer,
             dial=self.cluster.dial,
-            clock=lambda: START + trio.current_time(),
-            wall_ms=self.wall_ms,
+            clock=lambda: true_time()[0],
+            wall_ms=lambda: true_time()[1],
             rng=random.Random(self.rng.random()),
             tls_ca="",
         )
 
     def rows(self) -> list[Row]:
         """Every line, in order of time."""
-        rows = [json.loads(line) for file in self.files for line in file.getvalue().splitlines()]
+        rows = [json.loads(line) for file in self.cluster.files for line in file.getvalue().splitlines()]
         return sorted(rows, key=lambda row: row["at"])
 
 
@@ -168,7 +165,10 @@ def run_shell(schedule: Schedule) -> ShellOutcome:
         rng = random.Random(f"{schedule.seed}/shell-run")
         with trio.fail_after(VIRTUAL_LIMIT_S):
             async with trio.open_nursery() as nursery:
-                cluster = ShellCluster(nursery, options.nodes, rng, options.latency, options.fsync)
+                copied = [
+                    name for fault in schedule.faults if fault.kind == "restore" for name in fault.nodes
+                ]
+                cluster = ShellCluster(nursery, options.nodes, rng, options.latency, options.fsync, copied)
                 for name in cluster.nodes:
                     cluster.spawn(name)
                 await cluster.wait_ready_async()

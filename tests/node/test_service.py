@@ -128,7 +128,7 @@ async def test_what_was_queued_before_a_failed_fsync_is_not_said_after_it_either
             """In the very moment of the failure, before any task of the node has been cancelled."""
             await cluster.services["a"].node.ended.wait()
             slow.transport.received.clear()
-            slow.transport._wake()
+            slow.transport.wake()
             noticed.append(1)
 
         cluster.nursery.start_soon(read_at_once)
@@ -503,7 +503,8 @@ async def test_a_link_that_ends_gives_back_the_deliveries_that_were_never_begun_
         assert len(link.never_begun()) == 1, "the answer waits for the peer to read"
         while begun and link.never_begun():
             transport.capacity = 1  # a byte at a time, until the answer's first is among them
-            transport._wake()
+            transport.wake()
+            transport.peer.wake()
             await trio.sleep(0.001)
         transport.capacity = 0
         transport.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from quorumq.lab.ports import free_ports
 from sim.__main__ import main
 from sim.fault_plan import Fault
 from sim.options import Options
+from sim.real import power
 from sim.real.cluster import CLIENTS
 from sim.real.faulty_node import Control
 from sim.real.judgement import counted, judged
@@ -72,10 +74,15 @@ SCHEDULE = Schedule(
         Fault(1.5, "cut", (), 0.0, 0.0, (("n1", "n2"), ("n2", "n1"))),
         Fault(1.8, "partition", (), 0.8, 0.0, (("n1", "n2"), (CLIENTS, "n3"))),
         Fault(2.0, "delay", (), 1.0, 0.1, (("n2", "n3"),)),
-        Fault(2.2, "rot", ("n1",)),
+        Fault(2.1, "bereave", ("n1",)),
+        Fault(2.2, "rot", ("n2",)),
         Fault(2.5, "kill", ("n1",), 0.3),
         Fault(2.6, "pause", (CLIENTS,), 0.3),
-        Fault(4.5, "wipe", ("n2",), 0.2),
+        Fault(3.2, "crash", ("n1", "n3"), 0.2),
+        Fault(3.9, "damage", ("n2",), 0.2),
+        Fault(4.8, "flip", ("n2",), 0.2),
+        Fault(5.4, "restore", ("n2",), 0.2, 1.0),
+        Fault(6.3, "wipe", ("n2",), 0.2),
     ),
 )
 
@@ -181,6 +188,50 @@ def test_a_node_hears_what_its_disk_does(tmp_path: Path) -> None:
     assert control.get("fsync_s", 0.0) == 0.0
 
 
+def test_a_power_cut_takes_what_was_not_synced(tmp_path: Path) -> None:
+    data, log = tmp_path / "data", tmp_path / "n.synced"
+    data.mkdir()
+    (data / "old").write_bytes(b"o" * 10)
+    seen: set[tuple[object, ...]] = set()
+    for seed in range(60):
+        power.begin(data, log)
+        with (data / "old").open("ab") as file:  # appended, and not synced
+            file.write(b"p" * 10_000)
+        (data / "new").write_bytes(b"n" * 20)
+        new = {"file": (data / "new").stat().st_ino, "bytes": 15}  # synced, and its name is not
+        with log.open("a") as file:
+            file.write(json.dumps(new) + "\n")
+        power.lose(data, log, random.Random(seed))
+        old = (data / "old").read_bytes()
+        assert old[:10] == b"o" * 10
+        assert set(old[10:]) <= set(b"p\0")
+        there = (data / "new").exists()
+        if there:
+            assert (data / "new").read_bytes()[:15] == b"n" * 15
+        seen.add((there, min(len(old), 11), len(old) == 10_010, b"\0" in old))
+        (data / "new").unlink(missing_ok=True)
+        (data / "old").write_bytes(b"o" * 10)
+    assert {one[0] for one in seen} == {False, True}
+    assert {one[1:3] for one in seen} == {(10, False), (11, False), (11, True)}
+    assert any(one[3] for one in seen)
+
+
+def test_a_power_cut_undoes_a_rename_that_was_not_synced(tmp_path: Path) -> None:
+    data, log = tmp_path / "data", tmp_path / "n.synced"
+    data.mkdir()
+    names = set()
+    for seed in range(20):
+        (data / "one").write_bytes(b"1")
+        power.begin(data, log)
+        (data / "one").rename(data / "two")
+        power.lose(data, log, random.Random(seed))
+        (name,) = os.listdir(data)
+        assert (data / name).read_bytes() == b"1"
+        names.add(name)
+        (data / name).unlink()
+    assert names == {"one", "two"}
+
+
 def test_a_workload_that_is_none_is_refused(tmp_path: Path) -> None:
     assert workload_of(None) is OURS
     path = tmp_path / "w.py"
@@ -221,8 +272,8 @@ def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -
     assert facts["drained"]
     assert facts["workload"] == ["AssertionError at w.py:21: True orders"]
     assert done.exit_code == 1
-    assert set(facts["faults"]) == {fault.kind for fault in SCHEDULE.faults} - {"rot"}
-    assert facts["left_out"] == {"rot": 1}
+    assert set(facts["faults"]) == {fault.kind for fault in SCHEDULE.faults} - {"bereave"}
+    assert facts["left_out"] == {"bereave": 1}
     assert facts["counts"]["published"] > 20
     rows = list(read_history(sorted((keep / "histories").glob("*.jsonl"))))
     assert counted(rows)["delivered"] == facts["counts"]["delivered"]
