@@ -65,22 +65,9 @@ class FetchCoordinator(GroupReader):
     """
 
     __slots__ = (
-        "abstained",
-        "alone",
-        "conflict",
-        "first",
-        "held_until",
-        "look_at",
-        "park_until",
-        "parked",
-        "parked_since",
-        "told",
-        "tried",
-        "unanswered",
-        "won",
-        "won_bytes",
-        "won_messages",
-    )
+        "abstained", "alone", "conflict", "first", "held_until", "look_at", "park_until", "parked",
+        "parked_since", "told", "tried", "unanswered", "won", "won_bytes", "won_messages",
+    )  # fmt: skip
 
     def __init__(
         self, key: int, request: Fetch, partitions: tuple[PartitionId, ...], first: int, now: Now

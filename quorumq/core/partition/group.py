@@ -379,10 +379,11 @@ class GroupView:
         self.generation, self.from_ms = register.generation, register.from_ms
         if register.buried > self.since:
             self.since = register.buried
-            left = [item for item in self.records.items() if item[1].generation >= self.since]
-            self.records.clear()
-            for span, record in left:
-                self.records.put(span, record)
+            records = self.records
+            self.records = TalliedMap(kind_of)
+            for span, record in records.items():
+                if record.generation >= self.since:
+                    self.records.put(span, record)
             for view in (self, self.dead):
                 if view is not None:
                     view.void_leases()
