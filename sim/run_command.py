@@ -105,9 +105,10 @@ def _run_many(
         saved_at = report.seconds
         if resume_path is not None:
             beside = resume_path.with_name(resume_path.name + ".new")
-            beside.write_text(saved(report, first))
+            command_line.written(beside, saved(report, first))
             beside.replace(resume_path)
 
+    save()  # where it cannot be kept, nothing is run
     try:
         with command_line.progress(console, False, seeds) as progress:
             task = progress.add_task("seeds", total=seeds, completed=report.seeds)

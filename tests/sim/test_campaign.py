@@ -197,3 +197,10 @@ def test_a_report_says_what_the_campaign_contained() -> None:
     text = console.export_text()
     assert re.search(r"crash\W+2\W+100\.0 %\W+█{20}", text)
     assert re.search(r"3 faults\W+1\W+50\.0 %", text)
+
+
+def test_a_campaign_that_cannot_be_kept_is_not_run(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["run", "--seeds", "2", "--resume", str(tmp_path / "none" / "c.json")])
+    assert done.exit_code != 0
+    assert "cannot be written" in done.output
+    assert "figure" not in done.output
