@@ -37,7 +37,7 @@ class Times(NamedTuple):
 class Run(NamedTuple):
     """Messages that follow each other in one batch: so many, from an index on."""
 
-    parcel: Parcel
+    record_batch: RecordBatch
     first: int
     size: int
 
@@ -48,19 +48,19 @@ class Pending:
     Where one is let go and nobody has waited for it, and its message is given up, the producer's next call raises that.
     """
 
-    __slots__ = ("_index", "_parcel")
+    __slots__ = ("_index", "_record_batch")
 
-    def __init__(self, parcel: Parcel, index: int) -> None:
-        self._parcel = parcel
+    def __init__(self, record_batch: RecordBatch, index: int) -> None:
+        self._record_batch = record_batch
         self._index = index
 
     def __del__(self) -> None:
-        self._parcel.forget(self._index)
+        self._record_batch.forget(self._index)
 
     @property
     def done(self) -> bool:
         """Whether `wait` would return or raise at once."""
-        return self._parcel.done
+        return self._record_batch.done
 
     async def wait(self) -> MessageId:
         """Wait until the message is durable on a majority.
@@ -73,29 +73,29 @@ class Pending:
             OutcomeUnknown: given up after it was sent: it may be stored, or become so.
             QuorumqError: refused for good: see `Client.producer`.
         """
-        if not self._parcel.done:
-            await self._parcel.event.wait()
+        if not self._record_batch.done:
+            await self._record_batch.event.wait()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         return self._outcome()
 
     def _outcome(self) -> MessageId:
         """What `wait` returns or raises, where it is `done`."""
-        error = self._parcel.failure(self._index)
+        error = self._record_batch.failure(self._index)
         if error is not None:
             raise again(error)
-        return self._parcel.id_of(self._index)
+        return self._record_batch.id_of(self._index)
 
     def _abandon(self) -> None:
         """Its caller does not want to hear of it any more."""
-        self._parcel.heard.add(self._index)
+        self._record_batch.heard.add(self._index)
 
     def _watch(self, then: Callable[[], None]) -> None:
         """Have ``then`` called once it is `done`, which it must not be yet: for a front that has no task to wait."""
-        self._parcel.watchers.append(then)
+        self._record_batch.watchers.append(then)
 
 
-class Parcel:
+class RecordBatch:
     """One batch, from its first message until it is confirmed or given up."""
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Parcel:
     )  # fmt: skip
 
     def __init__(
-        self, partition: PartitionId, opened: float, times: Times, silent: dict[Parcel, None]
+        self, partition: PartitionId, opened: float, times: Times, silent: dict[RecordBatch, None]
     ) -> None:
         self.partition = partition
         self.silent = silent  # batches with failures that nobody has heard of, nor can
@@ -201,13 +201,13 @@ class Parcel:
         return [self.error or self.refused[index] for index in found]
 
 
-class DerivedParcel(Parcel):
+class DerivedParcel(RecordBatch):
     """A batch of messages that came with their names: sections in place of one run of numbers."""
 
     __slots__ = ("inputs", "names", "places", "runs")
 
     def __init__(
-        self, partition: PartitionId, opened: float, times: Times, silent: dict[Parcel, None]
+        self, partition: PartitionId, opened: float, times: Times, silent: dict[RecordBatch, None]
     ) -> None:
         super().__init__(partition, opened, times, silent)
         self.names: list[tuple[Origin, int]] = []

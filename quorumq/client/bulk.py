@@ -180,16 +180,16 @@ class Bulk:
         runs, self._runs = deque(self._runs), []
         try:
             while runs:
-                place, (parcel, index, length) = runs[0]
-                if not parcel.done:
-                    await parcel.event.wait()
-                if parcel.error is None and not parcel.refused:
-                    ids[place : place + length] = parcel.ids(index, length)
+                place, (record_batch, index, length) = runs[0]
+                if not record_batch.done:
+                    await record_batch.event.wait()
+                if record_batch.error is None and not record_batch.refused:
+                    ids[place : place + length] = record_batch.ids(index, length)
                 else:
                     for at in range(length):
-                        error = parcel.failure(index + at)
+                        error = record_batch.failure(index + at)
                         if error is None:
-                            ids[place + at] = parcel.id_of(index + at)
+                            ids[place + at] = record_batch.id_of(index + at)
                         else:
                             self._errors[place + at] = again(error)
                 runs.popleft()
@@ -208,5 +208,5 @@ class Bulk:
 
     def abandon(self) -> None:
         """Nobody wants to hear of the rest: the caller was cancelled."""
-        for _, (parcel, index, length) in self._runs:
-            parcel.heard.update(range(index, index + length))
+        for _, (record_batch, index, length) in self._runs:
+            record_batch.heard.update(range(index, index + length))

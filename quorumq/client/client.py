@@ -93,7 +93,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         self.nodes = context.nodes
         self.history = context.history
         self._serving: Serving | None = None
-        self._lanes = [f"fetch {number}" for number in range(FETCH_LANES)]  # `fetch` alone uses them
+        self._pools = [f"fetch {number}" for number in range(FETCH_LANES)]  # `fetch` alone uses them
 
     @classmethod
     async def open(cls, addresses: str | Sequence[str], *, nursery: trio.Nursery, **options: Any) -> Client:
@@ -376,7 +376,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             max_messages = min_messages = len(names)
         seconds = await context.hold_time_of(hold_time, timeout)
         only = () if node is None else (await context.address_of(node, timeout),)
-        lane = self._lanes.pop() if self._lanes else ""
+        pool = self._pools.pop() if self._pools else ""
         try:
             found = await Gathering(
                 context,
@@ -389,7 +389,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
                     start=start,
                     timeout=context.time(timeout),
                     only=only,
-                    lane=lane,
+                    pool=pool,
                 ),
                 self,
                 max_messages=max_messages,
@@ -398,8 +398,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
                 until=until,
             ).run()
         finally:
-            if lane:
-                self._lanes.append(lane)
+            if pool:
+                self._pools.append(pool)
         now = self.clock()
         alive = [message for message in found if now < message.deadline]
         if self.history is not None:

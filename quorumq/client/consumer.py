@@ -18,7 +18,7 @@ from quorumq.client.context import Context
 from quorumq.client.fetching import LEAVE_TIMEOUT_S, Reader, replica_sets_of, unpack
 from quorumq.client.groups import is_dead, names_of
 from quorumq.client.message import Message, Outcome, Ticket, again, deadline_of
-from quorumq.client.prefetch import Prefetch, Stock
+from quorumq.client.prefetch import Prefetch, Prefetched
 from quorumq.client.settle import Failures
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration, number_of
@@ -96,7 +96,7 @@ class Consumer:
         self._node = node
         # FETCHes have connections of their own: a node lets go of what it has parked when its connection ends, and
         # would else win for nobody what this consumer gives back when it is closed. Nor do acks wait behind bodies.
-        self._lane = f"consumer {context.next_number()}"
+        self._pool = f"consumer {context.next_number()}"
         self._ahead = Prefetch(context, self._unpack, lambda: len(self._working))
         self._working: dict[Message, float] = {}  # handed over and not settled -> when
         self._fewer = trio.lowlevel.ParkingLot()  # who waits until there are fewer of them
@@ -142,7 +142,7 @@ class Consumer:
             start=self.start,
             timeout=timeout,
             only=only,
-            lane=self._lane,
+            pool=self._pool,
         )
         self._ahead.open(
             reader,
@@ -180,7 +180,7 @@ class Consumer:
             scope.shield = True
             if self._ended is not None:
                 await self._ended.wait()
-            await self._ahead.leave(await self._context.nodes.hang_up(self._lane))
+            await self._ahead.leave(await self._context.nodes.hang_up(self._pool))
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         self._ended = trio.Event()
@@ -333,7 +333,7 @@ class Consumer:
                 history.delivered(found)
         return found
 
-    def _unpack(self, stock: Stock) -> list[Message]:
+    def _unpack(self, stock: Prefetched) -> list[Message]:
         return unpack(
             self._context,
             stock.part,

@@ -54,7 +54,7 @@ class Reader(NamedTuple):
     start: str  # where the group begins if it is new
     timeout: float  # seconds for all attempts of one FETCH
     only: tuple[str, ...]  # addresses to ask instead of those that have the partitions
-    lane: str  # see `Nodes.ask`
+    pool: str  # see `Nodes.ask`
 
 
 async def replica_sets_of(context: Context, name: str, timeout: float | None) -> list[ReplicaSet]:
@@ -139,7 +139,7 @@ async def fetch_from(
         writes=False,
         only=reader.only or nodes.addresses_of(where.nodes),
         first=first,
-        lane=reader.lane,
+        pool=reader.pool,
         attempt_timeout=max_wait + nodes.attempt_timeout,
         orphan=leave_orphan,
     )
@@ -331,8 +331,8 @@ class Gathering:
                 # must drop the FETCH that it has parked, or that takes what is given back.
                 scope.shield = True
                 items = leave_items(self._slices)
-                if reader.lane and not isinstance(exc, QuorumqError):
-                    late = await context.nodes.hang_up(reader.lane)
+                if reader.pool and not isinstance(exc, QuorumqError):
+                    late = await context.nodes.hang_up(reader.pool)
                     items += [item for reply in late for item in brought(reply)]
                 await give_back(context, items)
             raise

@@ -170,7 +170,7 @@ class Nodes:
         """Address of each node id, as far as known: where it was reached, else what METADATA said first."""
         self._said: dict[str, str] = {}  # what METADATA said last
         self._dial = dial
-        self._connections: dict[tuple[str, str], Connection] = {}  # by lane and address
+        self._connections: dict[tuple[str, str], Connection] = {}  # by pool and address
         self._dialling: dict[tuple[str, str], trio.Lock] = {}
         self._failed: dict[str, tuple[float, str]] = {}  # when dialling an address failed last, and why
         self._doubted: dict[str, float] = {}  # until when
@@ -213,29 +213,29 @@ class Nodes:
         """The known addresses of node ids, two of one that was reached elsewhere than METADATA says now."""
         return tuple(dict.fromkeys(at[node] for node in nodes for at in (self.ids, self._said) if node in at))
 
-    async def connection(self, address: str, *, timeout: float, lane: str = "") -> Connection:
+    async def connection(self, address: str, *, timeout: float, pool: str = "") -> Connection:
         """The connection to ``address``, dialled if there is none.
 
         Args:
             address: "host:port".
             timeout: seconds.
-            lane: connections of one lane are apart from all others: see `hang_up`.
+            pool: connections of one pool are apart from all others: see `hang_up`.
 
         Raises:
             Lost: it cannot be reached, or not within ``timeout`` seconds.
             UsageError: it refused HELLO.
         """
-        known = self._connections.get((lane, address))
+        known = self._connections.get((pool, address))
         if known is not None and not known.lost:
             return known
         with trio.move_on_after(timeout):
-            return await self._connect(address, lane)
+            return await self._connect(address, pool)
         raise Lost(f"no connection within {timeout:.3g} s", sent=False)
 
-    async def _connect(self, address: str, lane: str) -> Connection:
+    async def _connect(self, address: str, pool: str) -> Connection:
         began = trio.current_time()
-        async with self._dialling.setdefault((lane, address), trio.Lock()):
-            known = self._connections.get((lane, address))
+        async with self._dialling.setdefault((pool, address), trio.Lock()):
+            known = self._connections.get((pool, address))
             if known is not None and not known.lost:
                 return known
             failed_at, cause = self._failed.get(address, (-1.0, ""))
@@ -260,18 +260,18 @@ class Nodes:
                 self.cluster_id = made.welcome.cluster_id
             self._failed.pop(address, None)
             self.ids[made.node] = address
-            self._connections[(lane, address)] = made
+            self._connections[(pool, address)] = made
             self.spawn(made.run)
             return made
 
-    async def hang_up(self, lane: str) -> list[m.ClientReply]:
-        """End the connections of a lane, and with them what nodes have parked for it. Takes `HANG_UP_S` at most.
+    async def hang_up(self, pool: str) -> list[m.ClientReply]:
+        """End the connections of a pool, and with them what nodes have parked for it. Takes `HANG_UP_S` at most.
 
         Returns:
             Replies that nodes had begun by then: what they brought is still held.
         """
-        ending = [self._connections.pop(key) for key in [*self._connections] if key[0] == lane]
-        for key in [key for key in self._dialling if key[0] == lane]:
+        ending = [self._connections.pop(key) for key in [*self._connections] if key[0] == pool]
+        for key in [key for key in self._dialling if key[0] == pool]:
             del self._dialling[key]
         with trio.move_on_after(HANG_UP_S):
             async with trio.open_nursery() as nursery:
@@ -333,7 +333,7 @@ class Nodes:
         writes: bool,
         only: Sequence[str] = (),
         first: str = "",
-        lane: str = "",
+        pool: str = "",
         attempt_timeout: float | None = None,
         judge: Judge | None = None,
         orphan: Orphan | None = None,
@@ -348,7 +348,7 @@ class Nodes:
             writes: whether it changes anything: decides between NotStored, OutcomeUnknown and TooFewReplicas.
             only: addresses to ask; all known when empty.
             first: the address to ask first.
-            lane: over which connections: see `connection`.
+            pool: over which connections: see `connection`.
             attempt_timeout: seconds for one attempt.
             judge: looks at a reply; an error that it returns has the next node asked.
             orphan: see `Connection.ask`.
@@ -374,7 +374,7 @@ class Nodes:
                 where = address
                 asked = False
                 try:
-                    connection = await self.connection(address, timeout=left, lane=lane)
+                    connection = await self.connection(address, timeout=left, pool=pool)
                     where = f"{connection.node} ({address})"
                     wait = min(
                         attempt_timeout or self.attempt_timeout, max(until - trio.current_time(), 0.001)

@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from quorumq.client.batches import DerivedParcel, Parcel, Run, Times
+from quorumq.client.batches import DerivedParcel, RecordBatch, Run, Times
 from quorumq.client.context import Context
 from quorumq.client.derived import derived_origin
 from quorumq.client.message import Message
@@ -37,15 +37,15 @@ LOADED_MESSAGES: Final = 4096
 """A batch of so many messages does not grow beyond `BATCH_BYTES`: a step that takes it in stays short."""
 
 
-class Lane:
+class PartitionQueue:
     """One partition: the batch that is being filled, and how many are not answered yet."""
 
     __slots__ = ("kind", "most", "next_seq", "open", "origin", "partition", "unanswered")
 
-    def __init__(self, partition: PartitionId, kind: type[Parcel], most: int) -> None:
+    def __init__(self, partition: PartitionId, kind: type[RecordBatch], most: int) -> None:
         self.partition = partition
         self.kind = kind
-        self.open: Parcel | None = None
+        self.open: RecordBatch | None = None
         self.most = most  # bytes at which `open` closes
         self.unanswered = 0  # closed and not done
         self.origin: Origin | None = None
@@ -54,7 +54,7 @@ class Lane:
     @property
     def numbers(self) -> bool:
         """Whether messages get their numbers here; else they came with names."""
-        return self.kind is Parcel
+        return self.kind is RecordBatch
 
 
 class Outbox:
@@ -72,7 +72,7 @@ class Outbox:
         buffered: bytes of messages that have no outcome yet.
         room: where those are parked who wait for `buffered` to fall.
         poke: set when there may be something to close or to send.
-        closed: batches that wait for their turn, by lane.
+        closed: batches that wait for their turn, by queue.
         unanswered: batches that are open, waiting or under way.
         failed: batches of which messages were given up; the last thousand.
         silent: those of them with messages that nobody can wait for any more, and nobody has heard of.
@@ -84,39 +84,39 @@ class Outbox:
         self.buffered = 0
         self.room = trio.lowlevel.ParkingLot()
         self.poke = trio.Event()
-        self.closed: deque[tuple[Lane, Parcel]] = deque()
-        self.unanswered: dict[Parcel, None] = {}
-        self.failed: list[Parcel] = []
-        self.silent: dict[Parcel, None] = {}
+        self.closed: deque[tuple[PartitionQueue, RecordBatch]] = deque()
+        self.unanswered: dict[RecordBatch, None] = {}
+        self.failed: list[RecordBatch] = []
+        self.silent: dict[RecordBatch, None] = {}
         self._context = context
         self._topic = topic
         self._session = session
         self._batch_bytes = batch_bytes
         self._loaded_bytes = loaded_bytes
-        self._lanes: dict[tuple[int, bool], Lane] = {}  # by partition, and whether what goes there is derived
-        self._open: dict[Lane, None] = {}  # lanes with a batch being filled
+        self._queues: dict[tuple[int, bool], PartitionQueue] = {}  # by partition, and whether it is derived
+        self._open: dict[PartitionQueue, None] = {}  # queues with a batch being filled
 
     def put(self, partition: PartitionId, records: Sequence[bytes], times: Times) -> list[Run]:
         """Take messages, to be numbered: the batches that they are in, in order."""
-        lane = self._lane(partition, derived=False)
+        queue = self._queue(partition, derived=False)
         if len(records) == 1:
             size = len(records[0])
-            parcel = self._filling(lane, size, times, lane.most)
-            run = Run(parcel, parcel.add(records, size), 1)
-            self._taken(lane, parcel, size, lane.most)
+            record_batch = self._filling(queue, size, times, queue.most)
+            run = Run(record_batch, record_batch.add(records, size), 1)
+            self._taken(queue, record_batch, size, queue.most)
             return [run]
         most = self._loaded_bytes
         ends = list(accumulate(map(len, records)))
         runs: list[Run] = []
         at = before = 0  # records taken, and their bytes
         while at < len(records):
-            parcel = self._filling(lane, len(records[at]), times, most)
-            room = most - parcel.bytes
+            record_batch = self._filling(queue, len(records[at]), times, most)
+            room = most - record_batch.bytes
             stop = max(at + 1, bisect_right(ends, before + room, at))
-            stop = min(stop, at + BATCH_MESSAGES_MAX - parcel.count)
+            stop = min(stop, at + BATCH_MESSAGES_MAX - record_batch.count)
             size = ends[stop - 1] - before
-            runs.append(Run(parcel, parcel.add(records[at:stop], size), stop - at))
-            self._taken(lane, parcel, size, most)
+            runs.append(Run(record_batch, record_batch.add(records[at:stop], size), stop - at))
+            self._taken(queue, record_batch, size, most)
             at, before = stop, ends[stop - 1]
         return runs
 
@@ -128,105 +128,107 @@ class Outbox:
         Raises:
             Conflict: another payload was just taken as this output.
         """
-        lane = self._lane(partition, derived=True)
-        parcel = self._filling(lane, len(record), times, lane.most)
-        assert isinstance(parcel, DerivedParcel)
-        before = parcel.count
+        queue = self._queue(partition, derived=True)
+        record_batch = self._filling(queue, len(record), times, queue.most)
+        assert isinstance(record_batch, DerivedParcel)
+        before = record_batch.count
         source_id = source.id
         origin = derived_origin(source_id, source.group, partition.topic, index)
-        place = parcel.place((origin, source_id.seq), record)
-        if self._context.history is not None and parcel.count > before:
-            parcel.inputs.append((source, index))
-        self._taken(lane, parcel, len(record) if parcel.count > before else 0, lane.most)
-        return Run(parcel, place, 1)
+        place = record_batch.place((origin, source_id.seq), record)
+        if self._context.history is not None and record_batch.count > before:
+            record_batch.inputs.append((source, index))
+        self._taken(queue, record_batch, len(record) if record_batch.count > before else 0, queue.most)
+        return Run(record_batch, place, 1)
 
-    def _lane(self, partition: PartitionId, *, derived: bool) -> Lane:
-        lane = self._lanes.get((partition.number, derived))
-        if lane is None:
-            kind = DerivedParcel if derived else Parcel
-            lane = self._lanes[(partition.number, derived)] = Lane(partition, kind, self._batch_bytes)
-        return lane
+    def _queue(self, partition: PartitionId, *, derived: bool) -> PartitionQueue:
+        queue = self._queues.get((partition.number, derived))
+        if queue is None:
+            kind = DerivedParcel if derived else RecordBatch
+            queue = self._queues[(partition.number, derived)] = PartitionQueue(
+                partition, kind, self._batch_bytes
+            )
+        return queue
 
-    def _filling(self, lane: Lane, size: int, times: Times, most: int) -> Parcel:
-        """The lane's open batch for these times, with room for a record of ``size`` bytes within ``most``."""
-        parcel = lane.open
-        if parcel is not None and (parcel.bytes + size > most or parcel.times != times):
-            self._close(lane)
-            parcel = None
-        if parcel is None:
-            parcel = lane.open = lane.kind(lane.partition, trio.current_time(), times, self.silent)
-            self._open[lane] = None
-            self.unanswered[parcel] = None
+    def _filling(self, queue: PartitionQueue, size: int, times: Times, most: int) -> RecordBatch:
+        """The queue's open batch for these times, with room for a record of ``size`` bytes within ``most``."""
+        record_batch = queue.open
+        if record_batch is not None and (record_batch.bytes + size > most or record_batch.times != times):
+            self._close(queue)
+            record_batch = None
+        if record_batch is None:
+            record_batch = queue.open = queue.kind(queue.partition, trio.current_time(), times, self.silent)
+            self._open[queue] = None
+            self.unanswered[record_batch] = None
             self.poke.set()
-        return parcel
+        return record_batch
 
-    def _taken(self, lane: Lane, parcel: Parcel, size: int, most: int) -> None:
-        """The lane's open batch has grown by so many bytes; it closes where it has ``most``."""
+    def _taken(self, queue: PartitionQueue, record_batch: RecordBatch, size: int, most: int) -> None:
+        """The queue's open batch has grown by so many bytes; it closes where it has ``most``."""
         self.buffered += size
         if (
-            parcel.bytes >= most
-            or (parcel.count >= LOADED_MESSAGES and parcel.bytes >= BATCH_BYTES)
-            or parcel.full
+            record_batch.bytes >= most
+            or (record_batch.count >= LOADED_MESSAGES and record_batch.bytes >= BATCH_BYTES)
+            or record_batch.full
         ):
-            self._close(lane)
+            self._close(queue)
 
-    def answered(self, lane: Lane) -> None:
-        """A batch of the lane is done."""
-        self._count(lane, -1)
+    def answered(self, queue: PartitionQueue) -> None:
+        """A batch of the queue is done."""
+        self._count(queue, -1)
         self.poke.set()
 
-    def _count(self, lane: Lane, more: int) -> None:
-        lane.unanswered += more
-        lane.most = min(self._batch_bytes << lane.unanswered, self._loaded_bytes)
+    def _count(self, queue: PartitionQueue, more: int) -> None:
+        queue.unanswered += more
+        queue.most = min(self._batch_bytes << queue.unanswered, self._loaded_bytes)
 
-    def _close(self, lane: Lane) -> None:
-        """The lane's batch is complete: have it named and encoded, and put it in line."""
-        parcel = lane.open
-        assert parcel is not None
-        lane.open = None
-        del self._open[lane]
-        parcel.made = self._context.clock()
-        if lane.numbers:
+    def _close(self, queue: PartitionQueue) -> None:
+        """The queue's batch is complete: have it named and encoded, and put it in line."""
+        record_batch = queue.open
+        assert record_batch is not None
+        queue.open = None
+        del self._open[queue]
+        record_batch.made = self._context.clock()
+        if queue.numbers:
             origin = self._session.origin
             assert origin is not None
-            if lane.origin != origin:
-                lane.origin, lane.next_seq = origin, 0
-            parcel.number(lane.origin, self._session.seal, lane.next_seq, self._context.wall_ms())
-            lane.next_seq += parcel.count
-        self._count(lane, 1)
-        self.closed.append((lane, parcel))
+            if queue.origin != origin:
+                queue.origin, queue.next_seq = origin, 0
+            record_batch.number(queue.origin, self._session.seal, queue.next_seq, self._context.wall_ms())
+            queue.next_seq += record_batch.count
+        self._count(queue, 1)
+        self.closed.append((queue, record_batch))
         self.poke.set()
 
     def close_due(self, linger: float) -> float:
         """Close the batches whose time has come, of ``linger`` seconds; when the next one's does."""
         now = trio.current_time()
         wake = float("inf")
-        for lane in list(self._open):
-            parcel = lane.open
-            assert parcel is not None
-            due = parcel.opened + linger
-            if lane.numbers and self._session.origin is None:
+        for queue in list(self._open):
+            record_batch = queue.open
+            assert record_batch is not None
+            due = record_batch.opened + linger
+            if queue.numbers and self._session.origin is None:
                 continue  # the old session was closed: another is being opened
-            if lane.unanswered == 0 or now >= due:
-                self._close(lane)
+            if queue.unanswered == 0 or now >= due:
+                self._close(queue)
             else:
                 wake = min(wake, due)
         return wake
 
     def used(self, origin: Origin) -> list[PartitionId]:
         """The partitions that something was numbered for under ``origin``."""
-        return [lane.partition for lane in self._lanes.values() if lane.origin == origin]
+        return [queue.partition for queue in self._queues.values() if queue.origin == origin]
 
-    def finish(self, parcel: Parcel, error: QuorumqError | None) -> None:
+    def finish(self, record_batch: RecordBatch, error: QuorumqError | None) -> None:
         """A batch is confirmed, or given up with ``error``."""
-        if parcel.done:
+        if record_batch.done:
             return
-        self.unanswered.pop(parcel, None)
-        self.buffered -= parcel.bytes
-        parcel.finish(error)
-        if error is not None or parcel.refused:
-            self._log(parcel)
-            self.failed.append(parcel)
+        self.unanswered.pop(record_batch, None)
+        self.buffered -= record_batch.bytes
+        record_batch.finish(error)
+        if error is not None or record_batch.refused:
+            self._log(record_batch)
+            self.failed.append(record_batch)
             if len(self.failed) > 1000:
                 for old in self.failed[:-1000]:
                     self.silent.pop(old, None)
@@ -237,39 +239,41 @@ class Outbox:
         """Why messages were given up that nobody can wait for any more, one for each: told now."""
         found: list[QuorumqError] = []
         while self.silent:
-            parcel, _ = self.silent.popitem()
-            self._log(parcel)
-            found += parcel.take_failures(forgotten=True)
+            record_batch, _ = self.silent.popitem()
+            self._log(record_batch)
+            found += record_batch.take_failures(forgotten=True)
         return found
 
-    def _log(self, parcel: Parcel) -> None:
+    def _log(self, record_batch: RecordBatch) -> None:
         """Messages of it were given up: say so, as far as nobody can wait for them any more."""
-        places = [place for place in parcel.failures() if place in parcel.forgotten]
-        if len(places) > parcel.logged:
+        places = [place for place in record_batch.failures() if place in record_batch.forgotten]
+        if len(places) > record_batch.logged:
             self._context.log.error(
                 ("given up", self._topic),
                 "given up, and nobody waits: %s to %r: %s",
-                plural(len(places) - parcel.logged, "message"), self._topic, parcel.error or parcel.refused[places[-1]],
-            )  # fmt: skip
-            parcel.logged = len(places)
+                plural(len(places) - record_batch.logged, "message"),
+                self._topic,
+                record_batch.error or record_batch.refused[places[-1]],
+            )
+            record_batch.logged = len(places)
 
     def fail_unnumbered(self, error: QuorumqError) -> None:
         """No session can be opened: give up what waits for its numbers."""
-        for lane in [lane for lane in self._open if lane.numbers]:
-            assert lane.open is not None
-            parcel, lane.open = lane.open, None
-            del self._open[lane]
-            self.finish(parcel, error)
+        for queue in [queue for queue in self._open if queue.numbers]:
+            assert queue.open is not None
+            record_batch, queue.open = queue.open, None
+            del self._open[queue]
+            self.finish(record_batch, error)
 
     def end(self) -> None:
         """Give up what is not confirmed."""
-        for lane in self._open:
-            lane.open = None
+        for queue in self._open:
+            queue.open = None
         self._open.clear()
         self.closed.clear()
-        for parcel in list(self.unanswered):
-            if parcel.sent:
+        for record_batch in list(self.unanswered):
+            if record_batch.sent:
                 detail = "the producer was closed before the answer came: it may be stored"
-                self.finish(parcel, OutcomeUnknown(detail))
+                self.finish(record_batch, OutcomeUnknown(detail))
             else:
-                self.finish(parcel, NotStored("the producer was closed before it was sent"))
+                self.finish(record_batch, NotStored("the producer was closed before it was sent"))

@@ -61,7 +61,7 @@ TEND_S: Final = 0.1
 """How often that is looked at."""
 
 
-class Feed:
+class Fetcher:
     """The partitions that share one replica set, and how much of them is in stock."""
 
     def __init__(self, where: ReplicaSet) -> None:
@@ -72,14 +72,14 @@ class Feed:
         self.wake = trio.Event()
 
 
-class Stock:
+class Prefetched:
     """A slice of a FETCH's reply, not looked into yet."""
 
     __slots__ = (
         "came",
         "connection",
         "deadline",
-        "feed",
+        "fetcher",
         "give_back_at",
         "hold_time",
         "left",
@@ -88,11 +88,11 @@ class Stock:
     )
 
     def __init__(
-        self, part: WireSlice, fetched: m.FetchReply, connection: Connection, feed: Feed, now: float
+        self, part: WireSlice, fetched: m.FetchReply, connection: Connection, fetcher: Fetcher, now: float
     ) -> None:
         self.part = part
         self.connection = connection
-        self.feed = feed
+        self.fetcher = fetcher
         self.hold_time = fetched.hold_time
         self.sent_at = fetched.sent_at
         self.deadline = deadline_of(fetched.sent_at, fetched.hold_time)
@@ -129,7 +129,7 @@ class Prefetch:
     """
 
     def __init__(
-        self, context: Context, unpack: Callable[[Stock], list[Message]], in_hand: Callable[[], int]
+        self, context: Context, unpack: Callable[[Prefetched], list[Message]], in_hand: Callable[[], int]
     ) -> None:
         self.waiting = 0
         self.wanted = 0
@@ -144,8 +144,8 @@ class Prefetch:
         self._context = context
         self._unpack = unpack
         self._in_hand = in_hand
-        self._alone: Stock | None = None  # a suspect: until it is settled nothing else is fetched
-        self._told: Feed | None = None  # where a suspect waits for nothing to be in hand
+        self._alone: Prefetched | None = None  # a suspect: until it is settled nothing else is fetched
+        self._told: Fetcher | None = None  # where a suspect waits for nothing to be in hand
         self._told_at = 0.0  # since when
         self._left = 0  # of what was in hand then, or in stock
         self._left_at = 0.0  # when that changed
@@ -154,10 +154,10 @@ class Prefetch:
         self._reader: Reader
         self._window_max = 0
         self._bytes_max = 0
-        self._feeds: list[Feed] = []
-        self._stock: deque[Stock] = deque()
+        self._fetchers: list[Fetcher] = []
+        self._stock: deque[Prefetched] = deque()
         self._filled = trio.Event()  # there is some
-        self._current: Stock | None = None
+        self._current: Prefetched | None = None
         self._ready: list[Message] = []  # of `_current`, decoded
         self._at = 0  # the next of `_ready`
         self._void: dict[bytes, int] = {}  # topic id -> the newest of its generations that a rewind ended
@@ -175,55 +175,59 @@ class Prefetch:
         self._patience = patience
         self._window_max = max(1, messages // len(sets))
         self._bytes_max = max(1, size // len(sets))
-        self._feeds = [Feed(where) for where in sets]
+        self._fetchers = [Fetcher(where) for where in sets]
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Fetch, for ever; from partitions, too, that are made meanwhile. A feed that names none fetches from all."""
+        """Fetch, for ever; also from partitions made meanwhile. A fetcher that names none fetches from all."""
         nursery.start_soon(self._tend_stock)
-        for feed in self._feeds:
-            nursery.start_soon(self._run_feed, feed)
+        for fetcher in self._fetchers:
+            nursery.start_soon(self._run_fetcher, fetcher)
         while True:
             await trio.sleep(REFRESH_S)
-            for name in dict.fromkeys(feed.where.topic for feed in self._feeds if feed.where.partitions):
+            for name in dict.fromkeys(
+                fetcher.where.topic for fetcher in self._fetchers if fetcher.where.partitions
+            ):
                 try:
                     topic = await self._context.topic(name, timeout=self._reader.timeout)
                 except QuorumqError:
-                    continue  # the feeds themselves hear what is the matter
-                homes = {feed.where.nodes: feed for feed in self._feeds if feed.where.topic == name}
+                    continue  # the fetchers themselves hear what is the matter
+                homes = {
+                    fetcher.where.nodes: fetcher for fetcher in self._fetchers if fetcher.where.topic == name
+                }
                 for where in replica_sets(topic):
                     if where.nodes in homes:
                         homes[where.nodes].where = where
                         continue
-                    feed = Feed(where)
-                    self._feeds.append(feed)
-                    nursery.start_soon(self._run_feed, feed)
+                    fetcher = Fetcher(where)
+                    self._fetchers.append(fetcher)
+                    nursery.start_soon(self._run_fetcher, fetcher)
 
-    async def _run_feed(self, feed: Feed) -> None:
+    async def _run_fetcher(self, fetcher: Fetcher) -> None:
         try:
             while True:
-                await self._fetch(feed)
+                await self._fetch(fetcher)
         except QuorumqError as exc:  # what can never work
             self.fatal = exc
             self.arrival.unpark_all()
 
-    async def _fetch(self, feed: Feed) -> None:
-        feed.wake = trio.Event()
-        room, room_bytes = self._room(feed), self._bytes_max - feed.stocked_bytes
+    async def _fetch(self, fetcher: Fetcher) -> None:
+        fetcher.wake = trio.Event()
+        room, room_bytes = self._room(fetcher), self._bytes_max - fetcher.stocked_bytes
         if room <= 0 or room_bytes <= 0:
             with trio.move_on_after(LOOK_S if self.wanted else float("inf")):
-                await feed.wake.wait()
+                await fetcher.wake.wait()
             return
         idle = self._is_idle()
-        told = idle and self._told is feed
+        told = idle and self._told is fetcher
         try:
             fetched, connection = await fetch_from(
                 self._context,
-                feed.where,
+                fetcher.where,
                 self._reader,
                 max_messages=room,
                 max_bytes=room_bytes,
-                max_wait=0.0 if told and len(self._feeds) > 1 else LONG_POLL_MAX_S,
-                first=feed.first,
+                max_wait=0.0 if told and len(self._fetchers) > 1 else LONG_POLL_MAX_S,
+                first=fetcher.first,
                 idle=idle,
             )
         except (TooFewReplicas, Busy) as exc:
@@ -232,19 +236,19 @@ class Prefetch:
             await trio.lowlevel.checkpoint()  # where the client was closed, this ends here, and is no trouble
             self._trouble(exc)
             return
-        feed.first = connection.address
+        fetcher.first = connection.address
         self.error = None
         now = self._context.clock()
         if told:
             self._untold(now)
             self.want()
         if fetched.suspects and self._told is None and now >= self._deaf_until:
-            self._told, self._told_at = feed, now
+            self._told, self._told_at = fetcher, now
         if fetched.slices:
             for part in cast("tuple[WireSlice, ...]", fetched.slices):
-                stock = Stock(part, fetched, connection, feed, now)
-                feed.stocked += stock.left
-                feed.stocked_bytes += len(part.body)
+                stock = Prefetched(part, fetched, connection, fetcher, now)
+                fetcher.stocked += stock.left
+                fetcher.stocked_bytes += len(part.body)
                 if any(delivery.suspect for delivery in part.deliveries):
                     self._deaf_until = 0.0
                     if self._is_alone():  # and one from elsewhere
@@ -255,18 +259,20 @@ class Prefetch:
             self._filled.set()
             self.arrival.unpark_all()
 
-    def _room(self, feed: Feed) -> int:
+    def _room(self, fetcher: Fetcher) -> int:
         """How many messages the next FETCH may bring; 0 while that is not worth one."""
-        if self._is_alone() or (self._told is not None and self._is_kept(feed)):
+        if self._is_alone() or (self._told is not None and self._is_kept(fetcher)):
             return 0
         ahead = self.pace.ahead(self._context.clock(), self.waiting)
-        window = min(self._window_max, self.wanted + self.wish - (-ahead // len(self._feeds)))  # rounded up
-        room = window - feed.stocked
+        window = min(
+            self._window_max, self.wanted + self.wish - (-ahead // len(self._fetchers))
+        )  # rounded up
+        room = window - fetcher.stocked
         return room if room * 4 >= window and room > 0 else 0
 
     def _is_idle(self) -> bool:
         """Whether there is nothing in hand: only then a FETCH may bring a suspect (docs/protocol.md)."""
-        return not self._in_hand() and not any(feed.stocked for feed in self._feeds)
+        return not self._in_hand() and not any(fetcher.stocked for fetcher in self._fetchers)
 
     def _is_alone(self) -> bool:
         """Whether there is a suspect, in stock or in hand: nothing is fetched, and nothing handed over beside it.
@@ -281,15 +287,15 @@ class Prefetch:
         self._alone = None
         return False
 
-    def _is_kept(self, feed: Feed) -> bool:
-        """Whether this feed is to fetch nothing, as a suspect waits for nothing to be in hand."""
+    def _is_kept(self, fetcher: Fetcher) -> bool:
+        """Whether this fetcher is to fetch nothing, as a suspect waits for nothing to be in hand."""
         now = self._context.clock()
-        left = self._in_hand() + sum(one.stocked for one in self._feeds)
+        left = self._in_hand() + sum(one.stocked for one in self._fetchers)
         if left != self._left or self._left_at < self._told_at:
             self._left, self._left_at = left, now
         waited = now - self._left_at
         if not left:
-            return feed is not self._told and waited < FIRST_S
+            return fetcher is not self._told and waited < FIRST_S
         if waited < self._patience:
             return True
         self._untold(now)
@@ -307,9 +313,9 @@ class Prefetch:
     def want(self) -> None:
         """A task waits, or was handed something: wake what may fetch for it."""
         kept = self._told is not None or self._alone is not None  # to look again, and again
-        for feed in self._feeds:
-            if kept or self._room(feed):
-                feed.wake.set()
+        for fetcher in self._fetchers:
+            if kept or self._room(fetcher):
+                fetcher.wake.set()
 
     def handed(self, count: int) -> None:
         """A task got so many messages."""
@@ -351,7 +357,7 @@ class Prefetch:
             self._unstock(stock, len(found))
             return found
 
-    def _is_alone_next(self, alone: Stock) -> bool:
+    def _is_alone_next(self, alone: Prefetched) -> bool:
         """Whether a suspect may be handed over; then nothing is before it."""
         if self._in_hand():
             return False
@@ -368,7 +374,7 @@ class Prefetch:
             if self._stock or self._current is not None:
                 self.arrival.unpark_all()
 
-    def _open(self, stock: Stock) -> None:
+    def _open(self, stock: Prefetched) -> None:
         try:
             self._ready = self._unpack(stock)
         except PeerError as exc:
@@ -377,19 +383,19 @@ class Prefetch:
         self._at = 0
         self._current = stock
 
-    def _unstock(self, stock: Stock, count: int) -> None:
+    def _unstock(self, stock: Prefetched, count: int) -> None:
         stock.left -= count
-        stock.feed.stocked -= count
+        stock.fetcher.stocked -= count
 
-    def _bytes_gone(self, stock: Stock) -> None:
-        stock.feed.stocked_bytes -= len(stock.part.body)
-        stock.feed.wake.set()
+    def _bytes_gone(self, stock: Prefetched) -> None:
+        stock.fetcher.stocked_bytes -= len(stock.part.body)
+        stock.fetcher.wake.set()
 
     def rewound(self, topic: bytes, generation: int) -> None:
         """A rewind ended this generation: what is in stock of it, or of earlier ones, could not be acked."""
         self._void[topic] = max(generation, self._void.get(topic, 0))
 
-    def _is_void(self, stock: Stock) -> bool:
+    def _is_void(self, stock: Prefetched) -> bool:
         receipts = [delivery.receipt for delivery in stock.part.deliveries]
         return any(receipt.generation <= self._void.get(receipt.partition.topic, -1) for receipt in receipts)
 
@@ -408,7 +414,7 @@ class Prefetch:
         self._bytes_gone(stock)
         return [SealedNamed(item.sealed, item.spans) for chunk in chunks(items_of(rest)) for item in chunk]
 
-    def _take_stock(self, stock: Stock) -> list[SealedNamed]:
+    def _take_stock(self, stock: Prefetched) -> list[SealedNamed]:
         self._unstock(stock, stock.left)
         self._bytes_gone(stock)
         return leave_items((stock.part,))

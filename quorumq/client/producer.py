@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple, Unpack
 
 import trio
 
-from quorumq.client.batches import Parcel, Pending, Run, Times
+from quorumq.client.batches import Pending, RecordBatch, Run, Times
 from quorumq.client.bulk import Bulk
 from quorumq.client.context import REFRESH_S, Context
 from quorumq.client.derived import derived_partition
 from quorumq.client.message import Message, MessageId, again
 from quorumq.client.nodes import left_of
 from quorumq.client.options import Options, Outgoing, parts_of
-from quorumq.client.outbox import BATCH_BYTES, LOADED_BYTES, Lane, Outbox
+from quorumq.client.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, PartitionQueue
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.sending import Sender, Session
 from quorumq.client.times import Duration, delay_ms, ttl_ms
@@ -151,7 +151,7 @@ class Producer:
             await self._close_session()
         finally:
             self._end()
-        unheard = [error for parcel in self._outbox.failed for error in parcel.take_failures()]
+        unheard = [error for record_batch in self._outbox.failed for error in record_batch.take_failures()]
         if unheard:
             raise self._given_up(unheard)
 
@@ -282,8 +282,8 @@ class Producer:
         """
         if self._outbox.silent:
             self._tell()
-        parcel, first, _ = await self._take(payload, **options)
-        return Pending(parcel, first)
+        record_batch, first, _ = await self._take(payload, **options)
+        return Pending(record_batch, first)
 
     def _publish_now(
         self, payload: bytes | None = None, **options: Unpack[Options[Message]]
@@ -294,8 +294,8 @@ class Producer:
         made = self._make(payload, **options)
         if not self._takes(len(made.record), numbered=made.derived_from is None):
             return None
-        parcel, first, _ = self._put(made)
-        pending = Pending(parcel, first)
+        record_batch, first, _ = self._put(made)
+        pending = Pending(record_batch, first)
         pending._abandon()  # whoever waits hears, and who is cancelled has chosen not to
         return pending
 
@@ -434,9 +434,11 @@ class Producer:
         mine = list(self._outbox.unanswered)
         await self._drain()
         unheard = self._outbox.take_silent()
-        errors = [parcel.error or next(iter(parcel.refused.values()), None) for parcel in mine]
-        for parcel in mine:
-            unheard += parcel.take_failures()
+        errors = [
+            record_batch.error or next(iter(record_batch.refused.values()), None) for record_batch in mine
+        ]
+        for record_batch in mine:
+            unheard += record_batch.take_failures()
         if unheard:
             raise self._given_up(unheard)
         for error in errors:
@@ -448,8 +450,8 @@ class Producer:
         self._flushing += 1
         try:
             self._outbox.poke.set()
-            for parcel in mine:
-                await parcel.event.wait()
+            for record_batch in mine:
+                await record_batch.event.wait()
             await trio.lowlevel.checkpoint()
         finally:
             self._flushing -= 1
@@ -501,23 +503,23 @@ class Producer:
             outbox.poke = trio.Event()
             wake = outbox.close_due(0.0 if self._flushing else self._linger)
             while outbox.closed and self._in_flight < self._in_flight_max:
-                lane, parcel = outbox.closed.popleft()
+                queue, record_batch = outbox.closed.popleft()
                 self._in_flight += 1
-                nursery.start_soon(self._store, lane, parcel)
+                nursery.start_soon(self._store, queue, record_batch)
             with trio.move_on_at(wake):
                 await outbox.poke.wait()
 
-    async def _store(self, lane: Lane, parcel: Parcel) -> None:
+    async def _store(self, queue: PartitionQueue, record_batch: RecordBatch) -> None:
         """Send one batch until it has its outcome."""
-        if parcel.done:  # the producer was left between the decision to send it and this
+        if record_batch.done:  # the producer was left between the decision to send it and this
             return
         error: QuorumqError | None = None
-        parcel.sent = True
+        record_batch.sent = True
         try:
-            await self._sender.send(parcel)
+            await self._sender.send(record_batch)
         except OriginClosed as exc:
             error = exc
-            if self._session.origin == parcel.origin:
+            if self._session.origin == record_batch.origin:
                 self._session.origin = None  # what is numbered next is numbered under a new session
                 assert self._nursery is not None
                 self._nursery.start_soon(self._reopen)
@@ -525,8 +527,8 @@ class Producer:
             error = exc
         finally:
             self._in_flight -= 1
-            self._outbox.answered(lane)
-        self._outbox.finish(parcel, error)
+            self._outbox.answered(queue)
+        self._outbox.finish(record_batch, error)
 
     async def _reopen(self) -> None:
         try:

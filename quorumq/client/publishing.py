@@ -79,8 +79,8 @@ class PublishCalls(Calls):
         if kept is not None and pending is not None:
             self._kept[topic] = self._kept.pop(topic)
             kept.calls += 1
-            parcel = pending._parcel  # and not `pending`, which says by its end that nobody waits
-            pending._watch(lambda: self._let_go(topic, kept, parcel.error))
+            record_batch = pending._record_batch  # and not `pending`, which says by its end that nobody waits
+            pending._watch(lambda: self._let_go(topic, kept, record_batch.error))
         return pending
 
     def _let_go(self, topic: str, kept: Kept, error: QuorumqError | None) -> None:

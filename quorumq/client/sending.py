@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from quorumq.client.batches import DerivedParcel, Parcel
+from quorumq.client.batches import DerivedParcel, RecordBatch
 from quorumq.client.context import Context
 from quorumq.core import messages as m
 from quorumq.core.errors import Conflict, OriginClosed, QuorumqError
@@ -74,38 +74,38 @@ class Sender:
         self._topic = topic
         self._timeout = timeout
 
-    async def send(self, parcel: Parcel) -> None:
+    async def send(self, record_batch: RecordBatch) -> None:
         """Publish one batch, again and again if need be; raises why it was given up.
 
         A batch of derived messages of which some are refused is cut in two, and these again, so that one that is
-        refused takes no others with it: why is in ``parcel.refused``.
+        refused takes no others with it: why is in ``record_batch.refused``.
         """
-        if isinstance(parcel, DerivedParcel):
+        if isinstance(record_batch, DerivedParcel):
             if self._context.history is not None:
-                self._context.history.derived(parcel.outputs(self._topic))
-            await self._publish_derived(parcel, parcel.in_order())
+                self._context.history.derived(record_batch.outputs(self._topic))
+            await self._publish_derived(record_batch, record_batch.in_order())
         else:
-            assert parcel.batch is not None
-            await self._publish(parcel, parcel.batch)
+            assert record_batch.batch is not None
+            await self._publish(record_batch, record_batch.batch)
 
-    async def _publish(self, parcel: Parcel, batch: Batch) -> None:
+    async def _publish(self, record_batch: RecordBatch, batch: Batch) -> None:
         history, clock = self._context.history, self._context.clock
         header = batch.header
         await self._context.nodes.ask(
-            lambda: m.Publish(batch, max(0, int(1000 * (clock() - parcel.made))), parcel.seal),
+            lambda: m.Publish(batch, max(0, int(1000 * (clock() - record_batch.made))), record_batch.seal),
             what=f"publish of {plural(header.size, 'message')} to {self._topic!r}/{header.partition.number}",
             timeout=self._timeout,
             writes=True,
             watch=None if history is None else history.publishing(self._topic),
         )
 
-    async def _publish_derived(self, parcel: DerivedParcel, indexes: Sequence[int]) -> None:
+    async def _publish_derived(self, record_batch: DerivedParcel, indexes: Sequence[int]) -> None:
         try:
-            await self._publish(parcel, parcel.packed(indexes, self._context.wall_ms()))
+            await self._publish(record_batch, record_batch.packed(indexes, self._context.wall_ms()))
         except (Conflict, OriginClosed) as exc:
             if len(indexes) == 1:
-                parcel.refuse(indexes[0], exc)
+                record_batch.refuse(indexes[0], exc)
                 return
             half = len(indexes) // 2
-            await self._publish_derived(parcel, indexes[:half])
-            await self._publish_derived(parcel, indexes[half:])
+            await self._publish_derived(record_batch, indexes[:half])
+            await self._publish_derived(record_batch, indexes[half:])

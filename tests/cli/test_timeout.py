@@ -54,7 +54,7 @@ OTHERWISE = {"work", *(f"bench {workload.name}" for workload in WORKLOADS)}
 @contextmanager
 def node(*, welcomes: bool) -> Iterator[str]:
     """The address of a node that accepts, answers HELLO where that is wanted, and then says nothing."""
-    welcome = Welcome(1, "cluster", "n1", Incarnation(1, 2), 3, int(time.time() * 1000), 5, 0, ())
+    welcome = Welcome(1, "cluster", "n1", Incarnation(1, 2), 3, int(time.time() * 1000), 5, ())
     accepted: list[socket.socket] = []
 
     def serve() -> None:

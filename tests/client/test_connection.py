@@ -15,7 +15,7 @@ from quorumq.wire.codec import Decoded, decode_message, encode_message
 from quorumq.wire.frames import FrameReader
 
 ORIGIN = Origin("a", 1, 2, 3)
-WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, 0, ())
+WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, ())
 
 
 class Node:

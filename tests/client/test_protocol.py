@@ -15,7 +15,7 @@ from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import Frame, FrameReader
 from quorumq.wire.values import SealedNamed
 
-WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, 0, ())
+WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, ())
 
 
 def frames(data: bytes) -> list[Frame]:
