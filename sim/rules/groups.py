@@ -143,7 +143,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "group-of-each-set",
         "a rewind is OK when a majority of each partition's replica set has it, too",
-        ((groups, "all_sets", lambda topic, nodes: ()),),
+        ((groups, "all_sets", lambda topic, nodes, machines: ()),),
         hunted=True,
     ),
     Rule(
