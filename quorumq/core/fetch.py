@@ -348,7 +348,7 @@ class FetchCoordinator(GroupReader):
             context.state.clock.merge(highest.time)
             self.conflict = True
             if remaining > 0 and sender != context.state.me:
-                replica.learning.hint(group, span, now.mono + remaining, now)
+                self._hint(replica, span, remaining, now)
         if sender != context.state.me:
             if reply.resolved:
                 effects += replica.learning.repair(group, reply.resolved, now)
@@ -359,6 +359,10 @@ class FetchCoordinator(GroupReader):
             if behind and sender != context.state.me:  # it has not heard of the dead letter, and is told
                 effects += replica.learning.tell(sender, group, behind, replica.topic.epoch)
         return effects
+
+    def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
+        """A hint is used in choosing only: it changes no vote and no hold."""
+        replica.learning.hint(self.request.group, span, now.mono + remaining, now)
 
     def _settle(
         self, context: Context, this: HoldRound, replica: Replica, now: Now, *, timed_out: bool
@@ -396,8 +400,7 @@ class FetchCoordinator(GroupReader):
             effects += self._lose(context, this, replica, lost, now)
             for span in lost:
                 for part, remaining in this.not_due.within(span):
-                    until = now.mono + min(remaining, NOT_DUE_HINT_MAX_S)
-                    replica.learning.hint(self.request.group, part, until, now)
+                    self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
         for span, attempts, reason in buried:
             dead_lettering = DeadLettering(this, span, attempts, reason, self.request)
             effects += dead_lettering.start(context, now)
