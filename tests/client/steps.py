@@ -37,16 +37,17 @@ async def payloads(client: Client, topic: str = "jobs", group: str = "reader") -
 
 
 @asynccontextmanager
-async def faked(clusters: list[FakeCluster]) -> AsyncIterator[Client]:
+async def faked(clusters: list[FakeCluster] | None = None) -> AsyncIterator[Client]:
     async with fake_cluster() as cluster, connected(cluster) as client:
-        clusters.append(cluster)
+        if clusters is not None:
+            clusters.append(cluster)
         yield client
 
 
 @asynccontextmanager
 async def in_a_loop(clusters: list[FakeCluster] | None = None) -> AsyncIterator[AsyncioClient]:
     """A client for asyncio, of a fake cluster that runs in the client's own thread, and is appended to ``clusters``."""
-    making = partial(faked, [] if clusters is None else clusters)
+    making = partial(faked, clusters)
     bridge = Bridge(asyncio.get_running_loop())
     try:
         yield AsyncioClient(bridge, await asyncio.wrap_future(bridge.begin(making)))
@@ -58,7 +59,7 @@ async def in_a_loop(clusters: list[FakeCluster] | None = None) -> AsyncIterator[
 def in_a_thread() -> Iterator[BlockingClient]:
     """A client of a fake cluster that runs in the client's own thread."""
     portal = Portal()
-    inner = portal.open(partial(faked, []))
+    inner = portal.open(faked)
     try:
         yield BlockingClient(portal, inner)
     finally:
