@@ -11,8 +11,9 @@ Unless too many clocks were wrong: a node's may be wrong for what it stores once
 started again since, as nothing but a start asks the time of day. A node whose directory was lost, damaged or brought
 back has no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as
 old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. RECLAIM
-is no fault and takes payload away as well (`kept: false`): after a rewind of the group, or for one that was made later
-than the message, a replica may lack a batch that it once stored, so expiry is not judged there.
+is no fault and takes payload away as well (`kept: false`, or somebody creates the topic without retention): after a
+rewind of the group, or for one that was made later than the message, a replica may lack a batch that it once stored,
+so expiry is not judged there.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class OneWrongClock(Checker):
             asked = row.get("settings", {}).get("ttl_s")
             if asked is not None:
                 self.ttl_s = min(self.ttl_s or asked, asked or self.ttl_s or 0.0)
+            made = row.get("defaults", {}) | row.get("settings", {})
+            self.kept = self.kept and made.get("retention_s") != 0  # else it may be the one that won
         elif kind == "store":
             for key in messages(row):
                 if key in self.made:

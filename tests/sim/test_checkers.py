@@ -350,15 +350,19 @@ def test_as_many_clocks_count_as_the_topic_has_replicas() -> None:
 
 
 def test_expiry_after_a_rewind_is_judged_only_where_payload_is_kept() -> None:
-    def story(kept: bool) -> Story:
+    def story(kept: bool, *, retained: bool = True) -> Story:
         story = timed(ttl=5.0)
         story.rows[0]["settings"]["kept"] = kept
+        if not retained:
+            made = {"rf": 3, "retention_s": 0.0}
+            story.add("client:op", "set_topic", 0.4, topic="t", op=1, settings=made, outcome="invoke")
         return story.rewind(7).deliver(5, at=5.5, generation=7)
 
     assert story(kept=True).broken() == ["one wrong clock"]
     assert story(kept=False).broken() == [], (
         "replicas that reclaimed it have no copy, and do not know its age"
     )
+    assert story(kept=True, retained=False).broken() == [], "the topic may have been made without retention"
 
 
 def test_nor_is_expiry_judged_for_a_group_that_was_made_later() -> None:
