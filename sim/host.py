@@ -114,6 +114,7 @@ class Host(Machine):
             heartbeat=options.heartbeat,
             sync_interval=options.sync_interval,
             sync_grace=options.sync_grace,
+            late_after=options.late_after,
             origin_idle=options.origin_idle,
             auto_create_topics=options.implicit,
         )

@@ -67,6 +67,7 @@ class Options:
         late_group: whether another group is created from latest while the run goes on.
         dead_readers: how many read the dead letters of the first group.
         operators: how many.
+        late_after: seconds after which nodes ask the replicas beyond a majority; 0: all at once.
         by_id: share of the FETCHes of a consumer that name messages which it had before.
         inspectors: how many look at nodes, topics, groups and messages, and try what has to be refused.
         rivals: how many others create the topic, with other settings.
@@ -138,6 +139,7 @@ class Options:
     keep: bool = True
     moments: float = 0.0
     by_id: float = field(default=0.0, repr=False)
+    late_after: float = field(default=0.0, repr=False)
     inspectors: int = field(default=0, repr=False)
     late_group: bool = False
     auto_create_groups: bool = field(default=True, repr=False)  # drawn by what the others are

@@ -42,6 +42,7 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
     options = dataclasses.replace(options, fetch_bytes=another.choice((1 << 20, 1 << 20, 1 << 20, 100)))
     options = dataclasses.replace(options, small=another.choice((512, 512, 512, 512, 512, 4)))
     options = dataclasses.replace(options, by_id=sometimes(another, 0.2, 0.05, 0.3))
+    options = dataclasses.replace(options, late_after=another.choice((0.0, 0.02)))
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))

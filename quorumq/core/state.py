@@ -75,7 +75,7 @@ class NodeConfig:
     sync_interval: float = 2.0
     sync_grace: float = 2.0
     steal_after: float = 0.05
-    late_after: float = 0.02
+    late_after: float = 0.0
     origin_idle: float = limits.ORIGIN_IDLE_S
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ from quorumq.core.messages import (
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
 from quorumq.core.records import AttemptsCounted, RecordsMerged
+from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, Letter, Record, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -324,7 +325,7 @@ def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:
     attempts = []
     for turn in range(topic.max_deliveries):
         if turn == 2:
-            replica_of(cluster, "c").group("g").leases.clear()
+            replica_of(cluster, "c").group("g").leases = SpanMap()
             replica_of(cluster, "c").views.refresh_all(cluster.now)
             cluster.journals["c"] = [
                 record for record in cluster.journals["c"] if not isinstance(record, AttemptsCounted)

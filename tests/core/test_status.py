@@ -111,5 +111,3 @@ def test_a_tally_follows_all_that_happens_to_a_map() -> None:
     twin.check()
     assert (table.tally, twin.tally) == ({2: 3, 1: 1}, {2: 8, 1: 2})
     assert (table.count(1), table.count(9)) == (1, 0)
-    table.clear()
-    assert (table.tally, twin.count(2)) == ({}, 8)

@@ -11,7 +11,7 @@ import pytest
 from quorumq.core.messages import FetchReply, LeaveRequest, OpenSession, Publish, RejectRequest, SetGroup
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.offer import Offer
-from quorumq.core.spans import SpanSet
+from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Origin, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
@@ -100,7 +100,7 @@ def forget_counts(cluster: Cluster, node: str, count: int) -> GroupView:
     """Have a node take the first ``count`` messages for first-timers, as one that was away does."""
     replica = replica_of(cluster, node)
     view = replica.group("g")
-    view.leases.clear()
+    view.leases = SpanMap()
     replica.views.refresh_all(cluster.now)
     assert (view.available.messages, view.suspects.messages) == (count, 0)
     return view
