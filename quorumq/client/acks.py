@@ -10,7 +10,7 @@ import trio
 
 from quorumq.client.message import Outcome, Ticket, again
 from quorumq.client.nodes import Nodes, Watch, left_of
-from quorumq.client.settle import Failures, count_of, foremost, note_failures, settle
+from quorumq.client.settle import Failures, count_of, most_retryable, note_failures, settle
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     AlreadyResolved,
@@ -62,7 +62,7 @@ class Call:
                 )
         if not self.over:
             if failures:
-                self.error = foremost(failures[ticket] for ticket in self.tickets if ticket in failures)
+                self.error = most_retryable(failures[ticket] for ticket in self.tickets if ticket in failures)
             note_failures(self.tickets, failures)
         self.event.set()
 

@@ -187,7 +187,7 @@ class Settling:
         for verdict in parts:
             if verdict.span.start > at or verdict.span.stop <= at:
                 return None
-            if worst is None or weakness(verdict.outcome) > weakness(worst.outcome):
+            if worst is None or severity(verdict.outcome) > severity(worst.outcome):
                 worst = verdict
             at = verdict.span.stop
             if at >= ticket.seq + ticket.size:
@@ -214,7 +214,7 @@ def later(verdict: m.Verdict | None, before: QuorumqError | None) -> QuorumqErro
 _WEAKNESS: Final = {"acked": 0, "ok": 0, "acked_unproven": 1, "acked_after_expiry": 2}
 
 
-def weakness(outcome: str) -> int:
+def severity(outcome: str) -> int:
     """How little an outcome promises: a part of which nothing is known outweighs one that failed."""
     return 4 if outcome in LATER else _WEAKNESS.get(outcome, 3)
 
@@ -270,19 +270,19 @@ def note_failures(tickets: Iterable[Ticket], failures: Failures) -> None:
 @contextmanager
 def failures_of(tickets: Sequence[Ticket]) -> Iterator[Failures]:
     """The failures of an operation that somebody waits for: noted on its tickets, and at the end of the ``with`` the
-    `foremost` is raised."""
+    `most_retryable` is raised."""
     failures: Failures = {}
     note_failures(tickets, failures)
     try:
         yield failures
     finally:
         note_failures(tickets, failures)
-    found = foremost(failures[ticket] for ticket in tickets if ticket in failures)
+    found = most_retryable(failures[ticket] for ticket in tickets if ticket in failures)
     if found is not None:
         raise again(found)
 
 
-def foremost(failures: Iterable[QuorumqError]) -> QuorumqError | None:
+def most_retryable(failures: Iterable[QuorumqError]) -> QuorumqError | None:
     """The failure to raise where there are several: what may succeed when it is repeated before what never will.
 
     Else who treats one as the end of the matter, as HoldLost often is, would not hear of the others.

@@ -13,7 +13,7 @@ from quorumq.client.groups import is_dead
 from quorumq.client.letters import make_letter
 from quorumq.client.message import Lot, Message, Named, Outcome, Ticket, deadline_of
 from quorumq.client.nodes import left_of
-from quorumq.client.settle import Failures, count_of, failures_of, foremost, settle
+from quorumq.client.settle import Failures, count_of, failures_of, most_retryable, settle
 from quorumq.client.times import Duration, number_of, seconds_of
 from quorumq.core import messages as m
 from quorumq.core.errors import (
@@ -148,7 +148,7 @@ class SettleCalls(Calls):
                 await self._reject(some, 0.0, letter, Outcome.DEAD_LETTERED, left_of(end))
             except QuorumqError as exc:
                 failures.append(exc)
-        found = foremost(failures)
+        found = most_retryable(failures)
         if found is not None:
             raise found
 

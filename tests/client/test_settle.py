@@ -30,7 +30,7 @@ from quorumq.client import browse as browse_module
 from quorumq.client import settle as settle_module
 from quorumq.client.message import Lot, Named, Ticket
 from quorumq.client.prefetch import spans_named
-from quorumq.client.settle import Failures, Item, Settling, chunks, foremost, items_of, spans_of
+from quorumq.client.settle import Failures, Item, Settling, chunks, items_of, most_retryable, spans_of
 from quorumq.core.messages import (
     AckRequest,
     BrowseRequest,
@@ -133,10 +133,10 @@ async def test_what_is_to_be_repeated_is_raised_before_what_never_will_be() -> N
 
 def test_the_foremost_failure() -> None:
     lost, unknown, other = HoldLost("a"), OutcomeUnknown("b"), NotStored("c")
-    assert foremost([]) is None
-    assert foremost([lost]) is lost
-    assert foremost([lost, unknown, other]) is unknown
-    assert foremost([lost, AlreadyResolved("d")]) is lost
+    assert most_retryable([]) is None
+    assert most_retryable([lost]) is lost
+    assert most_retryable([lost, unknown, other]) is unknown
+    assert most_retryable([lost, AlreadyResolved("d")]) is lost
 
 
 async def test_one_refused_receipt_refuses_no_other() -> None:
