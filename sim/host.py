@@ -419,10 +419,11 @@ class Host(Machine):
         if type(reply) is FetchReply:
             try:
                 batches = self.links.bodies(reply.slices)
-            except DamagedBody as error:
-                self.on_damaged(error)
+            except (DamagedBody, KeyError) as error:  # or forgotten since the core answered
+                if isinstance(error, DamagedBody):
+                    self.on_damaged(error)
                 self.feed(Unsent(key))
-                refusal = Failed("too-few-replicas", "a damaged copy of a batch: ask another node", 1, 0)
+                refusal = Failed("too-few-replicas", "a batch of this answer cannot be read: ask again", 1, 0)
                 self.world.transmit(self.name, client.name, client.on_reply, op, (refusal, None))
                 return
             if any(part.deliveries[0].receipt.owner.node == self.name for part in reply.slices):

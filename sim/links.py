@@ -185,8 +185,9 @@ class Links:
         ):  # what another node's client is answered: the bytes go along
             try:
                 bodies = self.bodies(message.slices)
-            except DamagedBody as error:
-                self.machine.on_damaged(error)
+            except (DamagedBody, KeyError) as error:  # or forgotten since the core answered
+                if isinstance(error, DamagedBody):
+                    self.machine.on_damaged(error)
                 self.machine.feed(Unposted(message))
                 bodies = ()
                 refusal = RemoteFetchReply(message.round, "too-few-replicas", "a damaged copy", ())

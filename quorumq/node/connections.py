@@ -465,7 +465,7 @@ class Inbound:
             self.node.damaged(error.number, error)
             detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
             pieces = self._refuse(key, number, reply, Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
-        except KeyError:  # forgotten since the core answered: its topic was deleted
+        except KeyError:  # forgotten since the core answered: its topic was deleted, or its group rewound
             detail = "a batch of this answer was dropped while it waited to be sent: ask again"
             pieces = self._refuse(key, number, reply, Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
         except (TooLarge, BadValue) as error:

@@ -361,7 +361,7 @@ class Node:
         except DamagedBatch as error:
             self.damaged(error.number, error)
             detail = f"node {self.config.node} has a damaged copy of a batch: ask another node"
-        except KeyError:  # forgotten since the core answered: its topic was deleted
+        except KeyError:  # forgotten since the core answered: its topic was deleted, or its group rewound
             detail = "a batch of this answer was dropped while it waited to be sent: ask again"
         except TooLarge as error:
             detail = f"{error}: ask for less at once"
