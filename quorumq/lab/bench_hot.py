@@ -106,7 +106,7 @@ class HotNode:
             new_directory_id=lambda: rng.getrandbits(64) or 1,
         )
         # All are asked at once, so that all that an operation costs is in its own time.
-        config = NodeConfig(node=name, nodes=NODES, cluster_id="hot", hold_time_max=60.0, late_after=0.0)
+        config = NodeConfig(node=name, nodes=NODES, cluster_id="hot", hold_time_max=60.0)
         self.core = NodeCore(
             config, self.store.replayed, nonce=rng.getrandbits(64), directory=self.store.directory,
             now=self.now(), rng=rng, place=self.store.place,

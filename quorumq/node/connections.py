@@ -49,7 +49,7 @@ from quorumq.node.clients import Badge
 from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
-from quorumq.node.weights import foreign_bytes, late_after, weight_of
+from quorumq.node.weights import foreign_bytes, stale_after, weight_of
 from quorumq.storage.damage import DamagedBatch
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import (
@@ -512,7 +512,7 @@ class Inbound:
         while self._queue and not self._out.draining and not self.closed and not self.node.silent:
             key, reply, since = self._queue.popleft()
             self._queued_bytes -= foreign_bytes(reply)
-            if isinstance(reply, FetchReply) and reply.slices and now - since > late_after(reply):
+            if isinstance(reply, FetchReply) and reply.slices and now - since > stale_after(reply):
                 reply = self._too_late(key, reply)
             self._encode(key, reply)
         if not self.node.silent:

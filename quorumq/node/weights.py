@@ -18,13 +18,13 @@ from quorumq.core.messages import (
 )
 from quorumq.wire.values import WireSlice
 
-LATE_S: Final = 0.1
+STALE_S: Final = 0.1
 """For so long, or a tenth of its hold time, a FETCH's reply may wait for the client to read."""
 
 
-def late_after(reply: FetchReply) -> float:
+def stale_after(reply: FetchReply) -> float:
     """For how many seconds a FETCH's reply may wait for the client to read."""
-    return min(LATE_S, reply.hold_time / 10)
+    return min(STALE_S, reply.hold_time / 10)
 
 
 def foreign_bytes(reply: ClientReply) -> int:

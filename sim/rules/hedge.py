@@ -32,7 +32,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "rest-is-asked",
-        "who is not asked at once is sent the same within 20 ms",
+        "who is not asked at once is sent the same within `late_after`",
         ((Hedge, "put", lambda self, rounds, peer, number, message, now, runs=1: []),),
         hunted=True,
         survives=LATER,
@@ -59,7 +59,7 @@ RULES: tuple[Rule, ...] = (
         "what is stored later has aged meanwhile",
         ((Store, "aged", lambda self, seconds: self),),
         hunted=True,
-        survives="nothing that is promised: it is due 20 ms late at one replica",
+        survives="nothing that is promised: it is due `late_after` late at one replica",
         test="test_hedge::test_what_was_published_with_a_delay_has_aged_while_it_waited",
     ),
     Rule(

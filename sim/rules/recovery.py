@@ -123,6 +123,10 @@ RECOVERY = Scenario(
     script=(*won(A, B), *restarted(B, A, C)),
 )
 
+ACKED_BY_B_AND_C = (("fetch", B), ("settle",), *restarted(C, B), *acked_at(B, C))
+"""c's second start is linked to b alone; a backup from before it lacks what it acked, and finds a."""
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "quarantine",
@@ -367,15 +371,7 @@ RULES: tuple[Rule, ...] = (
             restart_nodes=(C,),
             via=(B,),
             give_up=False,
-            # c's second start is linked to b alone; what it acked there is not in the backup, which finds a.
-            script=(
-                ("fetch", B),
-                ("settle",),
-                *restarted(C, B),
-                *acked_at(B, C),
-                ("restore", C),
-                ("link", A, C),
-            ),
+            script=(*ACKED_BY_B_AND_C, ("restore", C), ("link", A, C)),
         ),
         hunted=True,
     ),
@@ -395,15 +391,7 @@ RULES: tuple[Rule, ...] = (
             restart_nodes=(C,),
             via=(B,),
             give_up=False,
-            script=(
-                ("fetch", B),
-                ("settle",),
-                *restarted(C, B),
-                *acked_at(B, C),
-                ("tick",),
-                ("restore", C),
-                *restarted(C, A, B),
-            ),
+            script=(*ACKED_BY_B_AND_C, ("tick",), ("restore", C), *restarted(C, A, B)),
         ),
         hunted=True,
         survives="a copy started twice, and a FETCH just when the peer is back that knows better: one seed in 12,000",

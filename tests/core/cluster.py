@@ -45,7 +45,7 @@ class Cluster:
         self.rng = random.Random(seed)
         self.time = 100.0
         self.names = tuple("abcdefghi"[:count])
-        self.settings = {"hold_time_max": 60.0, "auto_create_topics": True, "late_after": 0.0, **settings}
+        self.settings = {"hold_time_max": 60.0, "auto_create_topics": True, **settings}
         self.newest = False
         """An operator's word at the next starts that the directory is the newest, wherever it lies."""
         self.disks: list[list[JournalRecord]] = []  # every list that a node was started from: its place

@@ -6,12 +6,14 @@ import random
 
 import pytest
 
+from quorumq.core.messages import Slice
 from quorumq.core.records import BatchStored, DirectoryMade, Started, VouchingLost
-from quorumq.core.types import Incarnation, Origin, PartitionId
+from quorumq.core.types import Batch, Incarnation, Origin, PartitionId
 from quorumq.wire.batch import Message, build_batch
 from sim.cluster import Cluster
 from sim.disks import DamagedBody, MemoryJournal
 from sim.fault_plan import Fault
+from sim.links import Links
 from sim.options import Options
 from sim.runner import run_schedule
 from sim.schedule import Schedule, draw
@@ -138,3 +140,19 @@ def test_one_node_is_damaged_or_lost_in_a_run() -> None:
 
 def test_the_store_is_run_in_a_fifth_of_the_seeds() -> None:
     assert 0.15 < sum(draw(seed).options.disk == "store" for seed in range(500)) / 500 < 0.25
+
+
+def test_an_answer_whose_batch_was_forgotten_before_it_is_sent_gives_its_holds_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind the fsync of an answer its group may be rewound, and RECLAIM drops the batch: seeds 409369, 409882."""
+    bodies, gone = Links.bodies, iter([True] * 3)
+
+    def forgotten(self: Links, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
+        if slices and next(gone, False):
+            raise KeyError(slices[0].batch)
+        return bodies(self, slices)
+
+    monkeypatch.setattr(Links, "bodies", forgotten)
+    assert run_schedule(draw(3, "swarm")).violations == []
+    assert next(gone, None) is None, "three answers were refused"
