@@ -5,8 +5,10 @@ come out or not, a confirmed one must. It is judged once the run was drained to 
 the end: what that covers must have been delivered and acked in it, whatever came of it in an older one, or was purged.
 Where the first line says ``kept: false``, or somebody creates the topic without retention, payload goes once nobody
 needs it: then each group must have settled it in any generation, unless some generation left it out, and one that was
-created later only what was published after that was confirmed. What was to be purged while it was to be redriven, with
-an unknown outcome, may be gone: a replica that had merged PURGED may have reclaimed it before it heard of the redrive.
+created later only what was published after that was confirmed. A purge, and the ACK of a dead letter by its readers,
+settle it there too: a rewind voids their records, so they are not listed at the end. What was to be purged while it was
+to be redriven, with an unknown outcome, may be gone: a replica that had merged PURGED may have reclaimed it before it
+heard of the redrive.
 
 Losing nothing in one run proves little where no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there, unless every group
@@ -67,6 +69,7 @@ class NoLoss(Checker):
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
         self.acked: dict[GroupKey, int] = {}  # likewise: an ACK was sent, its outcome may be unknown
         self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
+        self.dead_acked: dict[GroupKey, None] = {}  # an ACK of it as a dead letter was sent
         # Of what a purge names, dead letters or not: until when it may have worked, by (who, op).
         self.purges: dict[Named, dict[tuple[str, int], float]] = {}
         self.unsure: dict[
@@ -122,7 +125,11 @@ class NoLoss(Checker):
             over = row["at"] if row["outcome"] in ("ok", "fail") else math.inf
             for named in purged_by({**row, "group": row["group"].removesuffix(DEAD)}):
                 self.purges.setdefault(named, {})[(row["who"], row["op"])] = over
-        elif not row["group"].endswith(DEAD):
+        elif row["group"].endswith(DEAD):
+            if kind == "ack":
+                group = row["group"].removesuffix(DEAD)
+                self.dead_acked.update(dict.fromkeys(group_messages({**row, "group": group})))
+        else:
             self.groups[row["group"]] = None
             if kind == "ack" and row["outcome"] != "invoke":
                 return
@@ -183,7 +190,10 @@ class NoLoss(Checker):
                 covered = self.published_ms.get(key, from_ms) >= from_ms
                 if not covered or self.settled.get(mine, -1) >= generation:
                     continue
-                if mine in self.unsure and self._maybe_purged(group, key):
+                purged = self._maybe_purged(group, key)
+                if purged and mine in self.unsure:
+                    continue
+                if not self.kept and (purged or mine in self.dead_acked):
                     continue
                 where = f" in generation {generation}" if generation else ""
                 if self.delivered.get(mine, -1) < generation:

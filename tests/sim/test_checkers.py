@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from quorumq.core.types import Incarnation, Owner, Stamp
@@ -437,6 +439,23 @@ def test_what_was_purged_is_not_delivered_and_nothing_else_is_purged() -> None:
     again.rows.insert(0, {**again.rows[0], "who": "sim", "kind": "settings", "settings": {"kept": False}})
     assert again.broken() == [], "a majority may have reclaimed it, and PURGE have listed what a majority has"
     assert Story().publish().settled("skipped").drained().broken() == ["groups as asked"]
+
+
+def test_where_payload_goes_once_nobody_needs_it_no_rewind_has_to_bring_it_back() -> None:
+    """The last replica that had it may be lost, though it was delivered again from there, and is DEAD again."""
+
+    def story(kept: bool, settle: Callable[[Story], Story]) -> list[str]:
+        told = Story().add("sim", "settings", history=1, settings={"kept": kept})
+        settle(told.publish().deliver(5).settle("reject", 5, "ok"))
+        return told.rewind(7).deliver(7, at=told.at + 1.0, generation=7).drained().broken()
+
+    def acked(told: Story) -> Story:
+        return told.deliver(6, group="g!dead").settle("ack", 6, "acked", group="g!dead")
+
+    assert story(False, acked) == [], "by who reads the dead letters"
+    assert story(False, Story.purge) == []
+    assert story(True, acked) == story(True, Story.purge) == ["no loss"]
+    assert story(False, lambda told: told) == ["no loss"], "nobody settled it in any generation"
 
 
 @pytest.mark.parametrize(
