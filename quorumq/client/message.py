@@ -35,7 +35,7 @@ class Outcome(Enum):
     """Final, and this delivery was the only one that could have been inside its hold."""
 
     ACKED_AFTER_EXPIRY = "acked_after_expiry"
-    """Final, but the hold had run out and the message was granted to another delivery: it may be processed twice."""
+    """Final, but the hold had run out, and a majority granted the message again: it may be processed twice."""
 
     ACKED_UNPROVEN = "acked_unproven"
     """Final, but too few replicas could tell whether this delivery was alone."""

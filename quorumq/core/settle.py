@@ -261,6 +261,9 @@ class AckCoordinator(SettleCoordinator):
     ``acked`` is said once a majority is *exclusive*: such a replica has granted no higher ballot and, its record
     being ACKED, never will. Any delivery under a higher ballot would have needed a majority, which shares a replica
     with this one. So at most one receipt of a message ever hears ``acked``.
+
+    ``acked_after_expiry`` likewise takes a majority that has granted more: a grant is not a delivery yet. The two
+    exclude each other, and each is waited for while it is possible, so no order of answers makes another verdict.
     """
 
     __slots__ = ()
@@ -297,8 +300,10 @@ class AckCoordinator(SettleCoordinator):
         if this.is_majority(durable):
             if this.is_majority(yes):
                 return "acked"
-            if last or this.is_out_of_reach(durable & ~yes):
-                return "acked_after_expiry" if no else "acked_unproven"
+            if this.is_majority(no):
+                return "acked_after_expiry"
+            if last or (this.is_out_of_reach(durable & ~yes) and this.is_out_of_reach(durable & ~no)):
+                return "acked_unproven"
         return self.unknown(ballot) if last else None
 
 

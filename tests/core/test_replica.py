@@ -451,7 +451,7 @@ def test_a_durable_ack_does_not_wait_the_whole_timeout_for_a_better_verdict() ->
     key = cluster.submit("a", AckRequest(got))
     assert key not in cluster.replies
     cluster.advance(0.6)
-    assert outcomes(cluster.replies[key]) == ["acked_after_expiry"]
+    assert outcomes(cluster.replies[key]) == ["acked_unproven"]
 
 
 def test_a_batch_that_a_start_finds_damaged_is_known_and_forgotten_once_it_is_here_again() -> None:
