@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from quorumq.history import Row
 from sim.checkers import Violation, judge
@@ -32,24 +32,55 @@ def judged(rows: Iterable[Row], rf: int) -> list[Violation]:
 
 
 def counted(rows: Sequence[Row]) -> Counter[str]:
-    """How many messages were published, delivered and so on."""
+    """How many messages were published, delivered and so on.
+
+    Of ACKs that were not called ``acked``: how many were in time, that is answered within the hold.
+
+    Args:
+        rows: of all clients, a client's in order.
+    """
     found: Counter[str] = Counter()
     seen: dict[tuple[object, ...], None] = {}
+    until: dict[tuple[object, ...], float] = {}  # of each delivery, as extended
     for row in rows:
         size = sum(stop - start for _, start, stop in row.get("spans", ()))
         kind, outcome = row["kind"], row.get("outcome", "")
         if kind == "deliver":
             found["delivered"] += size
-            for origin, start, stop in row["spans"]:
-                for number in range(start, stop):
-                    name = (row["topic"], row["group"], row["generation"], row["partition"], origin, number)
-                    found["redelivered"] += name in seen
-                    seen[name] = None
+            for name in named(row):
+                found["redelivered"] += name in seen
+                seen[name] = None
+                until[row["owner"], *name] = row["until"]
+        elif kind == "extend" and outcome == "ok":
+            for name in named(row):
+                delivery = (row["owner"], *name)
+                until[delivery] = max(row["until"], until.get(delivery, 0.0))
         elif kind == "publish" and outcome in ("ok", "unknown", "fail"):
             found["published" if outcome == "ok" else f"publishes {outcome}"] += size
         elif kind == "ack" and outcome.startswith("acked"):
             found[outcome] += size
+            if outcome != "acked":
+                ends = [until.get((row["owner"], *name), 0.0) for name in named(row)]
+                found[f"{outcome} in time"] += sum(row["at"] <= end for end in ends)
             found["read and acked as dead letters"] += size if row["group"].endswith("!dead") else 0
         elif kind in ("reject", "dead_letter") and outcome == "ok":
             found[f"{kind} confirmed"] += size
     return found
+
+
+def named(row: Row) -> Iterator[tuple[object, ...]]:
+    """Each message of a line, as its group reads it in its generation."""
+    for origin, start, stop in row["spans"]:
+        for number in range(start, stop):
+            yield row["topic"], row["group"], row["generation"], row["partition"], origin, number
+
+
+VERDICTS = ("acked", "acked_unproven", "acked_after_expiry")
+"""Of ACKs that were durable at a majority, the surest first."""
+
+
+def verdicts(counts: Counter[str]) -> str:
+    """How sure ACKs were, in words; "" without any."""
+    total = sum(counts[verdict] for verdict in VERDICTS)
+    shares = [f"{verdict} {counts[verdict] / total:.2%}" for verdict in VERDICTS if total]
+    return f"of {total:,} acks {', '.join(shares)}" if shares else ""
