@@ -1,0 +1,106 @@
+"""The broken promises of docs/verification.md again: other nodes, orders and faults than in the tests of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import (
+    AckRequest,
+    DeleteGroup,
+    Failed,
+    Hold,
+    Named,
+    OpenSession,
+    Publish,
+    PurgeRequest,
+    SetGroup,
+    SettleReply,
+)
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_hazards import nothing
+from tests.core.test_resync import cut, wipe
+
+
+def asked(cluster: Cluster, node: str, request: object, wait: float = 1.0) -> object:
+    """What a request is answered within that time, or None."""
+    key = cluster.submit(node, request)
+    cluster.advance(wait)
+    return cluster.replies.get(key)
+
+
+def got(cluster: Cluster, node: str, hold_time: float = 60.0) -> tuple[Named, ...]:
+    """What a FETCH through the node brings."""
+    reply = asked(cluster, node, fetch(hold_time=hold_time), 0.3)
+    return () if isinstance(reply, Failed) else receipts(reply)
+
+
+def again(cluster: Cluster, nodes: str, how: str) -> None:
+    """Each of the nodes goes down and starts, one after the other."""
+    for node in nodes:
+        getattr(cluster, how)(node)
+        cluster.start(node)
+        cluster.advance(0.5)
+
+
+@pytest.mark.parametrize(("nodes", "how"), [("b", "kill"), ("ab", "kill"), ("ba", "stop")])
+@pytest.mark.parametrize("opened", ["rewound", "purged", "deleted", "deleted first"])
+def test_a_live_hold_outlasts_restarts_however_the_message_is_opened_again(
+    opened: str, nodes: str, how: str
+) -> None:
+    """F2: a1 is live at a and b, and c has not heard of it. a0 is acked late, and the message opened again."""
+    cluster = Cluster()
+    published(cluster, 1)
+    first = got(cluster, "a", 5.0)
+    cluster.advance(5.1)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
+    assert got(cluster, "a")
+    cluster.drop = nothing
+    asked(cluster, "b", AckRequest(first))
+    if opened == "deleted first":
+        asked(cluster, "c", DeleteGroup("jobs", "g"))
+    again(cluster, nodes, how)
+    if opened == "purged":
+        asked(cluster, "c", PurgeRequest("jobs", 0, "g"))
+    if opened == "deleted":
+        asked(cluster, "c", DeleteGroup("jobs", "g"))
+    asked(cluster, "c", SetGroup("jobs", "g", rewind=not opened.startswith("deleted")))
+    for node in "cba":
+        assert got(cluster, node) == (), "two live deliveries"
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("lost", ["wiped", "wiped twice", "restored", "restored twice"])
+@pytest.mark.parametrize("count", [3, 5])
+def test_what_one_peer_alone_has_heard_is_not_undone_while_it_is_away(
+    count: int, lost: str, how: str
+) -> None:
+    """F4, F5: the last node's later starts, which have b's ACK, are seen by b alone; b is away when they are lost."""
+    cluster = Cluster(count, hold_time_max=5.0)
+    published(cluster, 1) if count == 3 else published_on_five(cluster)
+    cluster.advance(3.0)
+    last, backup = cluster.names[-1], list(cluster.journals[cluster.names[-1]])
+    others = [name for name in cluster.names if name not in ("b", last)]
+    cut(cluster, *(name + last for name in others))
+    again(cluster, 2 * last, how)
+    cluster.advance(6.0)
+    delivered = got(cluster, "b", 5.0)
+    cut(cluster, *(name + last for name in others), *("b" + name for name in others[count // 2 - 1 :]))
+    reply = asked(cluster, "b", AckRequest(delivered))
+    assert isinstance(reply, SettleReply)
+    assert outcomes(reply)[0].startswith("acked")
+    cluster.kill("b")
+    cut(cluster)
+    wipe(cluster, last, backup if lost.startswith("restored") else [])
+    if lost.endswith("twice"):
+        again(cluster, last, "kill")
+    cluster.advance(7.0)
+    for name in (*others, last):
+        assert got(cluster, name, 5.0) == (), "delivered after an ACK had succeeded"
+
+
+def published_on_five(cluster: Cluster) -> None:
+    """One message on five replicas."""
+    topic = cluster.topic(rf=5)
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"m"])))
