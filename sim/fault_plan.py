@@ -57,6 +57,10 @@ WEIGHTS = {
 }
 
 
+UPRIGHT = ("partition", "freeze", "pause", "slow-disk", "full-disk", "cut")
+"""Faults under which no node goes down, and no clock is set."""
+
+
 def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     """The faults of a run: of a few kinds that the seed chose, within the time for faults."""
     if options.slow == options.vanish == options.loss == options.spikes == 0.0 and options.fault_time == 2.0:
@@ -161,6 +165,14 @@ def draw_bereavement(rng: random.Random, options: Options, faults: tuple[Fault, 
         return ()
     at = round(rng.uniform(0.5, 0.7 * options.fault_time), 4)
     return (Fault(at, "bereave", (rng.choice(options.node_names),), round(rng.uniform(0.05, 1.0), 4)),)
+
+
+def draw_one_clock(rng: random.Random, options: Options, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """One node is killed and started with a time of day far ahead; else nothing goes down, so that it is asked."""
+    others = [fault for fault in faults if fault.kind in UPRIGHT]
+    at = round(rng.uniform(0.5, options.fault_time / 2), 4)
+    ahead = rng.choice((120.0, 86_400.0))
+    return (*others, Fault(at, "wrong-clock", (rng.choice(options.node_names),), 0.1, ahead))
 
 
 def draw_fault(

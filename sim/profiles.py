@@ -166,6 +166,13 @@ def draw_quiet(rng: random.Random) -> Options:
     return dataclasses.replace(brief, hold_times=(4.0, 4.0), hold_time_max=4.0)
 
 
+def draw_clocks(rng: random.Random) -> Options:
+    """Three nodes, and delays and TTLs that mostly outlast the faults: one node's clock is set in that time."""
+    timed = {"delayed": 0.7, "delayed_by": 15.0, "mortal": 0.5, "ttl": 30.0}
+    options = dataclasses.replace(draw_swarm(rng, {(3, 3): 1}), **timed, fault_time=6.0, keep=True)
+    return dataclasses.replace(options, rewind=0.0, deletions=0, relay=False)
+
+
 PROFILES = {
     "swarm": draw_swarm,
     "wide": draw_wide,
@@ -173,4 +180,5 @@ PROFILES = {
     "long": draw_long,
     "checked": draw_checked,
     "quiet": draw_quiet,
+    "clocks": draw_clocks,
 }

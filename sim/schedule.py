@@ -23,6 +23,7 @@ from sim.fault_plan import (
     draw_damage,
     draw_faults,
     draw_losses,
+    draw_one_clock,
     draw_relay,
 )
 from sim.options import Options
@@ -107,4 +108,6 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
     relay = draw_relay(random.Random(f"{seed}/relay"), options, losses)
     faults += losses + relay
     faults += draw_bereavement(random.Random(f"{seed}/bereaved"), options, faults)
+    if profile == "clocks":
+        faults = draw_one_clock(random.Random(f"{seed}/clock"), options, faults)
     return Schedule(seed, profile, options, tuple(sorted(faults, key=lambda fault: fault.at)))

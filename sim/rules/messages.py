@@ -75,8 +75,7 @@ RULES: tuple[Rule, ...] = (
         "what is not due is voted against",
         ((fate, "not_due", due_at_once),),
         hunted=True,
-        survives="a delayed message, one wrong clock, and nobody else awake: too rare",
-        test="test_time::test_a_delayed_message_is_shown_and_comes_when_it_is_due",
+        profile="clocks",
     ),
     Rule(
         "unseen-votes-on-due",
@@ -91,8 +90,7 @@ RULES: tuple[Rule, ...] = (
         "a majority says that a message has expired",
         ((HoldRound, "is_over", lambda self, late: bool(late)),),
         hunted=True,
-        survives="one wrong clock, and a message with a TTL at just that time: none in 600",
-        test="test_time::test_a_batch_from_a_peer_does_not_copy_the_peers_clock",
+        profile="clocks",
     ),
     Rule(
         "copied-clock",

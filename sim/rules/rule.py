@@ -29,6 +29,7 @@ class Rule:
         switch: of the explorer's driver (`Switches`), where the rule is the driver's and not the core's.
         hunted: whether random runs are searched for a seed that shows that the rule is left out.
         survives: why no such seed is found, where none is.
+        profile: of the seeds that are searched.
         test: of tests/core, which fails without it, where neither the explorer nor random runs show that it matters.
         prepare: the attribute of a part of a simulated cluster to set, where the rule is the driver's or the clients'.
     """
@@ -42,6 +43,7 @@ class Rule:
     switch: str = ""
     hunted: bool = False
     survives: str = ""
+    profile: str = "swarm"
     test: str = ""
     prepare: str = ""
 

@@ -19,6 +19,7 @@ from sim.__main__ import main
 from sim.campaign import Report, run_campaign
 from sim.checkers import judge
 from sim.drain import dead_letters_of
+from sim.fault_plan import UPRIGHT
 from sim.rules import patched, rule_named
 from sim.run_command import print_report
 from sim.runner import CPU_LIMIT_S, Outcome, run_schedule
@@ -31,11 +32,22 @@ from tests.core.test_groups import LETTER
 from tests.core.test_reclaim import replica
 
 
-@pytest.mark.parametrize(("profile", "seeds"), [("swarm", 20), ("store", 10), ("checked", 3), ("quiet", 5)])
+@pytest.mark.parametrize(
+    ("profile", "seeds"), [("swarm", 20), ("store", 10), ("checked", 3), ("quiet", 5), ("clocks", 3)]
+)
 def test_seeds_pass(profile: str, seeds: int) -> None:
     report = run_campaign(profile, 500, seeds, 1)
     assert report.failures == []
     assert report.counts["delivered"] > 10 * seeds
+
+
+def test_in_the_clocks_profile_one_clock_is_wrong_and_nothing_else_goes_down() -> None:
+    for seed in range(30):
+        faults = draw(seed, "clocks").faults
+        assert [fault for fault in faults if fault.kind not in UPRIGHT] == [
+            fault for fault in faults if fault.kind == "wrong-clock" and len(fault.nodes) == 1
+        ]
+        assert sum(fault.kind == "wrong-clock" and fault.amount > 100.0 for fault in faults) == 1
 
 
 def test_all_dead_letters_are_listed_in_the_end_however_many_pages_they_take() -> None:

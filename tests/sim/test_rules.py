@@ -16,6 +16,7 @@ from sim.hunt import BOUND, hunt, unused
 from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
 
 QUICK = (
+    "due-by-one-clock",
     "hold-majority-1",
     "no-anti-entropy",
     "no-replacing",
@@ -33,13 +34,14 @@ def name_of(rule: Rule) -> str:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_missing_rule_is_found_soon(name: str) -> None:
-    assert hunt(rule_named(name), 0, 80) is not None
+    rule = rule_named(name)
+    assert hunt(rule, 0, 80, rule.profile) is not None
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("rule", HUNTED, ids=name_of)
 def test_every_missing_rule_is_found(rule: Rule) -> None:
-    found = hunt(rule, 0, BOUND)
+    found = hunt(rule, 0, BOUND, rule.profile)
     if rule.survives:
         assert found is None, f"{rule.name} is found now, by {found}: take away what says why it survives"
     else:
