@@ -236,39 +236,9 @@ class FetchCoordinator(GroupReader):
     def _hold(
         self, context: Context, replica: Replica, wants: list[Want], generation: int, ballot: Stamp, now: Now
     ) -> list[Effect]:
-        """Hold here for the full time, then ask the others. The round's clock starts here."""
-        hold_time = self.request.hold_time
-        self._unpark(context)
-        owner = Owner(context.state.me, context.state.incarnation, ballot)
-        view = replica.group(self.request.group)
-        usual, longest = self.patience(context, replica)
-        this = HoldRound(
-            context.state.next_round(),
-            replica.members,
-            replica.partition,
-            generation,
-            owner,
-            now.mono,
-            hold_time,
-            usual,
-        )
-        this.until = now.mono + longest
-        self.adopt(context, this, now, longest)
-        for span, n, *_ in wants:
-            this.pending.add(span)
-            this.redrives.set(span, n)
-        message = Hold(
-            this.number,
-            replica.partition,
-            replica.topic.epoch,
-            view.name,
-            generation,
-            ballot,
-            hold_time,
-            tuple(wants),
-            (),
-            context.parks(replica.partition, view.name),
-        )
+        """Hold here for the full time, then ask the others."""
+        patience = self.patience(context, replica)
+        this, message = self.open_hold(context, replica, wants, generation, ballot, patience, now)
         reply, effects = replica.on_hold(context.state.me, context.state.incarnation, message, now)
         self._count(context, this, replica, context.state.me, context.state.incarnation, reply, now)
         asked = wants_of(reply.granted, this.redrives)
@@ -277,7 +247,7 @@ class FetchCoordinator(GroupReader):
             message = message._replace(wants=asked)
             self.requests[this.number] = (replica.partition, message)
             hedge, state = context.hedge, context.state
-            hedge.split(this, state.fetching_at(replica.partition, view.name, this.members, now), now)
+            hedge.split(this, state.fetching_at(replica.partition, message.group, this.members, now), now)
             for at, member in enumerate(this.members):
                 if this.late & 1 << at:
                     effects += hedge.put(context.rounds, member, this.number, message, now)
@@ -289,6 +259,30 @@ class FetchCoordinator(GroupReader):
         effects += self._settle(context, this, replica, now, timed_out=False)
         self._hurry(context, now)
         return effects
+
+    def open_hold(
+        self,
+        context: Context,
+        replica: Replica,
+        wants: list[Want],
+        generation: int,
+        ballot: Stamp,
+        patience: tuple[float, float],
+        now: Now,
+    ) -> tuple[HoldRound, Hold]:
+        """A round of HOLD, whose clock starts here, and what it asks. ``patience``: as of that method."""
+        state, group, hold_time = context.state, self.request.group, self.request.hold_time
+        self._unpark(context)
+        parks = context.parks(replica.partition, group)
+        number, epoch = state.next_round(), replica.topic.epoch
+        hold = Hold(
+            number, replica.partition, epoch, group, generation, ballot, hold_time, tuple(wants), (), parks
+        )
+        owner = Owner(state.me, state.incarnation, ballot)
+        this = HoldRound(replica.members, hold, owner, now.mono, patience[0])
+        this.until = now.mono + patience[1]
+        self.adopt(context, this, now, patience[1])
+        return this, hold
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
@@ -386,7 +380,7 @@ class FetchCoordinator(GroupReader):
                     continue  # clocks differ: the others decide, if they answer in time
                 else:
                     effects += self._win(context, this, replica, span, attempts, suspect, now)
-            elif timed_out or this.is_out_of_reach(no) or not yes & mine:
+            elif timed_out or this.is_out_of_reach(no) or (context.state.me in this.heard and not yes & mine):
                 lost.append(span)
             else:
                 continue

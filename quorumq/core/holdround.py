@@ -6,11 +6,11 @@ import random
 from typing import NamedTuple
 
 from quorumq.core import limits
-from quorumq.core.messages import Granted, HoldReply, Resolved, Want
+from quorumq.core.messages import Granted, Hold, HoldReply, Resolved, Want
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import SpanMap, SpanSet, across, subtract
-from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, PartitionId, Record, Span, record_rank
+from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, Record, Span, record_rank
 
 BACKOFF_S = (0.002, 0.02)
 QUIET_S = (0.05, 0.2)
@@ -32,12 +32,10 @@ class HoldRound(Round):
     """One HOLD round in one partition.
 
     Args:
-        number: of the round.
         members: the replica set.
-        partition: where.
+        hold: what is asked, at first of our own replica.
         owner: this attempt.
         started: monotonic seconds, taken before anything was sent.
-        hold_time: seconds.
         usual: for how many seconds answers are waited for that may not come at all.
     """
 
@@ -62,28 +60,23 @@ class HoldRound(Round):
     )
 
     def __init__(
-        self,
-        number: int,
-        members: tuple[NodeId, ...],
-        partition: PartitionId,
-        generation: int,
-        owner: Owner,
-        started: float,
-        hold_time: float,
-        usual: float,
+        self, members: tuple[NodeId, ...], hold: Hold, owner: Owner, started: float, usual: float
     ) -> None:
-        super().__init__(number, members)
-        self.partition = partition
-        self.generation = generation
+        super().__init__(hold.round, members)
+        self.partition = hold.partition
+        self.generation = hold.generation
         self.owner = owner
         self.started = started
         self.usual = usual
         self.until = started + usual
         self.answered = started  # when the last answer came
         self.abstained = False  # a member has
-        self.expires = started + limits.DEADLINE_SHARE * hold_time
+        self.expires = started + limits.DEADLINE_SHARE * hold.hold_time
         self.pending = SpanSet()  # neither won nor lost yet
         self.redrives: SpanMap[int] = SpanMap()
+        for span, n, *_ in hold.wants:
+            self.pending.add(span)
+            self.redrives.set(span, n)
         self.yes = Votes()
         self.no = Votes()
         self.exhausted = Votes()

@@ -543,6 +543,8 @@ class NodeCore:
             # that a client may be working on: LEAVE is for what certainly nobody works on.
             del context.called_off[message.round]
             return [effect for part in message.slices for effect in context.free_slice(part, now)]
+        if kind is StoreReply and message.votes is not None:  # type: ignore[union-attr]
+            effects += self._on_reply(sender, incarnation, message.votes, now)  # type: ignore[union-attr]
         return effects
 
     # -------------------------------------------------------- journal and facts

@@ -14,8 +14,8 @@ from quorumq.core.messages import AckReply, StoreReply
 from quorumq.core.records import PeerPosition, PeerSeen
 from quorumq.core.types import NodeId, Now
 
-POSITIONED: Final = (StoreReply, AckReply)
-"""Messages that end with the position of their sender's directory."""
+POSITIONED: Final = {kind: kind._fields.index("position") for kind in (StoreReply, AckReply)}
+"""Messages with the position of their sender's directory: at which place in them."""
 
 POSITIONS_EVERY_S = 5.0
 """How often the positions of the peers are journaled at most."""
@@ -61,7 +61,9 @@ class Positions:
                     for place, item in enumerate(effect.then):
                         if type(item) is Send and type(item.message) in POSITIONED:
                             message: Any = item.message
-                            said = Send(item.to, message._make((*message[:-1], self.appended)))
+                            there = POSITIONED[type(message)]
+                            fields = (*message[:there], self.appended, *message[there + 1 :])
+                            said = Send(item.to, message._make(fields))
                             then = (*effect.then[:place], said, *effect.then[place + 1 :])
                             effects[at] = effect = Persist(effect.records, then)
         return effects

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quorumq.core import limits
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
@@ -17,6 +19,7 @@ from quorumq.core.messages import (
     Store,
     StoreReply,
 )
+from quorumq.core.riding import riding_hold
 from quorumq.core.rounds import Round
 from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
 
@@ -146,15 +149,22 @@ class StoreCoordinator(Coordinator):
             refusal = too_few(Code.NOT_STORED, detail, this.majority, len(reachable))
             effects = [effect for one in self.publishes for effect in one.finish(context, refusal)]
             return effects + self.finish(context, None)
-        readers: list[NodeId] = []
-        if context.state.readers:
+        readers: Sequence[NodeId] = ()
+        store = self.store(this, context, now)
+        if len(self.publishes) == 1 and context.parked:
+            hold = riding_hold(context, store.batch.header, now)
+            if hold is not None:
+                store, readers = store._replace(hold=hold), self.members
+        if context.state.readers and not readers:
             partitions = dict.fromkeys([one.publish.batch.header.partition for one in self.publishes])
             readers = context.state.readers_of(partitions, self.members, now)
-        store = self.store(this, context, now)
-        return self.ask_majority(context, this, self.publishes[0].partition, store, now, readers)
+        effects = self.ask_majority(context, this, self.publishes[0].partition, store, now, readers)
+        if store.hold is not None:  # where we refuse it ourselves, the RELEASE is to come behind the HOLD
+            effects.sort(key=lambda effect: isinstance(effect, Send) and effect.to == context.state.me)
+        return effects
 
     def store(self, this: Round, context: Context, now: Now) -> Store:
-        """The STORE to send now."""
+        """The STORE to send now; no HOLD rides on it yet."""
         first, *more = [one.part(context, now) for one in self.publishes]
         return Store(this.number, *first, tuple(more))
 

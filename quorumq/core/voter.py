@@ -11,6 +11,7 @@ from quorumq.core.messages import (
     CloseRequest,
     Extend,
     Hold,
+    HoldReply,
     Merge,
     Problem,
     PutGroup,
@@ -49,7 +50,7 @@ class Voter:
             # from, so that its round need not wait for us.
             return []
         if isinstance(message, Store):
-            return self._on_store(sender, message, now)
+            return self._on_store(sender, incarnation, message, now)
         if isinstance(message, Hold) and message.freed:
             self.context.release(message.freed, now)
         replica = self.context.replicas.get(message.partition)
@@ -90,7 +91,7 @@ class Voter:
             case Survey():
                 return [Send(sender, replica.on_survey(message, now))]
 
-    def _on_store(self, sender: NodeId, message: Store, now: Now) -> list[Effect]:
+    def _on_store(self, sender: NodeId, incarnation: Incarnation, message: Store, now: Now) -> list[Effect]:
         """STORE: each of its batches is kept, or refused, by itself. STORED, once all that was kept is durable.
 
         What is present already is answered behind whatever may not be durable yet, so a retry that overtakes its own
@@ -119,13 +120,30 @@ class Voter:
                 problems.append(Problem(at, error, detail))
         then: list[Send | Done] = []
         if message.round:
+            votes, hold = None, message.hold
+            if hold is not None and hold.round:
+                votes, told = self.on_riding(
+                    sender, incarnation, hold, now, problems[0].error if problems else ""
+                )
+                effects += told
             known = self.context.state.vector(tuple(sorted(members)))
-            then.append(Send(sender, StoreReply(message.round, tuple(problems), known)))
+            then.append(Send(sender, StoreReply(message.round, tuple(problems), known, votes=votes)))
             if len(problems) == len(parts):  # nothing is promised
                 return [*effects, *then]  # type: ignore[list-item]
         if records:
             then.append(Done(records[-1].number))
         return [*effects, Persist(tuple(records), tuple(then))] if then else effects
+
+    def on_riding(
+        self, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
+    ) -> tuple[HoldReply, list[Effect]]:
+        """HOLD RIDES ON STORE: the votes, as on any HOLD; none where the STORE is ``refused``, for that reason."""
+        if refused:
+            return hold.refusal(refused), []
+        *effects, answer = self.on_request(sender, incarnation, hold, now)
+        assert isinstance(answer, Send)
+        assert isinstance(answer.message, HoldReply)
+        return answer.message, effects
 
     def _refuse(self, sender: NodeId, message: Asked) -> list[Effect]:
         """We have no such replica. Those of anti-entropy are not answered."""

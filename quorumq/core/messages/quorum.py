@@ -38,7 +38,7 @@ class Store(NamedTuple):
 
     In one of anti-entropy (round 0) it is what the sender's clock says, -1 where the sender is itself in doubt.
     ``more``: batches that came together with it, of partitions with the same replicas. Each is kept, or refused, by
-    itself.
+    itself. ``hold``: a HOLD that rides on it, for messages of its one batch.
     """
 
     round: int
@@ -46,6 +46,7 @@ class Store(NamedTuple):
     batch: Batch
     age_ms: int = 0
     more: tuple[Part, ...] = ()
+    hold: Hold | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -71,13 +72,14 @@ class StoreReply(NamedTuple):
     """STORED: all batches of the STORE but those that ``problems`` names.
 
     ``position``: of the records in the sender's directory so many are durable, those of this answer among them; 0 where
-    it promises none, or nobody counts.
+    it promises none, or nobody counts. ``votes``: on the HOLD that rode on the STORE.
     """
 
     round: int
     problems: tuple[Problem, ...]
     known: tuple[Incarnation, ...]  # of the replica set, by node id
     position: int = 0
+    votes: HoldReply | None = None
 
 
 class Want(NamedTuple):

@@ -1,0 +1,111 @@
+"""HOLD rides on STORE: where a client waits here for what is published, it is held by the message that stores it.
+
+So a message that is published alone is delivered after one round instead of two. The HOLD is one like any other: who
+gets the STORE votes on it as on any HOLD, and says so with STORED, behind the fsync (docs/protocol.md, HOLD RIDES ON
+STORE). Only the choice is made here, before the message is anywhere: of the oldest available ones there is this one.
+"""
+
+from __future__ import annotations
+
+from quorumq.core.context import Context
+from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.messages import Hold, Want
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.replica import Replica
+from quorumq.core.types import BatchHeader, Now, Span
+
+RIDING_TIMEOUT_S = 1.0
+"""How long a HOLD that rides is waited for at least, or a tenth of its hold: its answers wait for disks."""
+
+
+def riding_hold(context: Context, header: BatchHeader, now: Now) -> Hold | None:
+    """The HOLD to ride on the STORE of a batch; None where nobody waits here, or somebody else might have it sooner.
+
+    A round of it is open then: the votes come with STORED, our own as well.
+    """
+    if len(header.sections) != 1 or header.delay_ms:
+        return None
+    replica = context.replicas.get(header.partition)
+    if replica is None or not replica.may_vote(now) or not is_new(context, replica, header.sections[0]):
+        return None
+    for view in replica.views.sources():
+        if (header.partition, view.name) in context.parked and may_choose(view, header):
+            parked, _ = context.state.fetchers(header.partition, view.name, replica.members, now)
+            fetch = waiting(context, replica, view) if parked == [context.state.me] else None
+            span = share_of(fetch, header) if fetch is not None else None
+            if fetch is not None and span is not None:
+                return ride(context, fetch, replica, view, span, now)
+    return None
+
+
+def is_new(context: Context, replica: Replica, span: Span) -> bool:
+    """Whether nothing was heard of these messages, and none before them waits for our disk."""
+    batches = replica.batches
+    return (
+        span.origin not in batches.closed
+        and batches.index.gaps(span) == [span]
+        and not batches.reclaimed.within(span)
+        and not batches.absent.within(span)
+        and replica.partition not in context.state.unwritten.values()
+    )
+
+
+def may_choose(view: GroupView, header: BatchHeader) -> bool:
+    """Whether the group may have what is new: the generation covers it, and nothing was recorded of it ahead of it."""
+    (span,) = header.sections
+    return (
+        is_covered(view, header)
+        and view.behind is None
+        and not view.begins
+        and not view.records.within(span)
+        and not view.leases.within(span)
+    )
+
+
+def is_covered(view: GroupView, header: BatchHeader) -> bool:
+    """Whether the group's generation reads the batch. Who votes on a HOLD does not ask."""
+    return view.covers(header.published_ms)
+
+
+def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordinator | None:
+    """The FETCH that has waited longest here for a client that has nothing in hand."""
+    for it in context.requests.values():
+        if (
+            isinstance(it, FetchCoordinator)
+            and it.parked
+            and it.request.idle
+            and it.request.group == view.name
+            and replica.partition in it.partitions
+            and not (it.rounds or it.request.spans)
+        ):
+            return it
+    return None
+
+
+def share_of(fetch: FetchCoordinator, header: BatchHeader) -> Span | None:
+    """How much of the batch the FETCH has room for, from its first message on."""
+    origin, start, stop = header.sections[0]
+    count = min(stop - start, fetch.request.max_messages - fetch.won_messages)
+    if count <= 0:
+        return None
+    fits = header.end_of(count - 1) <= fetch.request.max_bytes - fetch.won_bytes
+    return Span(origin, start, start + count) if fits or (count == 1 and not fetch.won) else None
+
+
+def ride(
+    context: Context, fetch: FetchCoordinator, replica: Replica, view: GroupView, span: Span, now: Now
+) -> Hold | None:
+    """Open the round; None while the clock's reserve has to be raised for its ballot."""
+    ballot = context.state.clock.fresh(now)
+    if ballot is None:
+        return None
+    least = min(RIDING_TIMEOUT_S, fetch.request.hold_time / 10)
+    usual, longest = fetch.patience(context, replica)
+    patience = (max(usual, least), max(longest, least))
+    wants = [Want(span, 0)]
+    this, hold = fetch.open_hold(context, replica, wants, view.generation, ballot, patience, now)
+    fetch.requests[this.number] = (replica.partition, hold)
+    for at, member in enumerate(this.members):
+        if member != context.state.me and member not in context.state.links:
+            this.unasked |= 1 << at
+    return hold

@@ -1,0 +1,403 @@
+"""HOLD rides on STORE: who waits where something is published gets it in one round (docs/protocol.md, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quorumq.core.effects import DiskFull, Gone, LinkDown, Request
+from quorumq.core.messages import (
+    AckRequest,
+    Failed,
+    FetchReply,
+    Hold,
+    HoldReply,
+    OpenSession,
+    Publish,
+    PublishReply,
+    PutTopic,
+    Release,
+    SetGroup,
+    Store,
+    StoreReply,
+)
+from quorumq.core.partition.replica import Replica
+from quorumq.core.types import Batch, NodeId, Origin, Span, Topic
+from tests.core.cluster import WALL_MS, Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+from tests.core.test_growth import QUIET, steps_of
+
+
+class Riding:
+    """Three nodes that know the group, and what was said between them. Nobody reads, and heartbeats are rare."""
+
+    def __init__(self, **settings: object) -> None:
+        self.cluster = Cluster(sync_interval=600.0, heartbeat=600.0, **settings)
+        self.topic: Topic = self.cluster.topic()
+        self.origin: Origin = self.cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+        for node in "abc":
+            self.cluster.ask(node, fetch())
+        self.cluster.advance(5.0)
+        self.said: list[tuple[NodeId, NodeId, object]] = []
+        self.loses: Callable[[NodeId, NodeId, object], bool] = lambda sender, to, message: False
+        self.cluster.drop = self.hear
+
+    def hear(self, sender: NodeId, to: NodeId, message: object) -> bool:
+        self.said.append((sender, to, message))
+        return self.loses(sender, to, message)
+
+    def kinds(self) -> list[str]:
+        return [type(message).__name__ for _, _, message in self.said]
+
+    def rode(self) -> list[NodeId]:
+        """Who was sent a STORE on which a HOLD rode."""
+        return [to for _, to, message in self.said if isinstance(message, Store) and message.hold]
+
+    def waits(self, node: NodeId = "a", most: int = 100, wait: float = 1.0, **more: object) -> int:
+        """The key of a FETCH that is parked."""
+        key = self.cluster.submit(node, fetch(most=most, wait=wait, **more))  # type: ignore[arg-type]
+        assert key not in self.cluster.replies
+        return key
+
+    def batch(self, count: int = 1, first: int = 0, **more: int) -> Batch:
+        return self.cluster.batch(self.topic, self.origin, first, [b"x"] * count, **more)
+
+    def publish(self, count: int = 1, node: NodeId = "a", first: int = 0, **more: int) -> int:
+        return self.cluster.submit(node, Publish(self.batch(count, first, **more)))
+
+    def got(self, key: int) -> list[Span]:
+        return [item.receipt.span for item in receipts(self.cluster.replies[key])]
+
+    def replica(self, node: NodeId) -> Replica:
+        (found,) = self.cluster.nodes[node].replicas.values()
+        return found
+
+    def held(self) -> list[int]:
+        return [self.replica(node).group("g").held_count for node in self.cluster.nodes]
+
+
+def test_who_waits_gets_what_is_published_in_one_round() -> None:
+    riding = Riding()
+    key = riding.waits()
+    published = riding.publish(3)
+    assert sorted(riding.kinds()) == ["Store", "Store", "StoreReply", "StoreReply"]
+    assert riding.got(key) == [Span(riding.origin, 0, 3)]
+    assert isinstance(riding.cluster.replies[published], PublishReply)
+    assert riding.held() == [3, 3, 3]
+    (reply,) = [riding.cluster.replies[key]]
+    assert isinstance(reply, FetchReply)
+    assert reply.slices[0].deliveries[0].attempt == 1
+    assert outcomes(riding.cluster.ask("c", AckRequest(receipts(reply)))) == ["acked"]
+
+
+def test_what_is_behind_the_room_of_the_fetch_stays_for_others() -> None:
+    riding = Riding()
+    key = riding.waits(most=2)
+    riding.publish(3)
+    assert riding.got(key) == [Span(riding.origin, 0, 2)]
+    assert [item.receipt.span for item in receipts(riding.cluster.ask("b", fetch()))] == [
+        Span(riding.origin, 2, 3)
+    ]
+
+
+def test_a_fetch_that_waits_for_more_has_so_much_less_room() -> None:
+    riding = Riding()
+    key = riding.waits(most=3, least=3)
+    riding.publish(2)
+    assert len(riding.rode()) == 2
+    riding.publish(2, first=2)
+    assert len(riding.rode()) == 4
+    assert sum(span.size for span in riding.got(key)) == 3
+    assert riding.held() == [3, 3, 3]
+
+
+def test_a_batch_that_is_too_large_for_the_fetch_does_not_ride_but_one_message_may() -> None:
+    riding = Riding()
+    small = fetch(wait=1.0)._replace(max_bytes=1)
+    riding.cluster.submit("a", small)
+    riding.publish(2)
+    assert riding.rode() == []
+    key = riding.cluster.submit("a", small)
+    assert len(riding.got(key)) == 1, "the second message of them"
+    key = riding.cluster.submit("a", small)
+    riding.publish(1, first=2)
+    assert riding.rode() == ["b", "c"]
+    assert riding.got(key) == [Span(riding.origin, 2, 3)]
+
+
+Change = Callable[[Riding], object]
+
+
+def parked_elsewhere(riding: Riding) -> None:
+    riding.waits("b")
+    (partition,) = riding.cluster.nodes["a"].replicas
+    riding.cluster.nodes["a"].state.parked[(partition, "g", "b")] = riding.cluster.time
+
+
+def skipped(riding: Riding) -> None:
+    later = SetGroup("jobs", "g", "time", WALL_MS + 10_000_000, rewind=True)
+    riding.cluster.ask("b", later)
+
+
+def unwritten(riding: Riding) -> None:
+    (partition,) = riding.cluster.nodes["a"].replicas
+    riding.cluster.nodes["a"].state.unwritten[10_000] = partition
+
+
+def recorded(riding: Riding) -> None:
+    """The message was acked before it was here: only the record is."""
+    riding.loses = lambda sender, to, message: to == "a" and isinstance(message, Store)
+    riding.publish(node="b")
+    got = receipts(riding.cluster.ask("b", fetch()))
+    riding.cluster.ask("b", AckRequest(got))
+    riding.said.clear()
+
+
+def held_elsewhere(riding: Riding) -> None:
+    """It is not here, and somebody has it."""
+    riding.loses = lambda sender, to, message: to == "a" and isinstance(message, Store)
+    riding.publish(node="b")
+    riding.cluster.ask("b", fetch())
+    riding.said.clear()
+
+
+NOT_FOR: dict[str, tuple[dict[str, object], dict[str, int], Change]] = {
+    "a client that has something in hand": ({"idle": False}, {}, lambda riding: None),
+    "one that may not wait": ({}, {}, lambda riding: riding.cluster.advance(1.5)),
+    "what is published with a delay": ({}, {"delay_ms": 60_000}, lambda riding: None),
+    "the group where another node may have it": ({}, {}, parked_elsewhere),
+    "what the generation does not cover": ({}, {}, skipped),
+    "what comes behind something that waits for the disk": ({}, {}, unwritten),
+    "what was acked": ({}, {}, recorded),
+    "what somebody has": ({}, {}, held_elsewhere),
+    "the group of dead letters": ({"group": "g!dead"}, {}, lambda riding: None),
+}
+
+
+@pytest.mark.parametrize("what", NOT_FOR)
+def test_a_hold_rides_for_nobody_else(what: str) -> None:
+    more, batch, change = NOT_FOR[what]
+    riding = Riding()
+    riding.waits(**more)
+    change(riding)
+    riding.publish(**batch)
+    assert any(isinstance(message, Store) for _, _, message in riding.said)
+    assert riding.rode() == []
+
+
+def test_what_names_messages_does_not_wait_for_others() -> None:
+    riding = Riding()
+    named = fetch(wait=1.0)._replace(partitions=(0,), spans=(Span(riding.origin, 5, 6),))
+    riding.cluster.submit("a", named)
+    riding.publish()
+    assert riding.rode() == []
+
+
+def test_several_sections_or_batches_do_not_ride() -> None:
+    riding = Riding()
+    riding.waits()
+    requests = [Publish(riding.batch(1, first)) for first in (0, 1)]
+    other = riding.cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    requests[1] = Publish(riding.cluster.batch(riding.topic, other, 0, [b"y"]))
+    riding.cluster.keys += 2
+    keys = (riding.cluster.keys - 1, riding.cluster.keys)
+    events = [Request(key, request) for key, request in zip(keys, requests, strict=True)]
+    riding.cluster.drivers["a"].feed(*events)
+    riding.cluster.run()
+    assert riding.rode() == []
+
+
+def test_a_retry_of_what_was_acked_meets_the_tombstone() -> None:
+    """a has neither the message nor the record, and its disk was not lost: nothing here says that it is not new."""
+    riding = Riding()
+    riding.loses = lambda sender, to, message: to == "a" and sender != "a"
+    riding.publish(node="b")
+    got = receipts(riding.cluster.ask("b", fetch()))
+    assert outcomes(riding.cluster.ask("b", AckRequest(got))) == ["acked"]
+    riding.loses = lambda sender, to, message: False
+    key = riding.waits()
+    assert isinstance(riding.cluster.replies[riding.publish()], PublishReply)
+    assert riding.rode() == ["b", "c"]
+    assert key not in riding.cluster.replies
+    riding.cluster.advance(2.0)
+    assert riding.got(key) == []
+    assert riding.held() == [0, 0, 0]
+
+
+def test_a_retry_through_another_node_is_delivered_once() -> None:
+    """a's STORE reaches nobody; the client publishes the same through b, where somebody waits, too."""
+    riding = Riding()
+    riding.loses = lambda sender, to, message: sender == "a"
+    first, second = riding.waits("a", hold_time=60.0, wait=20.0), riding.waits("b", wait=20.0, hold_time=60.0)
+    riding.publish()
+    riding.loses = lambda sender, to, message: False
+    riding.publish(node="b")
+    assert riding.got(second) == [Span(riding.origin, 0, 1)]
+    riding.cluster.advance(6.0)
+    assert isinstance(riding.cluster.replies[first], Failed)
+    assert riding.held() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_nobody_holds_what_it_refuses_to_store(node: NodeId) -> None:
+    riding = Riding()
+    riding.cluster.feed(node, DiskFull(True))
+    key = riding.waits()
+    riding.publish()
+    assert riding.rode() == ["b", "c"]
+    if node == "b":
+        assert riding.got(key) == [Span(riding.origin, 0, 1)]
+        assert riding.held() == [1, 0, 1]
+    else:  # without our own vote nothing is won, and what others have granted is given back
+        assert key not in riding.cluster.replies
+        assert riding.held() == [0, 0, 0]
+        assert sorted(to for _, to, message in riding.said if isinstance(message, Release)) == ["b", "c"]
+
+
+def test_a_replica_that_abstains_stores_all_the_same() -> None:
+    riding = Riding()
+    riding.replica("c").quarantine_until = riding.cluster.time + 5.0
+    key = riding.waits(hold_time=30.0, wait=20.0)
+    riding.loses = lambda sender, to, message: isinstance(message, StoreReply) and sender == "b"
+    assert isinstance(riding.cluster.replies[riding.publish()], PublishReply)
+    assert key not in riding.cluster.replies
+    riding.loses = lambda sender, to, message: False
+    riding.cluster.advance(1.1)
+    assert riding.got(key) == [Span(riding.origin, 0, 1)], "it is asked for again, and b votes"
+
+
+def test_who_has_not_heard_of_the_topic_is_told_and_asked_for_both() -> None:
+    riding = Riding()
+    riding.loses = lambda sender, to, message: to == "b"
+    riding.topic = riding.cluster.topic("other")
+    key = riding.cluster.submit("a", fetch(wait=1.0)._replace(topics=("other",)))
+    assert key not in riding.cluster.replies
+    riding.said.clear()
+    riding.loses = lambda sender, to, message: sender == "c"
+    published = riding.publish()
+    assert [type(it) for _, to, it in riding.said if to == "b"] == [Store, PutTopic, Store, PutTopic, Hold]
+    assert isinstance(riding.cluster.replies[published], PublishReply)
+    assert riding.got(key) == [Span(riding.origin, 0, 1)]
+
+
+def test_who_falls_silent_does_not_keep_the_fetch_for_ever() -> None:
+    riding = Riding()
+    key = riding.waits(hold_time=30.0, wait=20.0)
+    riding.loses = lambda sender, to, message: isinstance(message, StoreReply)
+    riding.publish()
+    assert riding.held() == [1, 1, 1]
+    riding.cluster.advance(0.9)
+    assert riding.held() == [1, 1, 1]
+    riding.cluster.advance(0.2)
+    assert len(riding.got(key)) == 1, "won by a HOLD of its own"
+    assert [type(it) for _, to, it in riding.said if to == "b"] == [Store, Release, Hold]
+
+
+def test_what_rides_does_not_tell_how_long_a_hold_takes() -> None:
+    """Its answers wait for disks: rounds of HOLD that do not would be waited for longer."""
+    riding = Riding()
+    riding.waits()
+    before = riding.cluster.nodes["a"].context.hold_times.total
+    riding.publish()
+    assert riding.cluster.nodes["a"].context.hold_times.total == before
+
+
+def test_a_client_that_goes_gives_back_what_rides() -> None:
+    riding = Riding()
+    key = riding.waits()
+    riding.loses = lambda sender, to, message: isinstance(message, StoreReply)
+    riding.publish()
+    riding.cluster.feed("a", Gone(key))
+    assert riding.held() == [0, 0, 0]
+    assert [item.receipt.span for item in receipts(riding.cluster.ask("b", fetch()))] == [
+        Span(riding.origin, 0, 1)
+    ]
+
+
+def test_a_coordinator_that_dies_leaves_an_attempt_that_ran_out() -> None:
+    riding = Riding()
+    riding.waits(hold_time=5.0)
+    riding.loses = lambda sender, to, message: isinstance(message, StoreReply)
+    riding.publish()
+    riding.cluster.kill("a")
+    assert riding.held() == [1, 1]
+    assert receipts(riding.cluster.ask("b", fetch())) == ()
+    riding.cluster.advance(5.1)
+    reply = riding.cluster.ask("b", fetch())
+    assert isinstance(reply, FetchReply)
+    (delivery,) = reply.slices[0].deliveries
+    assert (delivery.attempt, delivery.suspect) == (2, True)
+
+
+def test_who_cannot_be_asked_is_not_waited_for() -> None:
+    riding = Riding()
+    riding.cluster.feed("a", LinkDown("c"))
+    riding.cluster.feed("b", DiskFull(True))
+    key = riding.waits()
+    riding.publish()
+    assert riding.rode() == ["b"]
+    assert key not in riding.cluster.replies
+    assert riding.held() == [0, 0, 0], "with b's no it is lost, and not a second later"
+
+
+def test_all_are_asked_at_once_where_a_hold_rides() -> None:
+    riding = Riding(late_after=0.02)
+    key = riding.waits()
+    riding.publish()
+    assert riding.rode() == ["b", "c"]
+    assert riding.held() == [1, 1, 1]
+    assert riding.got(key) == [Span(riding.origin, 0, 1)]
+
+
+def test_a_hold_that_rides_says_whether_another_one_waits_here() -> None:
+    riding = Riding()
+    for more in (True, False):
+        riding.waits()
+        if more:
+            riding.waits("a")
+        riding.publish(first=int(more))
+        holds = [message.hold for _, _, message in riding.said if isinstance(message, Store) and message.hold]
+        assert [hold.parked for hold in holds[-2:]] == [more, more]
+        riding.cluster.advance(2.0)
+
+
+def test_each_group_has_its_own_and_one_of_them_rides() -> None:
+    riding = Riding()
+    riding.cluster.ask("a", fetch("other"))
+    keys = [riding.waits(), riding.cluster.submit("a", fetch("other", wait=1.0))]
+    riding.publish()
+    assert len(riding.rode()) == 2
+    assert [riding.got(key) for key in keys] == [[Span(riding.origin, 0, 1)]] * 2
+    assert sum(isinstance(message, Hold) for _, _, message in riding.said) == 2
+    assert sum(isinstance(message, HoldReply) for _, _, message in riding.said) == 2
+
+
+# ---------------------------------------------------------------------------- what it costs
+
+CALLS, STEPS, SAID = 1_060, 15, 8
+"""Of one message that is published, delivered and acked through one node while a client waits there: Python functions
+called in the steps of the three cores, steps, and messages between nodes."""
+
+
+def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(heartbeat=600.0, **QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    said: list[object] = []
+
+    def one(seq: int) -> None:
+        waiting = cluster.submit("a", fetch(wait=1.0))
+        cluster.advance(0.001)
+        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"]))), PublishReply)
+        assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.replies[waiting])))) == ["acked"]
+        cluster.advance(0.001)
+
+    one(0)
+    cluster.advance(0.1)
+    cluster.drop = lambda sender, to, message: said.append(message) is not None
+    count = 20
+    found = steps_of(monkeypatch, lambda: [*map(one, range(1, 1 + count))], builtins=False)
+    assert sum(found) <= CALLS * count
+    assert len(found) <= STEPS * count
+    assert len(said) <= SAID * count
