@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release, Store
+from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release, Store, StoreReply
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import (
     AttemptsCounted,
@@ -45,6 +45,11 @@ class Sightings:
         if kind is Store:
             if message.more:  # type: ignore[union-attr]
                 world.saw("several publishes went as one STORE")
+            if message.hold is not None:  # type: ignore[union-attr]
+                self.observer.on_hold_sent(self.name, life, message.hold.round)  # type: ignore[union-attr]
+        elif kind is StoreReply and message.votes is not None:  # type: ignore[union-attr]
+            if message.votes.granted:  # type: ignore[union-attr]
+                world.saw("a HOLD rode on a STORE")
         elif kind is HoldReply:
             if message.abstained and not message.error:  # type: ignore[union-attr]
                 world.saw("a replica in quarantine abstained")

@@ -19,6 +19,7 @@ from quorumq.core.messages import (
     Failed,
     FetchReply,
     LeaveReply,
+    PublishReply,
     PurgeReply,
     SetGroupReply,
     SettleReply,
@@ -62,7 +63,7 @@ class Asked(NamedTuple):
 
     key: int
     # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "beside" | "rewind" | "skip" |
-    # "unmake" | "make", or one of `OPERATIONS`
+    # "unmake" | "make" | "publish", or one of `OPERATIONS`
     kind: str
     attempt: int  # index of the delivery, or of the operation; -1 where it is about neither
     node: NodeId
@@ -232,7 +233,7 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
         return facts, ""
     if isinstance(reply, PurgeReply) and this.kind == "clear":
         return facts._replace(purged=max(facts.purged, this.rewound)), ""
-    assert isinstance(reply, Failed | LeaveReply | PurgeReply), reply
+    assert isinstance(reply, Failed | LeaveReply | PublishReply | PurgeReply), reply
     return facts, ""
 
 

@@ -94,6 +94,7 @@ class Nodes:
         self.steps: dict[Hashable, Outcome] = {}
         self.core_steps = 0
         self.partition: PartitionId | None = None
+        self._max_wait = HOLD_S if scenario.publishes else 0.0
         self._numbers: dict[Hashable, int] = {}
         self._forgotten: dict[int, int] = {}
         self._machine = partial(Machine, self.journals, self.traffic)
@@ -223,7 +224,8 @@ class Nodes:
                 return self.begin(self.locals[local].journal, self.locals[local].node, now)
             case ("fetch", int(key), int(wall_ms), str(group), bool(idle)):
                 hold = min(HOLD_S, self.locals[local].core.config.hold_time_max)
-                return self.step(local, [Request(key, fetch(group, now, idle, hold))], now_at(tick, wall_ms))
+                request = fetch(group, now, idle, hold, self._max_wait)
+                return self.step(local, [Request(key, request)], now_at(tick, wall_ms))
             case ("ask", int(key), request):
                 return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
         raise ExplorerError(f"{what} is nothing that happens to a node")

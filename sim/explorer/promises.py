@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import FetchReply
+from quorumq.core.messages import FetchReply, StoreReply
 from quorumq.core.types import Kind
 from sim.explorer.facts import Facts
 from sim.explorer.requests import DEAD_GROUP, creation
@@ -25,6 +25,20 @@ def handed_out(world: World, local: int, reply: int) -> str:
                 f"G3 final: node {this.node} delivers at n={receipt.n} "
                 f"what its own record calls {Kind(kind).name} at n={n}"
             )
+        if this.node == receipt.owner.node:
+            stored = this.core.replicas[receipt.partition].batches.stored.values()
+            if not all(batch.durable for batch in stored):
+                return f"G1 durable: node {this.node} delivers what is not on its disk"
+    return ""
+
+
+def granted_in_vain(world: World, sent: tuple[int, ...]) -> str:
+    """HOLD rides on STORE: nobody holds what it refuses to store."""
+    for number in sent:
+        envelope = world.nodes.traffic.messages.all[number]
+        message = envelope.message
+        if isinstance(message, StoreReply) and message.problems and message.votes and message.votes.granted:
+            return f"riding: node {envelope.sender} holds what it has refused to store"
     return ""
 
 

@@ -34,7 +34,7 @@ CREATED = "u"
 """The topic that a scenario with ``operators`` is about."""
 
 
-def fetch(group: str, now: Now, idle: bool = True, hold_time: float = HOLD_S) -> Fetch:
+def fetch(group: str, now: Now, idle: bool = True, hold_time: float = HOLD_S, max_wait: float = 0.0) -> Fetch:
     """A FETCH of one message."""
     return Fetch(
         topics=(TOPIC,),
@@ -43,7 +43,7 @@ def fetch(group: str, now: Now, idle: bool = True, hold_time: float = HOLD_S) ->
         max_bytes=1 << 20,
         min_messages=1,
         min_bytes=0,
-        max_wait=0.0,
+        max_wait=max_wait,
         hold_time=hold_time,
         sent_at=now.mono,
         idle=idle,

@@ -55,6 +55,7 @@ BUDGETS = (
     "dead_reads",
     "backlog_purges",
     "busy",
+    "publishes",
 )
 """The countable things, in the order in which a state keeps what is left of them."""
 
@@ -70,7 +71,7 @@ def now_at(tick: int, wall_ms: int = WALL_MS) -> Now:
 
 @dataclass(frozen=True)
 class Scenario:
-    """The bounds of one exploration. One message, published before it begins.
+    """The bounds of one exploration. One message, published before it begins, unless that is part of it.
 
     Args:
         name: for the command line.
@@ -98,12 +99,15 @@ class Scenario:
         dead_reads: FETCHes of one dead letter each, through the nodes of ``dead_via``.
         rewind_to: what is done to the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
             deletes it, and "make", which makes it again.
-        rewind_via: see there; empty: every replica. So with dead_via and purge_via.
+        rewind_via: see there; empty: every replica. So with dead_via, purge_via and publish_via.
         reject_as: what a REJECT may ask for: "now", "delay" (one tick) or "dead".
         give_up: whether a round may time out at any moment (else: never).
         low_clocks: whether a FETCH may also take its ballot from a clock that lags behind all others.
         unsynced: whether an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
         max_deliveries: of the topic.
+        publishes: of the message, through the nodes of ``publish_via``. It is nowhere before, and a FETCH waits for it
+            until the next tick.
+        full: nodes whose disks take no message.
         shorter_holds: whether who starts a node again tries it with a lower hold_time_max first.
         joining: nodes that are not in the list that the cluster was made with. They start with the longer one, with
             which it is tried to start the others again.
@@ -141,11 +145,14 @@ class Scenario:
     backlog_purges: int = 0
     beside: bool = False
     busy: int = 0
+    publishes: int = 0
     wiped_hears: tuple[NodeId, ...] = ()
     rewind_to: tuple[str, ...] = ("rewind",)
     rewind_via: tuple[NodeId, ...] = ()
     dead_via: tuple[NodeId, ...] = ()
     purge_via: tuple[NodeId, ...] = ()
+    publish_via: tuple[NodeId, ...] = ()
+    full: tuple[NodeId, ...] = ()
     reject_as: tuple[str, ...] = ("dead",)
     give_up: bool = True
     low_clocks: bool = False
@@ -176,6 +183,8 @@ class Scenario:
             self.rewind_via,
             self.dead_via,
             self.purge_via,
+            self.publish_via,
+            self.full,
             self.operators,
             self.wiped_hears,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from quorumq.core.messages import ClientRequest, Publish
 from quorumq.core.types import Kind, NodeId
 from sim.explorer import facts as outside
 from sim.explorer import promises, requests
@@ -98,6 +99,7 @@ class Explorer:
         for request, reply in outcome.replies:
             fact, broken = self.hear(fact, request, reply, tick)
             problem = problem or broken or promises.handed_out(world, outcome.local, reply)
+        problem = problem or promises.granted_in_vain(world, outcome.sent)
         state = (*locals_, found, budget, fact)
         facts = self._facts.all[fact]
         problem = problem or promises.conserved(world, locals_, facts)
@@ -173,6 +175,9 @@ class Explorer:
             for name in scenario.rewind_via or world.members:
                 for how in scenario.rewind_to:
                     yield self._ask(state, tick, name, "rewinds", how)
+        if left[SLOT["publishes"]]:
+            for name in scenario.publish_via or world.members:
+                yield self._ask(state, tick, name, "publishes", "publish")
         if left[SLOT["backlog_purges"]]:
             for name in scenario.purge_via or world.members:
                 yield self._ask(state, tick, name, "backlog_purges", "beside" if scenario.beside else "clear")
@@ -316,8 +321,11 @@ class Explorer:
         after, key = outside.asked(facts, kind, index, name, life, now.mono)
         budget = state[-2] if slot is None else self.spend(state[-2], SLOT[slot])
         begun = (*state[:-2], budget, self._facts.number(after))
+        request: ClientRequest
         if kind in outside.OPERATIONS:
             request = requests.operation(self.scenario, index, self.world.topic)
+        elif kind == "publish":
+            request = Publish(self.traffic.store.batch)
         else:
             receipt = facts.attempts[index].receipt if index >= 0 else None
             request = requests.request(how, receipt, life, now)

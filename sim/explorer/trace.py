@@ -33,6 +33,7 @@ from quorumq.core.messages import (
     RemoteFetchReply,
     RemoteGone,
     Store,
+    StoreReply,
     SyncOffer,
     SyncPull,
     SyncState,
@@ -114,6 +115,10 @@ class Teller:
                 if how == "create":
                     rf = creation(self.explorer.scenario, index).rf
                     return f"client: CREATE c{index} (rf {rf}) through {name}", []
+                if how == "publish":
+                    for waiting in range(len(self.explorer.facts(after).attempts)):
+                        self._learn_ballot(after, name, waiting)
+                    return f"client: PUBLISH through {name}", []
                 if how in ("rewind", "skip"):
                     to = "" if how == "rewind" else " to behind the message"
                     return f"operator: REWIND{to} through {name}", []
@@ -256,8 +261,12 @@ class Teller:
                 return f"SYNC-STATE ({', '.join(records) or 'spans'})"
             case SyncPull():
                 return "SYNC-PULL"
+            case Store(hold=Hold() as hold):
+                return f"STORE with {self.content(hold)}"
             case Store():
                 return "STORE"
+            case StoreReply(votes=HoldReply() as votes):
+                return f"STORED with {self.content(votes)}"
             case RemoteFetch():
                 return "FETCH passed on"
             case RemoteFetchReply():

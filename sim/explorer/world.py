@@ -155,6 +155,7 @@ class World:
             this = nodes.locals[local]
             core = clone(this.core)
             core.state.round_count = core.door.sessions = 0
+            core.state.disk_full = scenario.nodes[index] in scenario.full
             if core.state.vouched:
                 core.vouching.vouchers.clear()
             locals_[index] = nodes.number(core, this.journal if can_crash else UNTRACKED, ())
@@ -177,7 +178,7 @@ class World:
                 assert isinstance(reply, FetchReply), reply
         batch = build_batch(partition, ORIGIN, 0, WALL_MS, [Message(b"work")])
         store = self.nodes.traffic.store = Store(0, topic.epoch, batch)
-        for name in scenario.stored_on or self.members:
+        for name in (scenario.stored_on or self.members) if not scenario.publishes else ():
             index = scenario.index[name]
             own = self.nodes.locals[locals_[index]].core.state.incarnation
             self._settle(locals_, index, Received(Envelope(name, own, name, own, 0, store)), now)

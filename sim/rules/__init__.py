@@ -12,13 +12,26 @@ a rule that can be left out unseen shows a fault that it lacks, or a judge that 
 
 from __future__ import annotations
 
-from sim.rules import acks, creation, dead_letters, groups, hedge, holds, messages, recovery, suspects, topics
+from sim.rules import (
+    acks,
+    creation,
+    dead_letters,
+    groups,
+    hedge,
+    holds,
+    messages,
+    recovery,
+    riding,
+    suspects,
+    topics,
+)
 from sim.rules.rule import Rule, patched, prepared
 
 RULES: tuple[Rule, ...] = (
     *recovery.RULES,
     *holds.RULES,
     *hedge.RULES,
+    *riding.RULES,
     *acks.RULES,
     *suspects.RULES,
     *dead_letters.RULES,

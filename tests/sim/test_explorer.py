@@ -42,6 +42,9 @@ BROKEN = {
     "quarantine": "G2",
     "quarantine-coordinator": "G2",
     "asked-later-is-no-vote": "G2",
+    "riding-is-voted-on": "G2",
+    "riding-is-durable": "G1",
+    "riding-not-where-refused": "riding",
     "owner-is-an-attempt": "G2",
     "release-carries-ballot": "G2",
     "recovery-keeps-union": "G2",
@@ -103,6 +106,8 @@ BROKEN = {
 
 EXHAUSTED = {
     "asked-later-is-no-vote",
+    "riding-is-durable",
+    "riding-not-where-refused",
     "recovery-keeps-union",
     "recovery-hears-all",
     "recovery-keeps-acked",

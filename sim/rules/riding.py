@@ -1,0 +1,101 @@
+"""Rules of the HOLD that rides on a STORE: it is a HOLD like any other."""
+
+from __future__ import annotations
+
+from quorumq.core import riding
+from quorumq.core.effects import Effect, Send
+from quorumq.core.messages import Granted, Hold, HoldReply
+from quorumq.core.types import Incarnation, NodeId, Now
+from quorumq.core.voter import Voter
+from sim.explorer.scenario import Scenario
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C
+
+_on_riding = Voter.on_riding
+
+Voted = tuple[HoldReply, list[Effect]]
+
+
+def stored_is_a_vote(
+    self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
+) -> Voted:
+    if refused or sender == self.context.state.me:  # without a hold of our own nothing is delivered
+        return _on_riding(self, sender, incarnation, hold, now, refused)
+    granted = tuple(Granted(want.span, want.ended, exhausted=False, expired=False) for want in hold.wants)
+    nothing = hold.refusal("", self.context.state.vector(self.context.catalogue.members_of(hold.partition)))
+    return nothing._replace(abstained=False, granted=granted), []
+
+
+def vote_at_once(
+    self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
+) -> Voted:
+    votes, told = _on_riding(self, sender, incarnation, hold, now, refused)
+    return votes, [*told, Send(sender, votes)]
+
+
+def vote_whatever_is_stored(
+    self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
+) -> Voted:
+    return _on_riding(self, sender, incarnation, hold, now, "")
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "riding-is-voted-on",
+        "a HOLD that rides on a STORE is voted on as any HOLD",
+        ((Voter, "on_riding", stored_is_a_vote),),
+        off="who stores the message says OK",
+        scenario=Scenario(
+            "riding-twice",
+            "2 attempts wait; the same is published through both of their nodes",
+            publishes=2,
+            coordinators=(A, C),
+            publish_via=(A, C),
+            give_up=False,
+        ),
+        hunted=True,
+    ),
+    Rule(
+        "riding-is-covered",
+        "a HOLD rides only for a generation that covers the message: who votes does not ask",
+        ((riding, "is_covered", lambda view, header: True),),
+        hunted=True,
+    ),
+    Rule(
+        "riding-is-durable",
+        "the votes on a HOLD that rides wait for the fsync, with STORED",
+        ((Voter, "on_riding", vote_at_once),),
+        off="they are sent at once",
+        scenario=Scenario(
+            "riding-unsynced",
+            "1 attempt waits where the message is published, and the fsync there is a step of its own",
+            attempts=1,
+            publishes=1,
+            give_up=False,
+            coordinators=(A,),
+            publish_via=(A,),
+            restart_nodes=(A,),
+            unsynced=True,
+        ),
+        hunted=True,
+        survives="nobody asks whether what was delivered before its publish was confirmed is on a disk",
+    ),
+    Rule(
+        "riding-not-where-refused",
+        "a HOLD that rides is not looked at where the STORE is refused",
+        ((Voter, "on_riding", vote_whatever_is_stored),),
+        off="it is granted",
+        scenario=Scenario(
+            "riding-full",
+            "1 attempt waits where the message is published; b has no room for it",
+            attempts=1,
+            publishes=1,
+            give_up=False,
+            coordinators=(A,),
+            publish_via=(A,),
+            full=(B,),
+        ),
+        hunted=True,
+        survives="nothing that a client sees: it is as where a replica votes on what it has not seen",
+    ),
+)
