@@ -56,7 +56,6 @@ def may_choose(view: GroupView, header: BatchHeader) -> bool:
     return (
         is_covered(view, header)
         and view.behind is None
-        and not view.begins
         and not view.records.within(span)
         and not view.leases.within(span)
     )

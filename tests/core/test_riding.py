@@ -22,8 +22,12 @@ from quorumq.core.messages import (
     Store,
     StoreReply,
 )
+from quorumq.core.partition.batches import Missing, Slot
+from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.replica import Replica
-from quorumq.core.types import Batch, NodeId, Origin, Span, Topic
+from quorumq.core.riding import is_new, may_choose
+from quorumq.core.types import Batch, NodeId, Origin, PartitionId, Span, Topic
+from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import WALL_MS, Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 from tests.core.test_growth import QUIET, steps_of
@@ -162,6 +166,10 @@ def held_elsewhere(riding: Riding) -> None:
     riding.said.clear()
 
 
+def in_quarantine(riding: Riding) -> None:
+    riding.replica("a").quarantine_until = riding.cluster.time + 5.0
+
+
 NOT_FOR: dict[str, tuple[dict[str, object], dict[str, int], Change]] = {
     "a client that has something in hand": ({"idle": False}, {}, lambda riding: None),
     "one that may not wait": ({}, {}, lambda riding: riding.cluster.advance(1.5)),
@@ -170,6 +178,7 @@ NOT_FOR: dict[str, tuple[dict[str, object], dict[str, int], Change]] = {
     "what the generation does not cover": ({}, {}, skipped),
     "what comes behind something that waits for the disk": ({}, {}, unwritten),
     "what was acked": ({}, {}, recorded),
+    "a replica that may not vote": ({}, {}, in_quarantine),
     "what somebody has": ({}, {}, held_elsewhere),
     "the group of dead letters": ({"group": "g!dead"}, {}, lambda riding: None),
 }
@@ -194,7 +203,49 @@ def test_what_names_messages_does_not_wait_for_others() -> None:
     assert riding.rode() == []
 
 
-def test_several_sections_or_batches_do_not_ride() -> None:
+def closed(replica: Replica, span: Span) -> None:
+    origin = span.origin
+    replica.batches.close([Span(origin._replace(k=0), origin.k, origin.k + 1)])
+
+
+KNOWN: dict[str, Callable[[Replica, Span], object]] = {
+    "here": lambda replica, span: replica.batches.put(span, Slot(1, 0)),
+    "reclaimed": lambda replica, span: replica.batches.reclaimed.add(span),
+    "absent": lambda replica, span: replica.batches.absent.set(span, Missing(0.0)),
+    "of a closed origin": closed,
+}
+
+
+@pytest.mark.parametrize("how", KNOWN)
+def test_what_is_known_here_is_not_new(how: str) -> None:
+    riding = Riding()
+    context, replica, span = riding.cluster.nodes["a"].context, riding.replica("a"), Span(riding.origin, 0, 1)
+    assert is_new(context, replica, span)
+    KNOWN[how](replica, span)
+    assert not is_new(context, replica, span)
+
+
+def test_a_group_that_has_not_looked_at_all_that_there_is_takes_nothing_newer() -> None:
+    riding = Riding()
+    view, header = riding.replica("a").group("g"), riding.batch().header
+    assert may_choose(view, header)
+    view.behind = Behind(0, ever=True)
+    assert not may_choose(view, header)
+
+
+def test_a_batch_of_several_sections_does_not_ride() -> None:
+    riding = Riding()
+    riding.waits()
+    other = riding.cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    spans = (Span(riding.origin, 0, 1), Span(other, 0, 1))
+    records = [encode_record(Message(b"x"))] * 2
+    batch = pack_sections(PartitionId(riding.topic.id, 0), spans, riding.cluster.now.wall_ms, records)
+    riding.cluster.submit("a", Publish(batch))
+    assert any(isinstance(message, Store) for _, _, message in riding.said)
+    assert riding.rode() == []
+
+
+def test_several_batches_do_not_ride() -> None:
     riding = Riding()
     riding.waits()
     requests = [Publish(riding.batch(1, first)) for first in (0, 1)]
