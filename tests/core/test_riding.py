@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from quorumq.core.effects import DiskFull, Gone, LinkDown, Request
+from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.messages import (
     AckRequest,
     Failed,
@@ -25,7 +26,7 @@ from quorumq.core.messages import (
 from quorumq.core.partition.batches import Missing, Slot
 from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.replica import Replica
-from quorumq.core.riding import is_new, may_choose
+from quorumq.core.riding import is_new, may_choose, share_of, waiting
 from quorumq.core.types import Batch, NodeId, Origin, PartitionId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import WALL_MS, Cluster
@@ -233,6 +234,39 @@ def test_a_group_that_has_not_looked_at_all_that_there_is_takes_nothing_newer() 
     assert not may_choose(view, header)
 
 
+def test_it_rides_for_who_waits_for_just_that_and_for_nothing_else() -> None:
+    riding = Riding()
+    riding.waits()
+    context, replica = riding.cluster.nodes["a"].context, riding.replica("a")
+    (it,) = context.requests.values()
+    assert isinstance(it, FetchCoordinator)
+    assert waiting(context, replica, replica.group("g")) is it
+    others: dict[str, object] = {
+        "parked": False,
+        "partitions": (),
+        "rounds": {1: None},
+        "request": it.request._replace(group="other"),
+    }
+    others_too = it.request._replace(spans=(Span(riding.origin, 0, 1),))
+    for name, value in [*others.items(), ("request", others_too)]:
+        before = getattr(it, name)
+        setattr(it, name, value)
+        assert waiting(context, replica, replica.group("g")) is None, name
+        setattr(it, name, before)
+
+
+def test_what_is_won_already_takes_room_in_bytes() -> None:
+    riding = Riding()
+    riding.waits(least=2)
+    riding.publish()
+    (it,) = riding.cluster.nodes["a"].context.requests.values()
+    assert isinstance(it, FetchCoordinator)
+    header = riding.batch(1, 1).header
+    assert share_of(it, header) == Span(riding.origin, 1, 2)
+    it.won_bytes = it.request.max_bytes
+    assert share_of(it, header) is None
+
+
 def test_a_batch_of_several_sections_does_not_ride() -> None:
     riding = Riding()
     riding.waits()
@@ -334,6 +368,8 @@ def test_who_has_not_heard_of_the_topic_is_told_and_asked_for_both() -> None:
 
 def test_who_falls_silent_does_not_keep_the_fetch_for_ever() -> None:
     riding = Riding()
+    for _ in range(40):  # HOLDs are answered fast here
+        riding.cluster.nodes["a"].context.hold_times.note(0.001)
     key = riding.waits(hold_time=30.0, wait=20.0)
     riding.loses = lambda sender, to, message: isinstance(message, StoreReply)
     riding.publish()
