@@ -1,6 +1,7 @@
 """Async tests run under trio in virtual time (pytest-trio): a sleep takes none, and what would hang fails.
 
-A test that is marked `e2e` runs in real time, as the processes do that it talks to.
+A test that is marked `e2e` runs in real time, as the processes do that it talks to; and one that is `in_real_time`, for
+sockets of the system or threads, which take as long as they take: virtual time would be over before them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ import functools
 import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from typing import ParamSpec
 
 import trio
 import trio.testing
 
+Args = ParamSpec("Args")
+
 VIRTUAL_LIMIT_S = 3600.0
+REAL_LIMIT_S = 60.0
 SEED = int(os.environ.get("QUORUMQ_TEST_SEED", "7"))
 """Of trio's scheduler, which else shuffles differently in every run: another seed is another run."""
 
@@ -38,3 +43,17 @@ def run(
 
 run_beside_threads = functools.partial(run, limit=math.inf)
 """For nodes that commit in a thread: virtual time goes on while trio waits for one, to the next deadline there is."""
+
+
+def in_real_time(test: Callable[Args, Awaitable[None]]) -> Callable[Args, None]:
+    """The async test as one that runs by the machine's clock."""
+
+    @functools.wraps(test)
+    def run_test(*args: Args.args, **more: Args.kwargs) -> None:
+        async def main() -> None:
+            with trio.fail_after(REAL_LIMIT_S):
+                await test(*args, **more)
+
+        trio.run(main)
+
+    return run_test

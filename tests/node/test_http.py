@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,7 @@ from quorumq.node.http import HttpServer
 from quorumq.node.metrics import Metrics, Table
 from quorumq.node.transport import listen
 from tests.node.memory import World, fetch, payloads, publish, receipts, world
-
-LIMIT_S = 60.0
-
-
-def in_real_time(test: Callable[[], Awaitable[None]]) -> None:
-    """Sockets of the system know no virtual time."""
-
-    async def main() -> None:
-        with trio.fail_after(LIMIT_S):
-            await test()
-
-    trio.run(main)
+from tests.virtual import in_real_time
 
 
 async def watched(cluster: World, name: str, nursery: trio.Nursery) -> int:
@@ -65,78 +53,73 @@ def value(page: str, name: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def test_what_is_told_follows_what_the_node_is_and_does() -> None:
-    async def test() -> None:
-        async with world() as cluster, trio.open_nursery() as nursery:
-            port = await watched(cluster, "a", nursery)
-            assert await got(port, "/live") == (200, "live\n")
-            assert await got(port, "/ready") == (200, "ready\n")
-            client = await cluster.client("a")
-            topic, origin = await client.topic(), await client.session()
-            await client.ask(publish(topic, origin, 0, b"x", b"y", b"z"))
-            answer = await client.ask(fetch(2))
-            assert payloads(answer) == [b"x", b"y"]
-            await client.ack(*receipts(answer))
-            await client.ask(m.Fetch(("nothing",), "g", 1, 1, 1, 0, 0.0, 1e9, 0.0))
-            status, page = await got(port, "/metrics?x=1")
-            assert status == 200
-            assert value(page, 'quorumq_messages_total{kind="published"}') == 3
-            assert value(page, 'quorumq_messages_total{kind="delivered"}') == 2
-            assert value(page, 'quorumq_messages_total{kind="settled"}') == 2
-            assert value(page, 'quorumq_bytes_total{kind="delivered"}') > 2
-            assert value(page, 'quorumq_requests_total{code="ok",kind="Publish"}') == 1
-            assert value(page, 'quorumq_requests_total{code="usage",kind="Fetch"}') == 1
-            assert value(page, 'quorumq_request_seconds_count{kind="Publish"}') == 1
-            assert value(page, 'quorumq_fsync_seconds_bucket{le="+Inf"}') >= 1
-            assert value(page, 'quorumq_group_ready{group="g",topic="jobs"}') == 1
-            assert value(page, 'quorumq_group_oldest_seconds{group="g",topic="jobs"}') > 0
-            assert value(page, 'quorumq_topic_messages{topic="jobs"}') == 3
-            for name in "bc":
-                await cluster.stop(name)
-            while (answer := await got(port, "/ready"))[0] == 200:
-                await trio.sleep(0.02)
-            assert answer == (503, "1 of 3 nodes linked, 2 are needed\n")
-            cluster.services["a"].node.core.state.quarantine_until = float("inf")
-            cluster.services["a"].node.core.state.vouched = False
-            assert await got(port, "/ready") == (503, "not trusted: it waits for other nodes\n")
-            assert (await got(port, "/live"))[0] == 200
-            nursery.cancel_scope.cancel()
-
-    in_real_time(test)
+@in_real_time
+async def test_what_is_told_follows_what_the_node_is_and_does() -> None:
+    async with world() as cluster, trio.open_nursery() as nursery:
+        port = await watched(cluster, "a", nursery)
+        assert await got(port, "/live") == (200, "live\n")
+        assert await got(port, "/ready") == (200, "ready\n")
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x", b"y", b"z"))
+        answer = await client.ask(fetch(2))
+        assert payloads(answer) == [b"x", b"y"]
+        await client.ack(*receipts(answer))
+        await client.ask(m.Fetch(("nothing",), "g", 1, 1, 1, 0, 0.0, 1e9, 0.0))
+        status, page = await got(port, "/metrics?x=1")
+        assert status == 200
+        assert value(page, 'quorumq_messages_total{kind="published"}') == 3
+        assert value(page, 'quorumq_messages_total{kind="delivered"}') == 2
+        assert value(page, 'quorumq_messages_total{kind="settled"}') == 2
+        assert value(page, 'quorumq_bytes_total{kind="delivered"}') > 2
+        assert value(page, 'quorumq_requests_total{code="ok",kind="Publish"}') == 1
+        assert value(page, 'quorumq_requests_total{code="usage",kind="Fetch"}') == 1
+        assert value(page, 'quorumq_request_seconds_count{kind="Publish"}') == 1
+        assert value(page, 'quorumq_fsync_seconds_bucket{le="+Inf"}') >= 1
+        assert value(page, 'quorumq_group_ready{group="g",topic="jobs"}') == 1
+        assert value(page, 'quorumq_group_oldest_seconds{group="g",topic="jobs"}') > 0
+        assert value(page, 'quorumq_topic_messages{topic="jobs"}') == 3
+        for name in "bc":
+            await cluster.stop(name)
+        while (answer := await got(port, "/ready"))[0] == 200:
+            await trio.sleep(0.02)
+        assert answer == (503, "1 of 3 nodes linked, 2 are needed\n")
+        cluster.services["a"].node.core.state.quarantine_until = float("inf")
+        cluster.services["a"].node.core.state.vouched = False
+        assert await got(port, "/ready") == (503, "not trusted: it waits for other nodes\n")
+        assert (await got(port, "/live"))[0] == 200
+        nursery.cancel_scope.cancel()
 
 
-def test_nobody_harms_the_node_or_those_who_ask_after_him(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_real_time
+async def test_nobody_harms_the_node_or_those_who_ask_after_him(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "DEADLINE_S", 0.5)
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 4)
-
-    async def test() -> None:
-        async with world("a") as cluster, trio.open_nursery() as nursery:
-            port = await watched(cluster, "a", nursery)
-            for data, code in (
-                (b"POST /live HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", b"405"),
-                (b"GET /secret HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
-                (b"\x16\x03\x01 garbage\r\n\r\n", b"400"),
-                (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 3000, b"431"),
-            ):
-                assert (await said(port, data))[9:12] == code, data[:20]
-            for data in (b"", b"GET /live HTTP/1.1\r\nHost:"):
-                slow = await said_slowly(port, data)
-                assert slow == b"", "it was hung up on"
-            mute = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(4)]
-            await trio.sleep(0.05)
-            assert await said(port, b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n") == b"", "no room"
-            assert isinstance(await (await cluster.client("a")).ask(m.StatusRequest()), m.StatusReply)
-            await trio.sleep(0.6)
-            assert (await got(port, "/live"))[0] == 200, "the mute ones have ended"
-            for stream in mute:
-                await stream.aclose()
-            monkeypatch.setattr(Metrics, "page", broken)
-            assert await said(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") == b""
-            assert "a bug" in cluster.logs["a"].of("http_failed")[0]["reason"]
-            assert (await got(port, "/live"))[0] == 200
-            nursery.cancel_scope.cancel()
-
-    in_real_time(test)
+    async with world("a") as cluster, trio.open_nursery() as nursery:
+        port = await watched(cluster, "a", nursery)
+        for data, code in (
+            (b"POST /live HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", b"405"),
+            (b"GET /secret HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
+            (b"\x16\x03\x01 garbage\r\n\r\n", b"400"),
+            (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 3000, b"431"),
+        ):
+            assert (await said(port, data))[9:12] == code, data[:20]
+        for data in (b"", b"GET /live HTTP/1.1\r\nHost:"):
+            slow = await said_slowly(port, data)
+            assert slow == b"", "it was hung up on"
+        mute = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(4)]
+        await trio.sleep(0.05)
+        assert await said(port, b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n") == b"", "no room"
+        assert isinstance(await (await cluster.client("a")).ask(m.StatusRequest()), m.StatusReply)
+        await trio.sleep(0.6)
+        assert (await got(port, "/live"))[0] == 200, "the mute ones have ended"
+        for stream in mute:
+            await stream.aclose()
+        monkeypatch.setattr(Metrics, "page", broken)
+        assert await said(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+        assert "a bug" in cluster.logs["a"].of("http_failed")[0]["reason"]
+        assert (await got(port, "/live"))[0] == 200
+        nursery.cancel_scope.cancel()
 
 
 async def said_slowly(port: int, data: bytes) -> bytes:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from quorumq.node.transport import ConnectionLost, Outflow, SocketTransport, connect, listen
 from sim.shell.memory import MemoryTransport, pair
+from tests.virtual import in_real_time
 
 
 class Meagre(MemoryTransport):
@@ -105,11 +106,12 @@ async def test_nothing_leaves_once_the_node_is_quiet() -> None:
     assert len(lost) == 1
 
 
+@in_real_time
 async def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
     (listener,) = listen("127.0.0.1", 0)
     with listener:
         listener.listen(1)
-        ours = await connect("127.0.0.1", listener.getsockname()[1], 1.0, 5.0)
+        ours = await connect("127.0.0.1", listener.getsockname()[1], 20.0, 20.0)
         await trio.lowlevel.wait_readable(listener)
         theirs = SocketTransport(listener.accept()[0])
         data = bytes(range(256)) * 40_000
@@ -122,7 +124,7 @@ async def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             async with trio.open_nursery() as senders:
-                out = Outflow(ours, senders, 5.0, lambda: False, pytest.fail)
+                out = Outflow(ours, senders, 20.0, lambda: False, pytest.fail)
                 out.put([data[:7], memoryview(data)[7:]])
                 out.flush()
                 assert out.draining, "more than a socket takes at once"
@@ -134,7 +136,7 @@ async def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
         with pytest.raises(ConnectionLost):
             await theirs.receive()
     with pytest.raises(ConnectionRefusedError):
-        await connect("127.0.0.1", 1, 1.0)
+        await connect("127.0.0.1", 1, 20.0)
 
 
 class Resolver(trio.abc.HostnameResolver):
@@ -158,6 +160,7 @@ class Resolver(trio.abc.HostnameResolver):
         raise AssertionError("nobody asks for names")
 
 
+@in_real_time
 async def test_an_address_that_swallows_what_is_sent_keeps_nobody_from_the_next() -> None:
     (full,), (good,) = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
     with full, good, contextlib.ExitStack() as stack:
@@ -168,18 +171,19 @@ async def test_an_address_that_swallows_what_is_sent_keeps_nobody_from_the_next(
             sock.setblocking(False)
             sock.connect_ex(full.getsockname())
         trio.socket.set_custom_hostname_resolver(Resolver(full.getsockname(), good.getsockname()))
-        transport = await connect("node.example", 7401, 5.0)
+        transport = await connect("node.example", 7401, 20.0)
         await trio.lowlevel.wait_readable(good)
         good.accept()[0].close()
         assert await transport.receive() == b""
         transport.close()
 
 
+@in_real_time
 async def test_closing_wakes_the_reader() -> None:
     (listener,) = listen("127.0.0.1", 0)
     with listener:
         listener.listen(1)
-        ours = await connect("127.0.0.1", listener.getsockname()[1], 1.0)
+        ours = await connect("127.0.0.1", listener.getsockname()[1], 20.0)
         async with trio.open_nursery() as nursery:
 
             async def read() -> None:
