@@ -15,6 +15,7 @@ that the writer never began is *not sent*, which makes the difference between No
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
 from collections import deque
@@ -83,15 +84,24 @@ class Lost(Exception):
 class Waiter:
     """One request on its way."""
 
-    __slots__ = ("event", "number", "orphan", "pieces", "repeatable", "reply", "sent", "ticks", "withdrawn")
+    __slots__ = (
+        "end", "event", "late", "number", "orphan", "pieces", "repeatable", "reply", "sent", "ticks", "withdrawn",
+    )  # fmt: skip
 
     def __init__(
-        self, number: int, pieces: list[bytes | memoryview], orphan: Orphan | None, repeatable: bool
+        self,
+        number: int,
+        pieces: list[bytes | memoryview],
+        orphan: Orphan | None,
+        repeatable: bool,
+        end: float,
     ) -> None:
         self.number = number
         self.pieces = pieces
         self.repeatable = repeatable
         self.ticks = 0  # for how long it waits
+        self.end = end  # until when at most, by trio's clock
+        self.late = False  # that is over
         self.orphan = orphan
         self.event: trio.Event | None = trio.Event()
         self.reply: m.ClientReply | None = None
@@ -165,6 +175,7 @@ class Connection:
         self._asked = trio.Event()  # set where anybody waits
         self._heard = False  # anything, since the last tick
         self._slots = trio.Semaphore(INFLIGHT_MAX)
+        self._time = trio.lowlevel.current_clock().current_time
         self._scope = trio.CancelScope()
 
     @property
@@ -218,31 +229,54 @@ class Connection:
                 go to another; ``sent`` says whether the node may have it.
             TooLarge: the request is over a limit of the wire; nothing was sent.
         """
-        if self.lost:
-            raise Lost(self.lost, sent=False)
-        waiter: Waiter | None = None
-        with trio.move_on_after(timeout):
-            async with self._slots:
-                waiter = self.post(request, orphan)
-                assert waiter.event is not None
-                try:
-                    await waiter.event.wait()
-                except trio.Cancelled:
-                    if waiter.reply is not None and orphan is not None:  # it came in the same moment
-                        orphan(self, waiter.reply)
-                    raise
-                finally:
-                    waiter.event = None
-                    if waiter.reply is None and not self.lost:
-                        self._abandon(waiter)
-                if waiter.reply is None:
-                    cause = self.lost or f"no sign of life for {waiter.ticks * TICK_S:g} s"
-                    raise Lost(cause, sent=waiter.sent)
-                return waiter.reply
-        raise Lost(f"no answer within {timeout:.3g} s", sent=waiter is not None and waiter.sent)
+        end = self._time() + timeout
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            self._slots.acquire_nowait()
+        except trio.WouldBlock:
+            with trio.move_on_at(end) as waiting:
+                await self._slots.acquire()
+            if waiting.cancelled_caught:
+                raise Lost(f"no answer within {timeout:.3g} s", sent=False) from None
+        try:
+            if self.lost:
+                raise Lost(self.lost, sent=False)
+            waiter = self.post(request, orphan, end)
+            if timeout >= TICK_S:
+                await self._replied(waiter)
+            else:  # it may be over before the next tick begins
+                with trio.move_on_at(end):
+                    await self._replied(waiter)
+        finally:
+            self._slots.release()
+        if waiter.reply is not None:
+            return waiter.reply
+        if self.lost or not (waiter.late or self._time() >= end):
+            raise Lost(self.lost or f"no sign of life for {waiter.ticks * TICK_S:g} s", sent=waiter.sent)
+        raise Lost(f"no answer within {timeout:.3g} s", sent=waiter.sent)
 
-    def post(self, request: m.ClientRequest, orphan: Orphan | None = None) -> Waiter:
+    async def _replied(self, waiter: Waiter) -> None:
+        """Wait until there is a reply, or none is waited for any more."""
+        assert waiter.event is not None
+        try:
+            await waiter.event.wait()
+        except trio.Cancelled:
+            if waiter.reply is not None and waiter.orphan is not None:  # it came in the same moment
+                waiter.orphan(self, waiter.reply)
+                waiter.reply = None
+            raise
+        finally:
+            waiter.event = None
+            if waiter.reply is None and not self.lost:
+                self._abandon(waiter)
+
+    def post(self, request: m.ClientRequest, orphan: Orphan | None = None, end: float = math.inf) -> Waiter:
         """Queue a request without waiting; nothing happens if the connection is lost.
+
+        Args:
+            request: to be sent.
+            orphan: see `ask`.
+            end: when whoever waits for the reply waits no more, by trio's clock.
 
         Raises:
             TooLarge: the request is over a limit of the wire.
@@ -251,7 +285,7 @@ class Connection:
         if self.lost or self._finishing:
             raise Lost(self.lost or "the connection was closed here", sent=False)
         number, pieces = self._protocol.request(request)
-        waiter = Waiter(number, pieces, orphan, type(request) in REPEATABLE)
+        waiter = Waiter(number, pieces, orphan, type(request) in REPEATABLE, end)
         self._waiters[number] = waiter
         self._outbox.append(waiter)
         if len(self._outbox) > 1 or self._writing or self._begun or not self._send_now(waiter):
@@ -334,7 +368,7 @@ class Connection:
                 self._asked = trio.Event()
                 await self._asked.wait()
             self._heard = False
-            await trio.sleep(TICK_S)
+            await self._tick()
             if self._heard or self._finishing or not self._waiters:
                 quiet = pinged = 0
                 continue
@@ -353,6 +387,22 @@ class Connection:
                 self._send_elsewhere()
             if pinged > LOST_TICKS:
                 self._fail(f"no sign of life for {quiet * TICK_S:g} s")
+
+    async def _tick(self) -> None:
+        """Let a tick pass. Whose time is over meanwhile hears of it at that moment: a deadline for each would cost more
+        than all else that is done for a request here."""
+        left = TICK_S
+        while left > 0:
+            now = self._time()
+            ends = [it.end for it in self._waiters.values() if it.event is not None and not it.late]
+            pause = max(0.0, min(left, min(ends, default=math.inf) - now))
+            await trio.sleep(pause)
+            left -= pause
+            now = self._time()
+            for waiter in self._waiters.values():
+                if waiter.end <= now and waiter.event is not None:
+                    waiter.late = True
+                    waiter.event.set()
 
     def _send_elsewhere(self) -> None:
         """Wake those who have waited in vain for long enough and may ask another node."""

@@ -9,7 +9,7 @@ asked and what each answered.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -177,7 +177,8 @@ class Nodes:
         self._first = rng.choice(self.addresses)  # asked first, for as long as it answers
         self._closed = False
         self._run = trio.lowlevel.current_trio_token()
-        self.log = Log(trio.current_time)
+        self._time = trio.lowlevel.current_clock().current_time
+        self.log = Log(self._time)
         self.hold_time_max: float | None = None
         """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
 
@@ -360,7 +361,8 @@ class Nodes:
             NotStored, OutcomeUnknown, TooFewReplicas, StorageFull, Busy: the time is over, or would be by when a quota
                 lets it go on; the text says what was tried.
         """
-        until = trio.current_time() + timeout
+        clock = self._time
+        until = clock() + timeout
         attempts = Attempts(what)
         backoff = BACKOFF_MIN_S
         while True:
@@ -368,17 +370,15 @@ class Nodes:
             refused = False
             pause = 0.0
             for address in self._order(only, first):
-                left = until - trio.current_time()
+                left = until - clock()
                 if left <= 0:
                     break
                 where = address
                 asked = False
                 try:
                     connection = await self.connection(address, timeout=left, pool=pool)
-                    where = f"{connection.node} ({address})"
-                    wait = min(
-                        attempt_timeout or self.attempt_timeout, max(until - trio.current_time(), 0.001)
-                    )
+                    where = f"{connection.welcome.node} ({address})"
+                    wait = min(attempt_timeout or self.attempt_timeout, max(until - clock(), 0.001))
                     request = make()
                     if watch is not None:
                         watch.asked(connection.node, request)
@@ -387,7 +387,7 @@ class Nodes:
                 except Lost as exc:
                     if watch is not None and asked:
                         watch.answered(None, sent=exc.sent)
-                    self._doubted[address] = trio.current_time() + DOUBT_S
+                    self._doubted[address] = clock() + DOUBT_S
                     attempts.note(where, exc.cause, sent=exc.sent)
                     if not self._closed:
                         self.log.info(
@@ -416,7 +416,7 @@ class Nodes:
                     break
             if missing is not None and not refused and not attempts.sent:
                 raise missing
-            left = until - trio.current_time()
+            left = until - clock()
             if left <= pause:
                 raise attempts.error(timeout, writes=writes)
             if pause:
@@ -425,22 +425,26 @@ class Nodes:
             await trio.sleep(min(left, self.rng.uniform(0.5, 1.0) * backoff))
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 
-    def _order(self, only: Sequence[str], first: str) -> list[str]:
+    def _order(self, only: Sequence[str], first: str) -> Iterator[str]:
         """Whom to ask in which order: the one that answered last, those connected, the others; then the doubtful."""
-        known = list(only or self.addresses)
+        known = only or self.addresses
         head = first or self._first
+        asked = head in known and not self._is_doubtful(head)
+        if asked:  # mostly nobody else is
+            yield head
+        known = list(known)  # as it is now
         start = known.index(head) if head in known else self.rng.randrange(len(known))
-        ring = known[start:] + known[:start]
+        ring = known[start + asked :] + known[:start]
         # Stable: the ring's order within each.
         ring.sort(key=lambda at: (self._is_doubtful(at), at != head, not self.is_connected(at)))
-        return ring
+        yield from ring
 
     def _is_doubtful(self, address: str) -> bool:
         """Whether it could not be asked just now, or gives no sign of life on any connection."""
-        silent = (
-            found.silent and not found.lost for (_, at), found in self._connections.items() if at == address
-        )
-        return self._doubted.get(address, 0.0) > trio.current_time() or any(silent)
+        if self._doubted.get(address, 0.0) > self._time():
+            return True
+        silent = [at for (_, at), found in self._connections.items() if found.silent and not found.lost]
+        return address in silent
 
     def is_connected(self, address: str) -> bool:
         """Whether there is a connection to ``address`` now."""

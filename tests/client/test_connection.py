@@ -287,6 +287,34 @@ async def test_a_client_that_stood_still_itself_does_not_blame_the_node() -> Non
         connection.close()
 
 
+async def test_each_request_has_its_own_time_to_the_moment_however_short() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery)
+        over: dict[float, float] = {}
+
+        async def ask(timeout: float) -> None:
+            began = trio.current_time()
+            with pytest.raises(Lost, match="no answer within") as caught:
+                await connection.ask(m.StatusRequest(), timeout=timeout)
+            assert caught.value.sent
+            over[timeout] = trio.current_time() - began
+
+        async def answer_pings() -> None:
+            while True:
+                found = await node.take()
+                if isinstance(found.message, m.LeaveRequest):
+                    await node.answer(m.LeaveReply(), found.request)
+
+        nursery.start_soon(answer_pings)
+        times = (0.05, 0.2, 0.25, 0.31, 0.33, 1.0, 1.07)
+        for timeout in times:
+            nursery.start_soon(ask, timeout)
+            await trio.sleep(0.013)
+        await trio.sleep(2.0)
+        assert over == {timeout: pytest.approx(timeout) for timeout in times}
+        nursery.cancel_scope.cancel()
+
+
 async def test_requests_under_way_are_bounded() -> None:
     async with trio.open_nursery() as nursery:
         connection, node = await start(nursery)

@@ -14,12 +14,14 @@ from tests.client.fake import connected, fake_cluster
 
 MANY = 4000
 FOLDERS = ("/quorumq/client/", "/quorumq/wire/batch.py")
+TRIO = ("/trio/_core/",)
 
 
 class Calls:
-    """How many were counted."""
+    """How many were counted, and how many of them in trio's core."""
 
     found = 0
+    of_trio = 0
 
 
 @contextmanager
@@ -35,6 +37,8 @@ def counted() -> Iterator[Calls]:
             name = getattr(entry.code, "co_filename", "")
             if any(folder in name for folder in FOLDERS):
                 calls.found += entry.callcount
+            elif any(folder in name for folder in TRIO):
+                calls.of_trio += entry.callcount
 
 
 async def test_many_messages_are_published_and_read_and_acked_with_few_calls_for_each() -> None:
@@ -58,6 +62,27 @@ async def test_many_messages_are_published_and_read_and_acked_with_few_calls_for
     assert publish.found <= 3_600
     assert consume.found <= 1_000
     assert ack.found <= 260
+
+
+async def test_a_message_alone_costs_few_calls_and_few_of_trios() -> None:
+    """Trio's are for both sides of the connections, and for the fake nodes; each turn of its loop costs some ten."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        async with client.producer("jobs") as producer, client.consumer("jobs", "g", prefetch=1) as consumer:
+
+            async def one() -> None:
+                pending = await producer.send(b"x")
+                message = await anext(consumer)
+                await pending.wait()
+                await message.ack()
+
+            for _ in range(3):
+                await one()
+            with counted() as calls:
+                for _ in range(20):
+                    await one()
+    assert calls.found <= 20 * 298
+    assert calls.of_trio <= 20 * 1381
 
 
 def test_records_are_made_and_read_without_a_call_for_each() -> None:
