@@ -7,11 +7,53 @@ alone at first: a consumer can still give back what it holds, on connections tha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import trio
+
+Job = Callable[..., Awaitable[object]]
+
+IDLE_MAX: Final = 8
+"""So many tasks of a crew wait for a job, at most."""
+
+
+class Crew:
+    """Does jobs, each in a task: one that waits for the next job, as making a task for each costs twice as much.
+
+    Args:
+        begin: begins a task.
+    """
+
+    def __init__(self, begin: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        self._begin = begin
+        self._jobs: deque[tuple[Job, tuple[object, ...]]] = deque()  # for tasks that were woken, or begin
+        self._idle: list[trio.lowlevel.Task] = []
+
+    def do(self, job: Job, *args: object) -> None:
+        """Begin ``job(*args)`` in the next turn of the loop."""
+        self._jobs.append((job, args))
+        if self._idle:
+            trio.lowlevel.reschedule(self._idle.pop())
+        else:
+            self._begin(self._work)
+
+    async def _work(self) -> None:
+        task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._idle.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while True:
+            job, args = self._jobs.popleft()
+            await job(*args)
+            if len(self._idle) >= IDLE_MAX:
+                break
+            self._idle.append(task)
+            await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 class Background:
@@ -23,14 +65,15 @@ class Background:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
+        self._crew = Crew(lambda work: nursery.start_soon(self._sheltered, work))
         self._scopes: dict[trio.CancelScope, None] = {}
         self._ended = False
 
-    def spawn(self, task: Callable[..., Awaitable[object]], *args: object) -> None:
+    def spawn(self, task: Job, *args: object) -> None:
         """Run ``task(*args)`` until it ends, or the body does."""
-        self._nursery.start_soon(self._sheltered, task, args)
+        self._crew.do(task, *args)
 
-    async def start(self, task: Callable[..., Awaitable[object]]) -> None:
+    async def start(self, task: Job) -> None:
         """As `spawn`, and return once the task has called ``started``, which it must do at once.
 
         Raises:
@@ -38,7 +81,7 @@ class Background:
         """
 
         async def with_status(*, task_status: trio.TaskStatus[Any]) -> None:
-            await self._sheltered(task, (), task_status=task_status)
+            await self._sheltered(task, task_status=task_status)
 
         await trio.lowlevel.checkpoint_if_cancelled()
         # In a cancelled scope trio would keep the task there, where nobody ends it.
@@ -52,15 +95,13 @@ class Background:
             scope.cancel()
         self._nursery.cancel_scope.cancel()
 
-    async def _sheltered(
-        self, task: Callable[..., Awaitable[object]], args: tuple[object, ...], **more: object
-    ) -> None:
+    async def _sheltered(self, task: Job, **more: object) -> None:
         with trio.CancelScope(shield=True) as scope:
             self._scopes[scope] = None
             if self._ended:
                 scope.cancel()
             try:
-                await task(*args, **more)
+                await task(**more)
             finally:
                 del self._scopes[scope]
 

@@ -1,7 +1,8 @@
 """One connection to one node, on trio.
 
 Two tasks per connection: one reads and hands each reply to who waits for it, one writes what has been queued,
-as much as there is at once. What finds nothing queued before it is given to the socket itself, which takes it mostly.
+as much as there is at once. What finds nothing queued before it is given to the socket itself, which takes it mostly;
+and what comes is taken from the socket itself, once it is there.
 Nobody else touches the stream, so a waiter that is cancelled never leaves half a frame behind.
 
 A third looks for signs of life while anybody waits: a machine that stands still keeps its connections, and takes
@@ -411,8 +412,16 @@ class Connection:
                 waiter.event.set()
 
     async def _read(self) -> None:
+        socket = self._socket
         while True:
-            data = await self._stream.receive_some(RECEIVE_BYTES)
+            if socket is None:
+                data: bytes | bytearray = await self._stream.receive_some(RECEIVE_BYTES)
+            else:
+                await trio.lowlevel.wait_readable(socket)
+                try:
+                    data = os.read(socket.fileno(), RECEIVE_BYTES)
+                except BlockingIOError:
+                    continue
             self._heard = True
             self.silent = False
             if not data:

@@ -212,7 +212,8 @@ class Nodes:
 
     def addresses_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
         """The known addresses of node ids, two of one that was reached elsewhere than METADATA says now."""
-        return tuple(dict.fromkeys(at[node] for node in nodes for at in (self.ids, self._said) if node in at))
+        found = [at.get(node) for node in nodes for at in (self.ids, self._said)]
+        return tuple(filter(None, dict.fromkeys(found)))
 
     async def connection(self, address: str, *, timeout: float, pool: str = "") -> Connection:
         """The connection to ``address``, dialled if there is none.

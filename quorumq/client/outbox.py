@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -67,6 +67,8 @@ class Outbox:
         batch_bytes: a batch closes when it has so many, where nothing is under way before it; with each batch that is,
             when it has twice as many. Nodes pay for batches, hardly for bytes (docs/performance.md).
         loaded_bytes: but at the latest when it has so many; messages that are taken together count as that load.
+        send_soon: told of a queue of which nothing is under way, when a batch of it is opened; whether it will close
+            and send it, with what is taken meanwhile. What it will not waits for a poke.
 
     Attributes:
         buffered: bytes of messages that have no outcome yet.
@@ -79,7 +81,14 @@ class Outbox:
     """
 
     def __init__(
-        self, context: Context, topic: str, session: Session, *, batch_bytes: int, loaded_bytes: int
+        self,
+        context: Context,
+        topic: str,
+        session: Session,
+        *,
+        batch_bytes: int,
+        loaded_bytes: int,
+        send_soon: Callable[[PartitionQueue], bool],
     ) -> None:
         self.buffered = 0
         self.room = trio.lowlevel.ParkingLot()
@@ -93,6 +102,7 @@ class Outbox:
         self._session = session
         self._batch_bytes = batch_bytes
         self._loaded_bytes = loaded_bytes
+        self._send_soon = send_soon
         self._queues: dict[tuple[int, bool], PartitionQueue] = {}  # by partition, and whether it is derived
         self._open: dict[PartitionQueue, None] = {}  # queues with a batch being filled
 
@@ -154,12 +164,14 @@ class Outbox:
         record_batch = queue.open
         if record_batch is not None and (record_batch.bytes + size > most or record_batch.times != times):
             self._close(queue)
+            self.poke.set()
             record_batch = None
         if record_batch is None:
             record_batch = queue.open = queue.kind(queue.partition, trio.current_time(), times, self.silent)
             self._open[queue] = None
             self.unanswered[record_batch] = None
-            self.poke.set()
+            if queue.unanswered or not self._send_soon(queue):
+                self.poke.set()
         return record_batch
 
     def _taken(self, queue: PartitionQueue, record_batch: RecordBatch, size: int, most: int) -> None:
@@ -171,11 +183,13 @@ class Outbox:
             or record_batch.full
         ):
             self._close(queue)
+            self.poke.set()
 
     def answered(self, queue: PartitionQueue) -> None:
         """A batch of the queue is done."""
         self._count(queue, -1)
-        self.poke.set()
+        if self._open or self.closed:
+            self.poke.set()
 
     def _count(self, queue: PartitionQueue, more: int) -> None:
         queue.unanswered += more
@@ -197,7 +211,15 @@ class Outbox:
             queue.next_seq += record_batch.count
         self._count(queue, 1)
         self.closed.append((queue, record_batch))
-        self.poke.set()
+
+    def _can_close(self, queue: PartitionQueue) -> bool:
+        """Whether there is a session to number its batch by. Else the old one was closed, and another is opened."""
+        return not queue.numbers or self._session.origin is not None
+
+    def close(self, queue: PartitionQueue) -> None:
+        """Close the queue's batch, if there is one, nothing is under way, and it can be numbered."""
+        if queue.open is not None and queue.unanswered == 0 and self._can_close(queue):
+            self._close(queue)
 
     def close_due(self, linger: float) -> float:
         """Close the batches whose time has come, of ``linger`` seconds; when the next one's does."""
@@ -207,8 +229,8 @@ class Outbox:
             record_batch = queue.open
             assert record_batch is not None
             due = record_batch.opened + linger
-            if queue.numbers and self._session.origin is None:
-                continue  # the old session was closed: another is being opened
+            if not self._can_close(queue):
+                continue
             if queue.unanswered == 0 or now >= due:
                 self._close(queue)
             else:

@@ -214,7 +214,10 @@ class Prefetch:
         fetcher.wake = trio.Event()
         room, room_bytes = self._room(fetcher), self._bytes_max - fetcher.stocked_bytes
         if room <= 0 or room_bytes <= 0:
-            with trio.move_on_after(LOOK_S if self.wanted else float("inf")):
+            if self.wanted:
+                with trio.move_on_after(LOOK_S):
+                    await fetcher.wake.wait()
+            else:
                 await fetcher.wake.wait()
             return
         idle = self._is_idle()
@@ -312,10 +315,13 @@ class Prefetch:
 
     def want(self) -> None:
         """A task waits, or was handed something: wake what may fetch for it."""
-        kept = self._told is not None or self._alone is not None  # to look again, and again
         for fetcher in self._fetchers:
-            if kept or self._room(fetcher):
-                fetcher.wake.set()
+            self._wake(fetcher)
+
+    def _wake(self, fetcher: Fetcher) -> None:
+        """Have it fetch, where that may be worth it; while a suspect is about, it is to look again, and again."""
+        if self._told is not None or self._alone is not None or self._room(fetcher):
+            fetcher.wake.set()
 
     def handed(self, count: int) -> None:
         """A task got so many messages."""
@@ -389,7 +395,7 @@ class Prefetch:
 
     def _bytes_gone(self, stock: Prefetched) -> None:
         stock.fetcher.stocked_bytes -= len(stock.part.body)
-        stock.fetcher.wake.set()
+        self._wake(stock.fetcher)
 
     def rewound(self, topic: bytes, generation: int) -> None:
         """A rewind ended this generation: what is in stock of it, or of earlier ones, could not be acked."""

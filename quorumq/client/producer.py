@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Unpack
 
 import trio
 
+from quorumq.client.background import Crew
 from quorumq.client.batches import Pending, RecordBatch, Run, Times
 from quorumq.client.bulk import Bulk
 from quorumq.client.context import REFRESH_S, Context
@@ -99,6 +100,7 @@ class Producer:
             self._session,
             batch_bytes=batch_bytes or BATCH_BYTES,
             loaded_bytes=batch_bytes or most,
+            send_soon=self._send_soon,
         )
         # `publish_many` takes messages in runs of a batch: others run in between, and what is full is sent.
         self._run_bytes = min(batch_bytes or most, buffer_bytes)
@@ -107,6 +109,7 @@ class Producer:
         self._lock = trio.Lock()
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
+        self._crew: Crew  # once it has started, as nothing is taken before
         self._since_yield = 0
         self._flushing = 0
         self._started = False
@@ -474,6 +477,7 @@ class Producer:
         try:
             with self._scope:
                 async with trio.open_nursery() as self._nursery:
+                    self._crew = Crew(self._nursery.start_soon)
                     task_status.started()
                     self._nursery.start_soon(self._refresh)
                     await self._pump()
@@ -496,8 +500,6 @@ class Producer:
 
     async def _pump(self) -> None:
         """Close the batches whose time has come, and send what is closed, as far as allowed."""
-        nursery = self._nursery
-        assert nursery is not None
         outbox = self._outbox
         while True:
             outbox.poke = trio.Event()
@@ -505,9 +507,26 @@ class Producer:
             while outbox.closed and self._in_flight < self._in_flight_max:
                 queue, record_batch = outbox.closed.popleft()
                 self._in_flight += 1
-                nursery.start_soon(self._store, queue, record_batch)
+                self._crew.do(self._store, queue, record_batch)
             with trio.move_on_at(wake):
                 await outbox.poke.wait()
+
+    def _send_soon(self, queue: PartitionQueue) -> bool:
+        """Have the batch that was just opened sent in the next turn of the loop, where as many are not under way."""
+        if self._in_flight >= self._in_flight_max:
+            return False
+        self._in_flight += 1
+        self._crew.do(self._close_and_store, queue)
+        return True
+
+    async def _close_and_store(self, queue: PartitionQueue) -> None:
+        outbox = self._outbox
+        outbox.close(queue)
+        if outbox.closed:
+            await self._store(*outbox.closed.popleft())
+        else:  # it was sent as it was full, or waits for a session
+            self._in_flight -= 1
+            outbox.poke.set()
 
     async def _store(self, queue: PartitionQueue, record_batch: RecordBatch) -> None:
         """Send one batch until it has its outcome."""

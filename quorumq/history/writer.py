@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
@@ -15,11 +16,9 @@ BUFFER_BYTES: Final = 1 << 16
 FILE_BYTES_MAX: Final = 1 << 32
 
 
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-monotonic: Final = _boottime if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+monotonic: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 """Seconds on the clock of deadlines (quorumq/client): counts suspended time; all processes of a machine share it."""
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from quorumq.client.background import background
+from quorumq.client.background import IDLE_MAX, Crew, background
 
 
 async def serve(log: list[str], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -113,3 +113,38 @@ async def test_a_task_that_begins_while_its_caller_is_cancelled_ends_with_the_bo
                 await tasks.start(task)
             assert log == []
     assert log == ["served"]
+
+
+async def test_a_crew_does_each_job_once_in_tasks_that_it_keeps_and_as_many_as_are_needed() -> None:
+    async with trio.open_nursery() as nursery:
+        crew = Crew(nursery.start_soon)
+        done: list[tuple[int, trio.lowlevel.Task]] = []
+        release = trio.Event()
+
+        async def job(number: int) -> None:
+            if number < 0:
+                await release.wait()
+            done.append((number, trio.lowlevel.current_task()))
+
+        for number in range(5):
+            crew.do(job, number)
+            await trio.testing.wait_all_tasks_blocked()
+        assert [number for number, _ in done] == [0, 1, 2, 3, 4]
+        assert len({task for _, task in done}) == 1
+        done.clear()
+        for number in range(20):
+            crew.do(job, -1 - number)
+        await trio.testing.wait_all_tasks_blocked()
+        release.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(number for number, _ in done) == [*range(-20, 0)]
+        assert len(nursery.child_tasks) == IDLE_MAX, "the others are gone"
+        done.clear()
+        for number in range(IDLE_MAX + 1):
+            crew.do(job, number)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(number for number, _ in done) == [*range(IDLE_MAX + 1)]
+        nursery.cancel_scope.cancel()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        crew.do(job, 1)  # no task waits any more: one begins, and is cancelled
+    assert done[-1][0] == 1
