@@ -178,17 +178,15 @@ class Driver:
                 self.events.clear()
                 self.carry_out(self.core.step(taken, now, self.rng))
                 if not self.events:
-                    self._end_step()
+                    self.port.flush()
+                    # Silent, nobody waits any more, and nothing may stand behind the last records.
+                    wanted = (self.waiting or self._sync_wanted) and not self.silent
+                    if wanted and self.commit():
+                        self.port.flush()  # it may be over
                 if not self.events or self.ended:
                     break
         finally:
             self.busy = False
-
-    def _end_step(self) -> None:
-        self.port.flush()
-        if not self.silent:  # else nobody waits any more, and nothing may stand behind the last records
-            self.commit()
-            self.port.flush()  # it may be over
 
     def next_deadline(self) -> float | None:
         """When `feed` should be called at the latest (monotonic seconds), events or not."""
@@ -240,7 +238,8 @@ class Driver:
 
     def _release(self) -> None:
         """Carry out what has what it waited for."""
-        while self.waiting and self.waiting[0].ticket <= self.journal.durable:
+        durable = self.journal.durable
+        while self.waiting and self.waiting[0].ticket <= durable:
             _, (records, then) = self.waiting.popleft()
             if records and not self.silent:
                 self.port.kept(records)
@@ -248,10 +247,14 @@ class Driver:
 
     # -------------------------------------------------------------------- commits
 
-    def commit(self) -> None:
-        """Begin the commit that somebody waits for, unless one is under way: then the next one serves them."""
+    def commit(self) -> bool:
+        """Begin the commit that somebody waits for, unless one is under way: then the next one serves them.
+
+        Returns:
+            whether one was begun.
+        """
         if self.ended:
-            return
+            return False
         waits = self._last_wanted > self.journal.durable
         if (waits or self._sync_wanted) and not self.syncing:
             self._sync_wanted = False
@@ -259,6 +262,8 @@ class Driver:
             if self.journal.needs_sync:
                 self.syncing = True
                 self.journal.begin_sync(here=waits)
+                return True
+        return False
 
     def commit_all(self) -> None:
         """Have everything appended fsynced as soon as no other commit is in the way."""

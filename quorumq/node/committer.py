@@ -63,6 +63,9 @@ class Committer:
         snapshot: the core's, as of now.
         shell: see there.
         log: structured logger.
+
+    Attributes:
+        durable: as of `Journal`.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Committer:
         self._commit: Commit | None = None
         self._over: trio.Event | None = None  # of the commit under way, where somebody waits for it
         self._durable_before = 0  # at the last `mark_if_quiet`
+        self.durable = store.durable
 
     @property
     def committing(self) -> bool:
@@ -93,10 +97,6 @@ class Committer:
             if self._over is None:
                 self._over = trio.Event()
             await self._over.wait()
-
-    @property
-    def durable(self) -> int:
-        return self._store.durable
 
     @property
     def position(self) -> int:
@@ -115,6 +115,10 @@ class Committer:
         self._store.forget(numbers)
 
     # ------------------------------------------------------------------------ commits
+
+    def commit(self) -> None:
+        """Commit all that was appended; blocks for the disk."""
+        self.durable = self._store.commit()
 
     def begin_sync(self, here: bool) -> None:
         rolls = self._store.rolling
@@ -147,7 +151,7 @@ class Committer:
             self._shell.disk_failed(error)
             return
         try:
-            self._store.finish(commit)
+            self.durable = self._store.finish(commit)
         except StorageError as failure:
             self._shell.disk_failed(failure)
         else:
@@ -179,6 +183,8 @@ class Committer:
 
     def reclaim(self) -> None:
         """Go on emptying old segments, a little after each fsync until there is none worth it."""
+        if not self._store.is_emptying:
+            return
         before = self._store.pending_bytes
         try:
             damaged = self._store.reclaim()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import typing
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -77,6 +78,11 @@ Counted = Fetch | AckRequest | RejectRequest
 """Requests of which the node keeps count (readers.py)."""
 
 
+# Without a call for each.
+_new_envelope: Final[Callable[[type[Envelope], tuple[object, ...]], Envelope]] = tuple.__new__
+_new_received: Final[Callable[[type[Received], tuple[Envelope]], Received]] = tuple.__new__
+
+
 class Inbound:
     """One accepted connection, from its first byte to its last.
 
@@ -118,7 +124,7 @@ class Inbound:
             transport,
             nursery,
             node.config.stall_timeout,
-            lambda: node.silent,
+            node.driver,
             self._on_lost,
             self._on_drained,
         )
@@ -325,7 +331,8 @@ class Inbound:
         """The frames that have come from a peer."""
         node = self.node
         me, mine = node.config.node, node.core.state.incarnation
-        for frame in self._in.reader:
+        reader, sender, theirs = self._in.reader, peer.node, peer.incarnation
+        while (frame := reader.next_frame()) is not None:
             try:
                 message, _, stamp = decode_message(frame)
             except UnknownMessage as error:
@@ -333,8 +340,8 @@ class Inbound:
                 continue
             if type(message) not in PEER_MESSAGES:
                 raise PeerError(f"a node sent {type(message).__name__}, which nodes do not send each other")
-            envelope = Envelope(peer.node, peer.incarnation, me, mine, stamp, message)  # type: ignore[arg-type]
-            events.append(Received(envelope))
+            envelope = _new_envelope(Envelope, (sender, theirs, me, mine, stamp, message))
+            events.append(_new_received(Received, (envelope,)))
         return True
 
     # ----------------------------------------------------------------------- clients

@@ -123,7 +123,10 @@ class Inflow:
             data = self._transport.receive_now()
             if data is None:
                 return
-            self._feed(data)
+            if data:
+                self.reader.feed(data)
+            else:
+                self._feed(data)
             self._waits = not self._take(events)
             if not self._waits and not self.reader.pending_bytes:
                 return

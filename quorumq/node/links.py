@@ -47,6 +47,7 @@ class PeerLink:
         self._most = node.config.link_bytes_max
         self.peer = peer
         self.out = out
+        self.flush = out.flush
         self._answers: deque[tuple[int, RemoteFetchReply]] = deque()  # where in the stream each begins
 
     @property
@@ -70,9 +71,6 @@ class PeerLink:
     def never_begun(self) -> list[RemoteFetchReply]:
         """Answers of which not one byte was sent; asked when the link has ended, after which none will be."""
         return [answer for begins, answer in self._answers if begins >= self.out.sent]
-
-    def flush(self) -> None:
-        self.out.flush()
 
 
 async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nursery: trio.Nursery) -> None:
@@ -109,7 +107,7 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     """Greet and stay until the connection ends; whether the peer accepted our HELLO."""
     reader = FrameReader(HANDSHAKE_BYTES_MAX)
     out = Outflow(
-        transport, nursery, node.config.stall_timeout, lambda: node.silent, lambda reason: transport.close()
+        transport, nursery, node.config.stall_timeout, node.driver, lambda reason: transport.close()
     )
     with trio.move_on_after(node.config.hello_timeout) as waiting:
         answer = await _greet(node, peer, transport, reader, out)

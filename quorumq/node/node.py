@@ -199,7 +199,7 @@ class Node:
         now = self.clock()
         self.store.roll(lambda: self.core.snapshot(now))
         self.driver.start()
-        self.store.commit()
+        self.committer.commit()
         self._or_stop(self.driver.synced)
         self.feed()
         state = self.core.state
@@ -232,13 +232,18 @@ class Node:
         self.ended.set()
         return True
 
-    def _or_stop(self, function: Callable[..., None], *args: Event) -> None:
+    def _or_stop(self, function: Callable[..., None]) -> None:
         """Call ``function``. Whatever it raises is the end of the node."""
         try:
-            function(*args)
-        except StorageError as error:
-            self.fail(EXIT_STORAGE, str(error))
+            function()
         except Exception as error:
+            self._stop_by(error)
+
+    def _stop_by(self, error: Exception) -> None:
+        """This was raised where nothing may be."""
+        if isinstance(error, StorageError):
+            self.fail(EXIT_STORAGE, str(error))
+        else:
             self.fail(EXIT_BUG, f"a bug in this node: {error!r}", exc_info=True)
 
     async def settled(self) -> None:
@@ -256,14 +261,20 @@ class Node:
 
     def feed(self, *events: Event) -> None:
         """Take events in and carry out everything that follows from them. Never raises."""
-        of_clients = [event for event in events if type(event) is not Received]
-        if of_clients:
-            self.traffic.noticed(of_clients, self.clock().mono)
-            self.changes.noticed(of_clients, self.askers)
-        self._or_stop(self.driver.feed, *events)
-        if not self.driver.busy:
-            self._arm(self.driver.mono)
-            if (self._suspected or self._resyncing) and not self.silent:
+        for event in events:
+            if type(event) is not Received:
+                of_clients = [event for event in events if type(event) is not Received]
+                self.traffic.noticed(of_clients, self.clock().mono)
+                self.changes.noticed(of_clients, self.askers)
+                break
+        driver = self.driver
+        try:
+            driver.feed(*events)
+        except Exception as error:
+            self._stop_by(error)
+        if not driver.busy:
+            self._arm(driver.mono)
+            if (self._suspected or self._resyncing) and not driver.silent:
                 self._note_trust()
 
     def _note_trust(self) -> None:
@@ -291,7 +302,7 @@ class Node:
 
     def flush(self) -> None:
         """Send what was queued, unless the node is silent."""
-        if self.silent:
+        if self.driver.silent:
             self._dirty.clear()
         while self._dirty:  # what is lost by it may feed back
             dirty, self._dirty = self._dirty, {}
@@ -436,13 +447,14 @@ class Node:
         self.traffic.fsyncs.note(seconds)
         self.room.committed(size)
         self._or_stop(self.driver.synced)
-        if not self.silent:  # nothing may stand behind CLEAN_STOP
+        if not self.driver.silent:  # nothing may stand behind CLEAN_STOP
             self.committer.roll_if_due()
             self.committer.reclaim()
         self.room.wake()
         if self.room.check_due or self.core.state.disk_full:
             self._check_space()
-        self.feed()
+        if not self.driver.busy:  # else the step that began it goes on
+            self.feed()
 
     def disk_failed(self, error: BaseException) -> None:
         """A commit failed."""

@@ -44,7 +44,9 @@ class Room:
         self._config = config
         self._store = store
         self._log = log
-        self._event = trio.Event()
+        self._log = log
+        self._lot = trio.lowlevel.ParkingLot()
+        self._waiting = 0  # tasks that are parked there
         self._parts: dict[
             Connection, int
         ] = {}  # bytes of frames that are not complete, the oldest frame first
@@ -62,7 +64,7 @@ class Room:
     def take(self, weight: int) -> None:
         """``weight`` bytes of requests are under way; negative when they are answered."""
         self.inflight_bytes += weight
-        if weight < 0:
+        if weight < 0 and self._waiting:
             self.wake()
 
     def begun(self, connection: Connection, size: int, *, anew: bool = False) -> None:
@@ -91,15 +93,17 @@ class Room:
 
     def wake(self) -> None:
         """Less is under way, or less waits for the disk."""
-        if not self.pressed:
-            self._event.set()
+        if self._waiting and not self.pressed:
+            self._lot.unpark_all()
 
     async def wait(self) -> None:
         """Wait until requests may be taken in."""
         while self.pressed or self.paused:
-            if self._event.is_set():  # never replace an event that others wait for
-                self._event = trio.Event()
-            await self._event.wait()
+            self._waiting += 1
+            try:
+                await self._lot.park()
+            finally:
+                self._waiting -= 1
 
     def committed(self, size: int) -> None:
         """So many bytes wait no more: a commit has written them."""

@@ -124,6 +124,16 @@ class SocketTransport:
             self._sock.close()
 
 
+class Quiet(Protocol):
+    """Who may not say anything any more, from a moment on.
+
+    Attributes:
+        silent: since then.
+    """
+
+    silent: bool
+
+
 class Outflow:
     """The bytes that wait in front of a transport, in order.
 
@@ -134,7 +144,7 @@ class Outflow:
         transport: where they go.
         nursery: for the task.
         stall_timeout: seconds.
-        quiet: asked before every send; the connection is over once it says yes.
+        quiet: looked at before every send; the connection is over once that is silent.
         on_lost: called once, from `flush` or from the task, when the connection is lost.
         on_drained: called by the task when nothing is left.
 
@@ -154,7 +164,7 @@ class Outflow:
         transport: Transport,
         nursery: trio.Nursery,
         stall_timeout: float,
-        quiet: Callable[[], bool],
+        quiet: Quiet,
         on_lost: Callable[[str], None],
         on_drained: Callable[[], None] | None = None,
     ) -> None:
@@ -193,7 +203,7 @@ class Outflow:
 
     def _send(self) -> int:
         """Send until the transport takes no more; how many bytes that were."""
-        if self._quiet():
+        if self._quiet.silent:
             raise ConnectionLost("the node has stopped")
         total = 0
         buffers = self._buffers

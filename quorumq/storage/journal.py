@@ -398,6 +398,11 @@ class Journal:
                 self._index.remove(number)
         return self._log.ticket
 
+    @property
+    def is_emptying(self) -> bool:
+        """Whether `reclaim` has anything to do."""
+        return not self._emptying.is_over
+
     def reclaim(self) -> tuple[int, ...]:
         """Append a few batches of the emptiest older segment again, so that its file can go. Call it after a commit.
 

@@ -67,6 +67,7 @@ class Log:
         pending_bytes: what waits in memory for the next commit.
         unwritten: batches that no commit has written yet, by number: ticket, raw header, body.
         cannot_vouch: why nobody is to vote from this directory; each new segment says so too.
+        rolling: a segment waits to be begun.
     """
 
     def __init__(self, disk: Disk, replay: Replay, segment_bytes: int) -> None:
@@ -82,6 +83,7 @@ class Log:
         self._tail: Tail | None = None  # until the first roll
         # Not taken by a commit yet.
         self._steps: list[list[Buffer] | NewSegment] = []
+        self.rolling = False
         self._pending: list[Buffer] = []
         self.pending_bytes = 0
         self.unwritten: dict[int, tuple[int, bytes, Buffer]] = {}
@@ -93,7 +95,8 @@ class Log:
 
     def check_usable(self) -> None:
         """Raise `StorageError` after a failure, or once given back."""
-        self._writer.check()
+        if self._writer.failed:
+            self._writer.check()
 
     # ------------------------------------------------------------------ appending
 
@@ -249,6 +252,7 @@ class Log:
         tail.add(SnapshotEnd(count), buffers)
         tail.end_snapshot()
         self.pending_bytes += tail.end
+        self.rolling = True
         self._steps.append(NewSegment(start, buffers, tuple(segments.obsolete), tuple(segments.aside)))
         segments.obsolete, segments.aside = [], []
         self.ticket += 1
@@ -268,11 +272,6 @@ class Log:
         """Whether anything is not durable, nor on its way."""
         return self.ticket > (self.durable if self._commit is None else self._commit.ticket)
 
-    @property
-    def rolling(self) -> bool:
-        """Whether a segment waits to be begun."""
-        return any(isinstance(step, NewSegment) for step in self._steps)
-
     def begin_commit(self) -> Commit:
         """Take everything appended so far: see `Journal.begin_commit`."""
         self.check_usable()
@@ -281,7 +280,7 @@ class Log:
         steps, size = self._steps, self.pending_bytes
         if self._pending:
             steps.append(self._pending)
-        self._steps, self._pending, self.pending_bytes = [], [], 0
+        self._steps, self._pending, self.pending_bytes, self.rolling = [], [], 0, False
         commit = Commit(
             self._writer, steps, ticket=self.ticket, position=self._appended, tail=self._tail, size=size
         )
@@ -336,5 +335,6 @@ class Log:
         """Assert what holds between any two calls."""
         assert 0 <= self.durable <= self.ticket
         assert 0 <= self.position <= self._appended
+        assert self.rolling == any(isinstance(step, NewSegment) for step in self._steps)
         assert self._tail is None or 0 <= self._tail.durable_end <= self._tail.end
         self.segments.check()

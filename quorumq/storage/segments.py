@@ -195,7 +195,7 @@ class Segments:
     @property
     def reclaimable_bytes(self) -> int:
         """What the files that go with the next roll take, the current one aside."""
-        return sum(self.by_number[segment].bytes for segment in self._empty)
+        return sum(self.by_number[segment].bytes for segment in self._empty) if self._empty else 0
 
     @property
     def has_sparse(self) -> bool:

@@ -160,12 +160,16 @@ def decode_message(frame: Frame) -> Decoded:
         name, asked = TYPES[number].__name__, request
         body = Body(frame.body)
         message = decode(data[3:], body)
-        body.check_finished()
+        if body.at != len(body.view):
+            body.check_finished()
     except BadValue as exc:
         if asked:
             raise BadFields(f"{name}: {exc}", request=asked) from None
         raise PeerError(f"{name}: {exc}") from None
-    return Decoded(message, request, stamp)
+    return _new_decoded(Decoded, (message, request, stamp))
+
+
+_new_decoded: Final[Callable[[type[Decoded], tuple[object, ...]], Decoded]] = tuple.__new__
 
 
 def sealed_items(items: Iterable[SealedNamed]) -> tuple[m.Named, ...]:

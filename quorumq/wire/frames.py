@@ -17,7 +17,7 @@ here reads or writes a socket.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from quorumq.core.errors import PeerError, TooLarge
@@ -40,6 +40,9 @@ class Frame(NamedTuple):
 
     header: memoryview
     body: memoryview
+
+
+_new_frame: Final[Callable[[type[Frame], tuple[memoryview, memoryview]], Frame]] = tuple.__new__
 
 
 def encode_frame(
@@ -135,8 +138,10 @@ class FrameReader:
         """
         if self._broken is not None:
             raise PeerError(self._broken)
+        chunk = self._chunk
+        if not chunk:
+            return None
         if self._lengths is None:
-            chunk = self._chunk
             if len(chunk) >= PREFIX_BYTES and not self._prefix:  # mostly: a frame within one chunk
                 magic, header_bytes, body_bytes = _PREFIX.unpack_from(chunk)
                 stop = PREFIX_BYTES + header_bytes + body_bytes
@@ -148,7 +153,7 @@ class FrameReader:
                     self._chunk = chunk[stop:]
                     self.frames += 1
                     middle = PREFIX_BYTES + header_bytes
-                    return Frame(chunk[PREFIX_BYTES:middle], chunk[middle:stop])
+                    return _new_frame(Frame, (chunk[PREFIX_BYTES:middle], chunk[middle:stop]))
             if not self._take_prefix():
                 return None
             assert self._lengths is not None

@@ -32,6 +32,7 @@ class Taking(Inbound):
             clock=lambda: Now(0.0, 0),
             config=SimpleNamespace(stall_timeout=1.0),
             core=SimpleNamespace(catalogue=None),
+            driver=nothing,
             turns=nothing,
             room=nothing,
             changes=Changes(make_log("json", "error", "a", StringIO())),

@@ -44,6 +44,12 @@ async def world(names: str = "abc", **settings: Any) -> AsyncIterator[World]:
         nursery.cancel_scope.cancel()
 
 
+class Quiet:
+    """Who may say everything, at first."""
+
+    silent = False
+
+
 class Client:
     """The wire, without manners."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -67,3 +68,46 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
                 found[name] = counts.copy()
                 found[name]["sent"] -= 1  # the client's own
     assert found == COUNTS
+
+
+CALLS = {"node": 629, "wire": 585, "storage": 370, "driver": 85}
+"""Calls of Python functions of three nodes for a message that is published, delivered and acked alone, at most."""
+
+
+def part_of(file: str) -> str:
+    """Which part of a node a function belongs to."""
+    if file.startswith("<quorumq"):
+        return "wire"  # written when it is first needed
+    found = file.rpartition("/quorumq/")[2].split("/")
+    return found[0] if len(found) > 1 else found[0].removesuffix(".py")
+
+
+async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
+    """In virtual time, where each connection is read by a task of its own."""
+    messages = 10
+    async with world("abc") as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(), await client.session()
+        for commits in cluster.commits.values():
+            commits.at_once = True
+        profiler = cProfile.Profile(builtins=False)
+        for seq in range(3 + messages):
+            answer: Any = None
+            for name in COUNTS:
+                request: Any = fetch()
+                if name == "publish":
+                    request = publish(topic, origin, seq, b"x" * 1024)
+                elif name == "ack":
+                    request = m.AckRequest(receipts(answer))
+                number = await client.send(request)
+                if seq >= 3:
+                    profiler.enable()
+                await trio.sleep(0.01)
+                profiler.disable()
+                answer = await client.receive(number)
+            assert outcomes(answer) == ["acked"]
+    calls = Counter[str]()
+    for entry in profiler.getstats():
+        calls[part_of(getattr(entry.code, "co_filename", ""))] += entry.callcount
+    found = {part: calls[part] / messages for part in CALLS}
+    assert not [part for part in CALLS if found[part] > CALLS[part]], str(found)

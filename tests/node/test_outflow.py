@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from quorumq.node.transport import ConnectionLost, Outflow, SocketTransport, connect, listen
 from sim.shell.memory import MemoryTransport, pair
+from tests.node.memory import Quiet
 from tests.virtual import in_real_time
 
 
@@ -56,7 +57,7 @@ async def test_every_byte_once_and_in_order(
             transport,
             nursery,
             1.0,
-            lambda: False,
+            Quiet(),
             pytest.fail,
             lambda: drained.append(len(transport.got)),
         )
@@ -80,9 +81,7 @@ async def test_a_connection_that_takes_nothing_is_given_up_after_its_time() -> N
     lost: list[tuple[float, str]] = []
     ours, _ = pair(capacity=10)
     async with trio.open_nursery() as nursery:
-        out = Outflow(
-            ours, nursery, 3.0, lambda: False, lambda reason: lost.append((trio.current_time(), reason))
-        )
+        out = Outflow(ours, nursery, 3.0, Quiet(), lambda reason: lost.append((trio.current_time(), reason)))
         out.put([b"x" * 100])
         out.flush()
         assert out.draining
@@ -93,14 +92,14 @@ async def test_a_connection_that_takes_nothing_is_given_up_after_its_time() -> N
 
 
 async def test_nothing_leaves_once_the_node_is_quiet() -> None:
-    quiet = False
+    quiet = Quiet()
     lost: list[str] = []
     ours, theirs = pair(capacity=10)
     async with trio.open_nursery() as nursery:
-        out = Outflow(ours, nursery, 3.0, lambda: quiet, lost.append)
+        out = Outflow(ours, nursery, 3.0, quiet, lost.append)
         out.put([b"x" * 30])
         out.flush()
-        quiet = True
+        quiet.silent = True
         await theirs.receive()  # makes room
     assert not theirs.received
     assert len(lost) == 1
@@ -124,7 +123,7 @@ async def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             async with trio.open_nursery() as senders:
-                out = Outflow(ours, senders, 20.0, lambda: False, pytest.fail)
+                out = Outflow(ours, senders, 20.0, Quiet(), pytest.fail)
                 out.put([data[:7], memoryview(data)[7:]])
                 out.flush()
                 assert out.draining, "more than a socket takes at once"

@@ -27,6 +27,7 @@ from quorumq.node.tls import PIECE_BYTES, Certificates, TlsTransport
 from quorumq.node.transport import ConnectionLost, Outflow
 from quorumq.wire.tls import client_context, peer_context, server_context
 from sim.shell.memory import Log, MemoryTransport, pair
+from tests.node.memory import Quiet
 
 HOST = "127.0.0.1"
 PAST = datetime.now(UTC) - timedelta(days=1)
@@ -83,7 +84,7 @@ async def test_what_is_sent_arrives_however_little_room_there_is_and_both_know_w
         raise AssertionError(reason)
 
     async with trio.open_nursery() as nursery:
-        out = Outflow(dialler, nursery, 30.0, lambda: False, lost, drained.set)
+        out = Outflow(dialler, nursery, 30.0, Quiet(), lost, drained.set)
         for start in range(0, len(sent), 1000):
             out.put([sent[start : start + 1000]])
         out.flush()
