@@ -116,6 +116,9 @@ _origin = functools.lru_cache(maxsize=SHARED_MAX)(Origin)
 _partition = functools.lru_cache(maxsize=SHARED_MAX)(PartitionId)
 
 
+_new_span: Final[Callable[[type[Span], tuple[Origin, int, int]], Span]] = tuple.__new__
+
+
 def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span, ...]:
     """Sections out of decoded CBOR.
 
@@ -129,6 +132,18 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
         if type(item) is not tuple or len(item) < 6:
             bad(where, item, "a section is an array of node, n, nonce, k, first, count")
         node, n, nonce, k, first, count = item[:6]
+        if (
+            type(node) is str
+            and 1 <= len(node) <= NODE_CHARS_MAX
+            and type(n) is type(nonce) is type(k) is type(first) is type(count) is int
+            and 0 <= n < NUMBERS_END
+            and 0 <= nonce < WORDS_END
+            and 0 <= k < NUMBERS_END
+            and 0 < count <= BATCH_MESSAGES_MAX
+            and 0 <= first <= NUMBERS_END - count
+        ):  # as it always is
+            sections.append(_new_span(Span, (_origin(node, n, nonce, k), first, first + count)))
+            continue
         if type(node) is not str or not 1 <= len(node) <= NODE_CHARS_MAX:
             bad(f"{where}.node", node, f"must be text of 1 to {NODE_CHARS_MAX} characters")
         origin = _origin(
@@ -148,6 +163,18 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
             if one.origin == next_one.origin and one.stop > next_one.start:
                 bad(where, f"{one} and {next_one}", "sections must not overlap")
     return tuple(sections)
+
+
+def cut_sections(sections: Sequence[Span], first: int, stop: int) -> tuple[Span, ...]:
+    """The sections of records [first, stop) alone."""
+    found: list[Span] = []
+    at = 0
+    for origin, start, end in sections:
+        low, high = max(first, at), min(stop, at + end - start)
+        if low < high:
+            found.append(Span(origin, start + low - at, start + high - at))
+        at += end - start
+    return tuple(found)
 
 
 def _u32s(data: bytes) -> tuple[int, ...]:
@@ -225,7 +252,7 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
         bad("batch.published_ms", published_ms, "must be an integer of 64 bits")
     if codec != 0 or type(codec) is not int:
         bad("batch.codec", codec, "this side reads codec 0 (none); upgrade it")
-    count = sum(span.size for span in spans)
+    count = spans[0].size if len(spans) == 1 else sum([span.size for span in spans])
     if count > BATCH_MESSAGES_MAX:
         bad("batch.sections", count, f"a batch holds at most {BATCH_MESSAGES_MAX} records")
     offsets, crcs = _check_offsets(offsets, crcs, count, "batch")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 import cbor2
@@ -155,11 +156,12 @@ def takes_long(data: bytes | bytearray | memoryview) -> bool:
 
 SMALL: Final = tuple(bytes((n,)) if n < 24 else bytes((24, n)) for n in range(256))
 """The integers below 256."""
-_U16 = struct.Struct(">BH").pack
-_U32 = struct.Struct(">BI").pack
+U16: Final = struct.Struct(">BH").pack
+U32: Final = struct.Struct(">BI").pack
 WORD: Final = struct.Struct(">BQ").pack
-"""`WORD(27, n)`: an integer that takes eight bytes."""
-_F64 = struct.Struct(">Bd").pack
+"""`U16(25, n)`, `U32(26, n)`, `WORD(27, n)`: an integer that takes two, four, eight bytes."""
+F64: Final = struct.Struct(">Bd").pack
+"""`F64(0xFB, x)`: a float."""
 
 NULL: Final = b"\xf6"
 TRUE: Final = b"\xf5"
@@ -187,16 +189,19 @@ def _negative(n: int) -> bytes:
 
 def _long_head(major: int, n: int) -> bytes:
     if n < 1 << 16:
-        return _U16(major | 25, n)
+        return U16(major | 25, n)
     if n < 1 << 32:
-        return _U32(major | 26, n)
+        return U32(major | 26, n)
     if n < 1 << 64:
         return WORD(major | 27, n)
     raise BadValue(f"{shown(n)}: integers have at most 64 bits")
 
 
 _TEXT: Final = tuple(bytes((0x60 | n,)) for n in range(24))
-_ARRAY: Final = tuple(bytes((0x80 | n,)) for n in range(24))
+ARRAY: Final = tuple(bytes((0x80 | n,)) for n in range(24))
+"""The heads of arrays of less than 24 items."""
+BLOB: Final = tuple(bytes((0x40 | n,)) if n < 24 else bytes((0x58, n)) for n in range(256))
+"""The heads of byte strings of less than 256 bytes."""
 
 
 def _head(major: int, n: int) -> bytes:
@@ -215,9 +220,15 @@ def text(s: str) -> bytes:
     return (_TEXT[n] if n < 24 else _head(0x60, n)) + encoded
 
 
+NAME_CHARS_MAX: Final = 64
+name: Final = lru_cache(4096)(text)
+"""`text` of at most `NAME_CHARS_MAX` characters: names of nodes, topics and groups are the same again and again."""
+
+
 def blob(b: bytes | memoryview) -> bytes:
     """A byte string."""
-    return _head(0x40, len(b)) + b
+    n = len(b)
+    return (BLOB[n] if n < 256 else _head(0x40, n)) + b
 
 
 def blob_head(n: int) -> bytes:
@@ -227,7 +238,7 @@ def blob_head(n: int) -> bytes:
 
 def array_head(n: int) -> bytes:
     """The head of an array of ``n`` items, which follow."""
-    return _ARRAY[n] if n < 24 else _head(0x80, n)
+    return ARRAY[n] if n < 24 else _head(0x80, n)
 
 
 def map_head(n: int) -> bytes:
@@ -242,4 +253,4 @@ def boolean(v: bool) -> bytes:
 
 def real(x: float) -> bytes:
     """A number as a 64-bit float, also where Python happens to hold an int."""
-    return _F64(0xFB, x)
+    return F64(0xFB, x)

@@ -158,18 +158,6 @@ def _sealed(data: object) -> bytes:
     return data
 
 
-def cut_sections(sections: Sequence[Span], first: int, stop: int) -> tuple[Span, ...]:
-    """The sections of records [first, stop) alone."""
-    found: list[Span] = []
-    at = 0
-    for origin, start, end in sections:
-        low, high = max(first, at), min(stop, at + end - start)
-        if low < high:
-            found.append(Span(origin, start + low - at, start + high - at))
-        at += end - start
-    return tuple(found)
-
-
 def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes:
     # Only what belongs to records [first, stop) is sent: a batch may hold thousands, a FETCH want one.
     if lift is None:
@@ -194,7 +182,7 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
         b"\x89",
         cbor.text(value.topic),
         _encode_partition(header.partition, None),
-        batches.encode_sections(cut_sections(header.sections, first, stop)),
+        batches.encode_sections(batches.cut_sections(header.sections, first, stop)),
         cbor.uint(header.published_ms),
         cbor.uint(header.codec),
         cbor.uint(base),
@@ -297,7 +285,8 @@ class _Maker:
         self.scope: dict[str, Any] = {
             "uint": cbor.uint, "text": cbor.text, "blob": cbor.blob, "array_head": cbor.array_head,
             "boolean": cbor.boolean, "real": cbor.real, "bad": bad, "fit": _fit, "new": tuple.__new__,
-            "small": cbor.SMALL, "word": cbor.WORD,
+            "small": cbor.SMALL, "u16": cbor.U16, "u32": cbor.U32, "word": cbor.WORD, "float64": cbor.F64,
+            "arrays": cbor.ARRAY, "blobs": cbor.BLOB, "name": cbor.name,
             "join": b"".join, "encode_map": _encode_map, "check_map": plain_map,
         }  # fmt: skip
 
@@ -379,10 +368,15 @@ class _Maker:
     # Each of the next two turns one type hint into source for the variable `var`.
 
     def _int(self, var: str, low: int, high: int) -> str:
-        """The integer ``var``, quick where it is as large as those of its kind mostly are."""
+        """The integer ``var``, written without a call; first as those of its kind mostly are."""
+        small = f"small[{var}] if 0 <= {var} < 256 else"
+        long = f"word(27, {var}) if {1 << 32} <= {var} < {1 << 64} else"
+        middle = (
+            f"u16(25, {var}) if 256 <= {var} < {1 << 16} else u32(26, {var}) if 0 <= {var} < {1 << 32} else"
+        )
         if high >= STAMPS_END and high != NUMBERS_END:
-            return f"(word(27, {var}) if {1 << 32} <= {var} < {1 << 64} else uint({var}))"
-        return f"(small[{var}] if 0 <= {var} < 256 else uint({var}))"
+            return f"({long} {small} {middle} uint({var}))"
+        return f"({small} {middle} {long} uint({var}))"
 
     def _pieces(self, hint: Any, var: str, owner: str, field: str) -> list[str]:
         """Expressions for the CBOR of ``var``, which follow each other."""
@@ -394,17 +388,22 @@ class _Maker:
         """An expression for the CBOR of ``var``."""
         if hint is int:
             return self._int(var, *int_range(owner, field))
-        simple = {str: "text", bytes: "blob", float: "real", bool: "boolean"}.get(hint)
-        if simple:
-            return f"{simple}({var})"
+        if hint is str:
+            return f"(name if len({var}) <= {cbor.NAME_CHARS_MAX} else text)({var})"
+        if hint is bytes:
+            return f"(blobs[len({var})] + {var} if len({var}) < 256 else blob({var}))"
+        if hint is float:
+            return f"float64(0xFB, {var})"
+        if hint is bool:
+            return f"({cbor.TRUE!r} if {var} else {cbor.FALSE!r})"
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Union, types.UnionType):
             (inner,) = [arg for arg in args if arg is not type(None)]
             return f"({cbor.NULL!r} if {var} is None else {self._encoding(inner, var, owner, field)})"
         if origin is tuple and args[-1] is Ellipsis:
-            inner = self._encoding(args[0], "i", owner, field)
-            items = f"array_head(len({var})) + join([{inner} for i in {var}])"
-            return f"({items} if {var} else {cbor.EMPTY_ARRAY!r})"
+            inner = joined(self._pieces(args[0], "i", owner, field))
+            head = f"(arrays[len({var})] if len({var}) < 24 else array_head(len({var})))"
+            return f"({head} + join([{inner} for i in {var}]) if {var} else {cbor.EMPTY_ARRAY!r})"
         if origin is tuple:
             parts = [self._encoding(arg, f"{var}[{index}]", owner, field) for index, arg in enumerate(args)]
             return f"join(({cbor.array_head(len(args))!r}, {', '.join(parts)}))"
@@ -456,6 +455,16 @@ class _Maker:
             lines = refuse(
                 f"type({var}) is not tuple or len({var}) > {limit}", f"must be an array of at most {limit}"
             )
+            if args[0] in INLINE:
+                return [
+                    *lines,
+                    f"if {var}:",
+                    f"    all_{var}, {var} = {var}, []",
+                    f"    for one_{var} in all_{var}:",
+                    *("        " + line for line in self._taking(args[0], f"one_{var}")),
+                    f"        {var}.append(one_{var})",
+                    f"    {var} = tuple({var})",
+                ]
             item = self._item(args[0], owner, field)
             return [
                 *lines,
@@ -473,7 +482,7 @@ class _Maker:
         if origin is dict:
             return [f"{var} = check_map({where}, {var})"]
         if isinstance(hint, type) and issubclass(hint, IntEnum):
-            members = self._name(dict(enumerate_members(hint)))
+            members = self._name({int(member): member for member in hint})
             rule = f"must be one of {', '.join(f'{int(member)} {member.name}' for member in hint)}"
             return [
                 *refuse(f"type({var}) is not int or {var} not in {members}", rule),
@@ -501,19 +510,16 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """An expression that joins the pieces; literals that stand side by side are one."""
+    """An expression that joins the pieces; literals that stand side by side are one, and one alone needs no join."""
     merged: list[str] = []
     for piece in pieces:
         if merged and piece.startswith("b'") and merged[-1].startswith("b'"):
             merged[-1] = repr(ast.literal_eval(merged[-1]) + ast.literal_eval(piece))
         else:
             merged.append(piece)
+    if len(merged) == 1:
+        return merged[0]
     return f"join(({', '.join(merged)},))"
-
-
-def enumerate_members(cls: type[IntEnum]) -> list[tuple[int, IntEnum]]:
-    """The members of an enum by number."""
-    return [(int(member), member) for member in cls]
 
 
 _MAKER: Final = _Maker()
