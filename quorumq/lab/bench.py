@@ -220,6 +220,33 @@ def hot(turns: int, size: int, as_json: bool) -> None:
 
 
 @bench.command()
+@_count("messages", 2_000, 10_000_000, "How many messages.")
+@json_option
+def floor(messages: int, as_json: bool) -> None:
+    """The least that one message at a time can take: programs that pass on its frames and decide nothing.
+
+    A client, a coordinator and two replicas, each a process, send as many frames one after the other as a message that
+    is published, delivered and acked needs, and sync as often; waited for by epoll, and by trio. What `quorumq bench
+    latency` takes above that is quorumq's.
+    """
+    import tempfile
+
+    from quorumq.cli.common import console, table
+    from quorumq.lab.bench_floor import LOOPS, measure
+
+    with tempfile.TemporaryDirectory(prefix="quorumq-floor-") as folder:
+        machine = {**machine_facts(), "fsync_ms": fsync_ms(Path(folder))}
+        found = {loop: measure(messages, loop, Path(folder)) for loop in LOOPS}
+    if as_json:
+        print_json({"bench": "floor", "messages": messages, "machine": machine, "whole_ms": found})
+        return
+    _columns(shown := table(), "whole", "p50, ms", "p99, ms")
+    for loop, ms in found.items():
+        shown.add_row(loop, f"{ms['p50']:.2f}", f"{ms['p99']:.2f}")
+    console().print(shown)
+
+
+@bench.command()
 @_count("batch", 55, 4_096, "Messages in a batch.")
 @_hot_options
 def profile(batch: int, turns: int, size: int, as_json: bool) -> None:
