@@ -15,13 +15,14 @@ whenever trio has nothing to do itself: as soon as it has, a socket, a task that
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -43,6 +44,19 @@ def loop_descriptor() -> int:
 
 def _nothing() -> None:
     pass
+
+
+class Selector(selectors.DefaultSelector):
+    """Waits where there is no `select.epoll`, in its words. With that, a socket that is ready costs no Python call."""
+
+    def poll(self, wait: float, most: int) -> list[tuple[int, int]]:
+        """The descriptors that are ready, each with what it is ready for."""
+        return [(key.fd, events) for key, events in self.select(wait)]
+
+
+def make_selector() -> Any:
+    """Waits for sockets: a `select.epoll`, where the system has that."""
+    return select.epoll() if hasattr(select, "epoll") else Selector()
 
 
 class Connection(Protocol):
@@ -79,7 +93,9 @@ class Turns(trio.abc.Instrument):
 
     def __init__(self, feed: Callable[..., None]) -> None:
         self._feed = feed
-        self._selector: selectors.BaseSelector | None = None
+        self._selector: Any = None
+        self._connections: dict[int, Connection] = {}  # by descriptor
+        self._loop = -1  # see `loop_descriptor`
         self.taken = 0
         self.waits_here = False
         self._calls: deque[Callable[[], None]] = deque()
@@ -93,26 +109,27 @@ class Turns(trio.abc.Instrument):
     async def run(self) -> None:
         """Read who has joined. Runs until cancelled."""
         ours, self._bell = socket.socketpair()
-        with selectors.DefaultSelector() as selector, ours, self._bell:
+        with make_selector() as selector, ours, self._bell:
             ours.setblocking(False)
             self._bell.setblocking(False)
-            selector.register(ours, selectors.EVENT_READ, _Calls(self._calls, ours))
-            loop = loop_descriptor() if self.waits_here else -1
+            self._loop = loop_descriptor() if self.waits_here else -1
             self._selector = selector
+            self.join(ours.fileno(), _Calls(self._calls, ours))
             try:
-                if loop >= 0:
-                    selector.register(loop, selectors.EVENT_READ, None)
+                if self._loop >= 0:
+                    selector.register(self._loop, selectors.EVENT_READ)
                     trio.lowlevel.add_instrument(self)
                     await self._over.wait()
                     raise self._broken or AssertionError
                 while True:
-                    await trio.lowlevel.wait_readable(selector)
+                    await trio.lowlevel.wait_readable(selector.fileno())
                     self._turn()
             finally:
-                if loop >= 0:
+                if self._loop >= 0:
                     trio.lowlevel.remove_instrument(self)
                 with self._lock:
                     self._selector = None
+                self._connections.clear()
                 while self._calls:
                     self._calls.popleft()()
 
@@ -148,11 +165,12 @@ class Turns(trio.abc.Instrument):
         assert self._selector is not None
         others = False
         events: list[Event] = []
-        for key, _ in self._selector.select(wait):
-            if key.data is None:
+        for descriptor, _ in self._selector.poll(wait, len(self._connections) + 1):
+            connection = self._connections.get(descriptor)
+            if connection is not None:  # else it has left in this turn
+                connection.take_turn(events)
+            elif descriptor == self._loop:
                 others = True
-            else:
-                key.data.take_turn(events)
         if events:
             self.taken += 1
             self._feed(*events)
@@ -181,10 +199,12 @@ class Turns(trio.abc.Instrument):
         """
         if self._selector is None or descriptor < 0:
             return False
-        self._selector.register(descriptor, selectors.EVENT_READ, connection)
+        self._selector.register(descriptor, selectors.EVENT_READ)
+        self._connections[descriptor] = connection
         return True
 
     def leave(self, descriptor: int) -> None:
         """It takes no more turns. Before its socket is closed."""
         if self._selector is not None:
+            del self._connections[descriptor]
             self._selector.unregister(descriptor)
