@@ -77,6 +77,11 @@ class Catalogue:
         topic = self.register_named(name)
         return None if topic is None or topic.deleted else topic
 
+    def partitions_of(self, name: str) -> int:
+        """How many partitions the newest topic of that name has, or had."""
+        found = self.names.get(name)
+        return self.topics[found].partitions if found is not None else 0
+
     def topics_matching(self, name: str) -> list[Topic]:
         """The topic of that name, or all that the pattern matches; without those that are deleted."""
         names = matching(name, self.names) if is_pattern(name) else [name]

@@ -8,21 +8,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import Literal
 
 from quorumq.core import limits
 from quorumq.core.census import Census
 from quorumq.core.deadnames import source_of
-from quorumq.core.effects import Effect, Forget, Persist, Send
+from quorumq.core.effects import Again, Effect, Forget, Persist, Send
 from quorumq.core.errors import Code
+from quorumq.core.fairqueue import Asker, FairQueue
 from quorumq.core.hedge import Hedge
 from quorumq.core.latency import Latency
-from quorumq.core.messages import Freed, PeerMessage, PutGroup, PutReply, PutTopic, Release, Slice
+from quorumq.core.messages import (
+    Freed,
+    PeerMessage,
+    PutGroup,
+    PutReply,
+    PutTopic,
+    Release,
+    RemoteFetch,
+    Slice,
+)
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.records import CreationPut, GroupPut, TopicPut
 from quorumq.core.recovery import Recovery
 from quorumq.core.rounds import Round
-from quorumq.core.state import NodeState
+from quorumq.core.state import NodeState, Timer
 from quorumq.core.types import (
     NODES_MAX,
     Creation,
@@ -43,25 +54,36 @@ ASKED_MAX = 1024
 """Rounds of HOLD whose answers are timed; what answers an older one is too late to matter."""
 
 
+Costly = Again | Timer | tuple[Literal["remote"], NodeId, RemoteFetch]
+"""What waits for its turn."""
+
+
 class Pending:
     """A request that is under way, as the node sees it: core/coordinator.py says how it goes on.
 
     Attributes:
         key: the client request to answer; 0 when nobody waits.
+        asker: in whose turn it goes on, where that is costly.
         done: whether it was answered.
         rounds: its open rounds, by number.
     """
 
-    __slots__ = ("done", "key", "rounds")
+    __slots__ = ("asker", "done", "key", "rounds")
 
     def __init__(self, key: int) -> None:
         self.key = key
+        self.asker: Asker = 0
         self.done = False
         self.rounds: dict[int, Round] = {}
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Begin; the effects to carry out."""
         raise NotImplementedError
+
+    @property
+    def cost(self) -> int:
+        """What it costs to go on (core/costs.py)."""
+        return 0
 
     def go_on(self, context: Context, now: Now) -> list[Effect]:
         """Its pause is over, or what one step had no room for is to be done."""
@@ -125,6 +147,7 @@ class Context:
         called_off: rounds of FETCHes that we asked others for and gave up.
         hold_times: how long answers to HOLD take.
         hedge: who is asked at once, and what the others are sent later.
+        costly: requests, FETCHes of peers and timers that wait for their turn.
     """
 
     __slots__ = (
@@ -134,6 +157,7 @@ class Context:
         "catalogue",
         "census",
         "config",
+        "costly",
         "fetches",
         "given",
         "hedge",
@@ -170,6 +194,7 @@ class Context:
         self.called_off: dict[int, None] = {}
         self.hold_times = Latency()
         self.hedge = Hedge(state)
+        self.costly: FairQueue[Costly] = FairQueue()
         self._asked_at: dict[int, float] = {}  # when rounds of HOLD began, those that are over included
 
     # --------------------------------------------------------------------- who may vote
@@ -441,6 +466,7 @@ class Context:
         self.peers.positions.check()
         self.hold_times.check()
         self.hedge.check()
+        self.costly.check()
         for replica in self.replicas.values():
             replica.check(now)
         for number, pending in self.rounds.items():

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
+from quorumq.core.fairqueue import Asker
 from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage, RemoteFetchReply
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import Incarnation, NodeId
@@ -93,11 +94,12 @@ class Raised(NamedTuple):
 
 
 class Again(NamedTuple):
-    """Take up client request ``key`` again. The core does that itself, in the same step: no driver sees this."""
+    """Take up client request ``key`` again. The core does that itself, when it has time: no driver sees this."""
 
     key: int
     request: ClientRequest
     looked: bool  # the others were asked for what it names and is not known here
+    asker: Asker = 0
 
 
 Effect = Union[Restart, Send, Reply, Persist, SendStored, Forget, Stop, Raised, Again]
@@ -118,10 +120,15 @@ class Ours(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A client's request has come. ``key`` is unique within this start of the node; receipts are verified."""
+    """A client's request has come. ``key`` is unique within this start of the node; receipts are verified.
+
+    ``asker`` is the same for all that come on one connection: costly requests are served one from each in turn. 0 where
+    a driver makes no difference.
+    """
 
     key: int
     request: ClientRequest
+    asker: int = 0
 
 
 class Unsent(NamedTuple):

@@ -101,7 +101,7 @@ class FetchCoordinator(GroupReader):
 
     def looks_at(self, stirred: Iterable[tuple[PartitionId, str]]) -> bool:
         """Whether it reads as one of these groups of these partitions."""
-        return self.request.group in [name for partition, name in stirred if partition in self.partitions]
+        return self.request.group in [name for partition, name in stirred if partition in self.places]
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""

@@ -191,7 +191,7 @@ class FindCoordinator(Coordinator):
 
     def take_up(self, context: Context, *, looked: bool) -> list[Effect]:
         """Go on with the request; ``looked``: what is not known here is nowhere."""
-        return [*self.finish(context, None), Again(self.key, self.request, looked)]
+        return [*self.finish(context, None), Again(self.key, self.request, looked, self.asker)]
 
     def give_up(self, context: Context, this: Round) -> list[Effect]:
         """Too few could be heard."""

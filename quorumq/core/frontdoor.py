@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from quorumq.core import limits
-from quorumq.core.context import Context
+from quorumq.core.context import Context, Costly
 from quorumq.core.coordinator import Coordinator
+from quorumq.core.costs import COSTS
 from quorumq.core.creation import CreateTopicCoordinator
 from quorumq.core.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
-from quorumq.core.effects import Effect, Raised, Reply, Send
+from quorumq.core.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.errors import Code
+from quorumq.core.fairqueue import Asker
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import FindCoordinator, to_find
 from quorumq.core.groups import DeleteGroupCoordinator, GroupCoordinator, PurgeCoordinator, SurveyCoordinator
@@ -99,9 +101,31 @@ class FrontDoor:
         self.sessions = 0  # opened in this start
         self.sub_fetches = 0  # of FETCHes for other nodes; their keys are below 0, so that none is a client's
 
-    def on_request(self, key: int, request: ClientRequest, now: Now, *, looked: bool = False) -> list[Effect]:
-        """A client's request. ``looked``: the others were asked for what it names and is not known here."""
+    def on_request(
+        self,
+        key: int,
+        request: ClientRequest,
+        now: Now,
+        *,
+        looked: bool = False,
+        asker: Asker = 0,
+        waits: bool = True,
+    ) -> list[Effect]:
+        """A client's request.
+
+        Args:
+            key: the request's.
+            request: what is asked for.
+            now: the clocks.
+            looked: the others were asked for what it names and is not known here.
+            asker: in whose turn it is served, where it is costly.
+            waits: whether it waits for that turn.
+        """
         context = self.context
+        price = COSTS.get(type(request)) if waits else None
+        if price is not None and (cost := price(context.catalogue, request)) > limits.CHEAP:
+            context.costly.put(asker, cost, Again(key, request, looked, asker), key)
+            return []
         if isinstance(request, Hello):
             return self._on_hello(key, request, now)
         try:
@@ -113,7 +137,9 @@ class FrontDoor:
             )
             return [Raised(type(request).__name__, error), Reply(key, Failed(Code.NOT_STORED, detail))]
         if isinstance(admitted, Coordinator):
-            return self._coordinate(admitted, now)
+            admitted.asker = asker
+            context.requests[key] = admitted
+            return admitted.start(context, now)
         effects: list[Effect] = []
         if isinstance(admitted, CloseSessionReply) and isinstance(request, CloseSession):
             effects = self.close_session(request.origin, tuple(dict.fromkeys(request.partitions)), now)
@@ -150,9 +176,15 @@ class FrontDoor:
         facts = status(self.context, self.vouching, now) if request.begin is None else {}
         return StatusReply({**facts, "partitions": rows}, more)
 
-    def on_remote_fetch(self, sender: NodeId, message: RemoteFetch, now: Now) -> list[Effect]:
-        """Serve a FETCH for a node that has no replica of these partitions."""
+    def on_remote_fetch(
+        self, sender: NodeId, message: RemoteFetch, now: Now, *, waits: bool = True
+    ) -> list[Effect]:
+        """Serve a FETCH for a node that has no replica of these partitions; a costly one in its turn (``waits``)."""
         context = self.context
+        if waits and len(message.partitions) > limits.CHEAP:
+            waiting: Costly = ("remote", sender, message)
+            context.costly.put(sender, len(message.partitions), waiting, (sender, message.round))
+            return []
         if (sender, message.round) in context.sub_fetches:
             return []  # a second copy: one sub-fetch is enough
         here = tuple(partition for partition in message.partitions if partition in context.replicas)
@@ -163,13 +195,10 @@ class FrontDoor:
             return [Send(sender, RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
         self.sub_fetches += 1
         context.sub_fetches[(sender, message.round)] = -self.sub_fetches
-        return self._coordinate(
-            SubFetchCoordinator(-self.sub_fetches, message.request, here, now, sender, message.round), now
-        )
-
-    def _coordinate(self, coordinator: Coordinator, now: Now) -> list[Effect]:
-        self.context.requests[coordinator.key] = coordinator
-        return coordinator.start(self.context, now)
+        made = SubFetchCoordinator(-self.sub_fetches, message.request, here, now, sender, message.round)
+        made.asker = sender
+        context.requests[made.key] = made
+        return made.start(context, now)
 
     def _on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
         refusal = self.context.peers.refusal(hello, now)
@@ -383,11 +412,9 @@ class FrontDoor:
         topic = self.context.catalogue.topic_named(request.topic)
         if topic is None:
             return self.context.catalogue.not_found(request.topic)
-        parts = tuple(
-            part_of(replica, request.group, now)
-            for partition, replica in sorted(self.context.replicas.items())
-            if partition.topic == topic.id
-        )
+        places = [PartitionId(topic.id, number) for number in range(topic.partitions)]
+        here = [self.context.replicas[place] for place in places if place in self.context.replicas]
+        parts = tuple(part_of(replica, request.group, now) for replica in here)
         return DescribeGroupReply(topic.id, request.group, parts)
 
     # ---------------------------------------------------------------------- deliveries

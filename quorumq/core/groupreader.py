@@ -26,16 +26,21 @@ class GroupReader(Coordinator):
         unregistered: too few replicas can vouch to have it registered now.
     """
 
-    __slots__ = ("group_rounds", "partitions", "register_name", "request", "unregistered")
+    __slots__ = ("group_rounds", "partitions", "places", "register_name", "request", "unregistered")
 
     def __init__(self, key: int, request: Fetch, partitions: tuple[PartitionId, ...]) -> None:
         super().__init__(key)
         self.request = request
         self.partitions = partitions
+        self.places = frozenset(partitions)  # to look one up
         self.register_name = request.group.removesuffix(DEAD_SUFFIX)
         self.unregistered = False
         # Round number -> topic id, and whether it only asks.
         self.group_rounds: dict[int, tuple[bytes, bool]] = {}
+
+    @property
+    def cost(self) -> int:
+        return len(self.partitions)
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: the group is registered, or cannot be."""
@@ -78,7 +83,7 @@ class GroupReader(Coordinator):
             return effects
         this.hear(sender, incarnation)
         partitions = [partition for partition in self.partitions if partition.topic == topic]
-        sets = [context.catalogue.members_of(partition) for partition in partitions]
+        sets = dict.fromkeys([context.catalogue.members_of(partition) for partition in partitions])
         if not this.is_majority_of_each(this.valid(context.state), sets):
             return effects
         self.close_round(context, message.round)
@@ -93,6 +98,9 @@ class GroupReader(Coordinator):
         for partition in partitions:
             context.catalogue.settled_groups[(partition, self.register_name)] = None
         left = self.unsettled(context) if not self.group_rounds else []
+        if not left and self.cost > limits.CHEAP:  # as many may wait for this answer
+            context.state.at(now.mono, ("advance", self.key))
+            return effects
         return effects + (self.register(context, left, now) if left else self.advance(context, now))
 
     def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:

@@ -62,6 +62,13 @@ RUNS_PER_STEP = 128
 ROUND_RUNS = 3
 """What it costs beside them to begin a round and to end it, in runs."""
 
+CHEAP = 16
+"""What a request may cost that waits for no turn, in things looked at (core/costs.py)."""
+COSTLY_PER_STEP = 1024
+"""What one step serves of the others, and it begins one: some 2 ms."""
+COSTLY_WAIT_S = 0.01
+"""For so long what waits for its turn lets steps go first in which something came."""
+
 NAMES_PER_REQUEST_MAX = 1_000
 """Topics that one METADATA or FETCH names."""
 PATTERNS_PER_REQUEST_MAX = 10

@@ -14,9 +14,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from quorumq.core import census, recovery, resync, survivors
+from quorumq.core import census, limits, recovery, resync, survivors
 from quorumq.core.catalogue import Catalogue
-from quorumq.core.context import Context, forget
+from quorumq.core.context import Context, Costly, forget
 from quorumq.core.creation import vote
 from quorumq.core.effects import (
     Again,
@@ -47,7 +47,6 @@ from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.hedge import EVERYONE_EACH
-from quorumq.core.limits import LOOKS_PER_STEP
 from quorumq.core.messages import (
     QUORUM_REPLIES,
     QUORUM_REQUESTS,
@@ -157,6 +156,7 @@ class NodeCore:
         self.orphans = replay.orphans  # batches of deleted topics that the journal still had at this start
         self.started = False
         self.stopped = False
+        self._served_at = now.mono  # when something costly had its turn last
 
     @property
     def replicas(self) -> dict[PartitionId, Replica]:
@@ -240,7 +240,8 @@ class NodeCore:
             events = [event for event in events if isinstance(event, Durable)]
         if self.stopped or (self.vouching.lost and not events):
             return effects
-        state.looks_left = LOOKS_PER_STEP
+        state.looks_left = limits.LOOKS_PER_STEP
+        waited = bool(self.context.costly.lines)
         if state.timers and state.timers[0][0] <= now.mono:
             self._absorb(self.timers.run(now), effects, now)
         for event in events:
@@ -253,6 +254,8 @@ class NodeCore:
             self._absorb(store_published(self.context, now), effects, now)
         if state.stirred:
             self._absorb(self._advance_stirred(now), effects, now)
+        if self.context.costly.lines:
+            self._serve_costly(effects, now, waited and bool(events))
         reserve = None if self.stopped else state.clock.next_reserve(now)
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
@@ -284,11 +287,37 @@ class NodeCore:
             if isinstance(effect, Send) and effect.to == me:
                 queue[at:at] = self._on_message(me, self.state.incarnation, effect.message, now)
             elif isinstance(effect, Again):
-                queue[at:at] = self.door.on_request(effect.key, effect.request, now, looked=effect.looked)
+                key, request, looked, asker = effect
+                queue[at:at] = self.door.on_request(key, request, now, looked=looked, asker=asker)
             else:
                 effects.append(effect)
             if len(queue) > 4096:
                 queue, at = queue[at:], 0
+
+    def _serve_costly(self, effects: list[Effect], now: Now, busy: bool) -> None:
+        """Take as much of what is costly as one step has time for, from one asker after another.
+
+        Where it has waited already and something else came, ``busy``, the next step does it, in which nothing comes,
+        but not for long: what came is on its way in a moment, and may be somebody's only request.
+        """
+        costly, spent = self.context.costly, 0
+        if not busy or now.mono >= self._served_at + limits.COSTLY_WAIT_S:
+            self._served_at = now.mono
+            while costly.lines and spent < limits.COSTLY_PER_STEP and not self.stopped:
+                cost, work = costly.take()
+                spent += cost
+                self._absorb(self._begin(work, now), effects, now)
+        if costly.lines:
+            self.state.at(now.mono, ("serve",))
+
+    def _begin(self, work: Costly, now: Now) -> list[Effect]:
+        """It has its turn."""
+        match work:
+            case Again(key, request, looked, asker):
+                return self.door.on_request(key, request, now, looked=looked, asker=asker, waits=False)
+            case ("remote", sender, message):
+                return self.door.on_remote_fetch(sender, message, now, waits=False)
+        return self.timers.on_timer(work, now, waits=False)
 
     def _advance_stirred(self, now: Now) -> list[Effect]:
         """Let the parked FETCHes look at what became available to them: idle clients first, then who waits longest."""
@@ -303,7 +332,13 @@ class NodeCore:
                 if isinstance(it, FetchCoordinator) and it.looks_at(stirred)
             ]
             for pending in sorted(waiting, key=lambda it: not it.request.idle):
-                if not pending.done and pending.looks_at(self._on_offer(stirred)):
+                if pending.done or not pending.looks_at(self._on_offer(stirred)):
+                    continue
+                if pending.cost > limits.CHEAP:
+                    self.context.costly.put(
+                        pending.asker, pending.cost, ("advance", pending.key), pending.key
+                    )
+                else:
                     effects += pending.advance(self.context, now)
         return effects
 
@@ -325,8 +360,8 @@ class NodeCore:
                 return self._on_received(envelope, now)
             case Ours(message):
                 return self._on_message(self.state.me, self.state.incarnation, message, now)
-            case Request(key, request):
-                return self.door.on_request(key, request, now)
+            case Request(key, request, asker):
+                return self.door.on_request(key, request, now, asker=asker)
             case Durable(token, position):
                 self.context.peers.positions.on_durable(position)
                 return self._on_durable(token, now)
@@ -335,6 +370,7 @@ class NodeCore:
             case Unposted(message):
                 return [effect for part in message.slices for effect in self.context.free_slice(part, now)]
             case Gone(key):
+                self.context.costly.drop(key)
                 pending = self.context.requests.get(key)
                 return pending.on_gone(self.context, now) if pending is not None else []
             case LinkUp():
@@ -499,6 +535,7 @@ class NodeCore:
             case RemoteFetch():
                 return self.door.on_remote_fetch(sender, message, now)
             case RemoteGone(number):
+                context.costly.drop((sender, number))
                 pending = context.requests.get(context.sub_fetches.pop((sender, number), 0))
                 return pending.on_gone(context, now) if pending is not None else []
         return []

@@ -6,7 +6,7 @@ is what counts as yes. The one with an argument of its own is ACK: see `AckCoord
 
 from __future__ import annotations
 
-from quorumq.core import limits
+from quorumq.core import costs, limits
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
@@ -136,6 +136,12 @@ class SettleCoordinator(Coordinator):
     def start(self, context: Context, now: Now) -> list[Effect]:
         self.asks = asks_of(context, self.items)
         return self.go_on(context, now)
+
+    @property
+    def cost(self) -> int:
+        return (
+            costs.runs(limits.RUNS_PER_STEP if len(self.asks) > 1 else self.asks[0].runs) if self.asks else 0
+        )
 
     def go_on(self, context: Context, now: Now) -> list[Effect]:
         effects: list[Effect] = []

@@ -33,6 +33,7 @@ Timer = (
     | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over
     | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
     | tuple[Literal["look"]]  # groups that begin look at more
+    | tuple[Literal["serve"]]  # what is costly has its turn
     | tuple[Literal["late"], NodeId, float]  # ask that peer what has waited since then
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from quorumq.core import resync
+from quorumq.core import costs, limits, resync
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator
@@ -52,7 +52,7 @@ class Timers:
         due: list[Timer] = []
         while timers and timers[0][0] <= now.mono and len(due) < TIMERS_PER_STEP:
             due.append(heapq.heappop(timers)[2])
-        return [effect for timer in due for effect in self._on_timer(timer, now)]
+        return [effect for timer in due for effect in self.on_timer(timer, now)]
 
     def is_stale(self, timer: Timer) -> bool:
         """Whether a timer has nothing left to do."""
@@ -74,7 +74,8 @@ class Timers:
                 return not self.context.replicas[partition].group(name).held(span)
         return False
 
-    def _on_timer(self, timer: Timer, now: Now) -> list[Effect]:
+    def on_timer(self, timer: Timer, now: Now, *, waits: bool = True) -> list[Effect]:
+        """What a timer leads to. ``waits``: for its turn, if it is costly."""
         context, state = self.context, self.context.state
         match timer:
             case (_, PartitionId() as partition, *_) if partition not in context.replicas:
@@ -92,6 +93,9 @@ class Timers:
             case ("advance", key):
                 pending = context.requests.get(key)
                 if isinstance(pending, FetchCoordinator) and not pending.done:
+                    if waits and (cost := len(pending.partitions)) > limits.CHEAP:
+                        context.costly.put(pending.asker, cost, timer, key)
+                        return []
                     return pending.advance(context, now)
             case ("gathered", key):
                 pending = context.requests.get(key)
@@ -99,7 +103,14 @@ class Timers:
                     return pending.on_gathered(context, now)
             case ("again", key):
                 pending = context.requests.get(key)
-                return pending.go_on(context, now) if pending is not None else []
+                if pending is None:
+                    return []
+                if waits and (cost := pending.cost) > limits.CHEAP:
+                    context.costly.put(pending.asker, cost, timer, key)
+                    return []
+                return pending.go_on(context, now)
+            case ("free" | "close", *_) if waits:
+                context.costly.put(0, costs.runs(len(timer[-1])), timer)
             case ("close", origin, partitions):
                 return self.door.close_session(origin, partitions, now)
             case ("batch", partition, number, first):

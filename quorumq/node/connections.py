@@ -114,6 +114,7 @@ class Inbound:
         self.hello: Hello | None = None
         self.software = ""
         self.is_client = False
+        self._asker = 0  # whose requests these are, for the core: the key of its HELLO
         self.badge: Badge | None = None  # of a client, where the node asks who that is
         self.closed = False
         self._peers = peers
@@ -240,7 +241,7 @@ class Inbound:
             return await self._turn_away(decoded.request, Code.UNAUTHORIZED, unknown)
         if self.badge is not None:
             self.name = f"{self.badge.client.name} at {self.address}"
-        key = self._admit(decoded.request, 0)
+        key = self._asker = self._admit(decoded.request, 0)
         self.node.feed(Request(key, hello))
         while key in self._open:
             await self._wait_for_change()
@@ -402,7 +403,7 @@ class Inbound:
         key = self._admit(number, weight, counted)
         if isinstance(counted, Fetch):
             self.node.readers.fetching(counted, self.software, self.host, self.node.clock().mono)
-        return Request(key, request)
+        return Request(key, request, self._asker)
 
     def _admit(self, number: int, weight: int, counted: Counted | None = None) -> int:
         key = self.node.key()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumq.core import nodecore
+from quorumq.core import limits
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -54,10 +54,10 @@ def seqs(reply: object) -> list[int]:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodecore, "LOOKS_PER_STEP", 3)
+    monkeypatch.setattr(limits, "LOOKS_PER_STEP", 3)
 
 
-STEP_LOOKS_CALLS_MAX = 90 * nodecore.LOOKS_PER_STEP
+STEP_LOOKS_CALLS_MAX = 90 * limits.LOOKS_PER_STEP
 """Python calls of a step that looks at as much as it may."""
 
 
@@ -214,7 +214,7 @@ def test_whatever_happens_while_groups_look_they_come_to_offer_what_they_should(
 ) -> None:
     """`Views.check` compares what is offered, and kept, with its definition, wherever no step is left to do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nodecore, "LOOKS_PER_STEP", looks)
+        patch.setattr(limits, "LOOKS_PER_STEP", looks)
         cluster, topic, origin = backlog(8, hold_time_max=10.0)
         cluster.checks, seq = True, 8
         for what, *how in work:

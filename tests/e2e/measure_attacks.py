@@ -50,6 +50,19 @@ def asking(request: object) -> Attack:
     return attack
 
 
+def crowding(make: Callable[[int], object], count: int = 100) -> Attack:
+    """So many requests at once on one connection, which are of a topic of 1,024 partitions or of nothing."""
+
+    def attack(address: str) -> Iterator[object]:
+        with Raw(address, timeout=60.0) as raw:
+            raw.topic("wide", partitions=limits.PARTITIONS_MAX)
+            while True:
+                numbers = [raw.send(make(at)) for at in range(count)]
+                yield [raw.receive(number) for number in numbers]
+
+    return attack
+
+
 def sending(data: bytes) -> Attack:
     """Bytes that a node hangs up on."""
 
@@ -129,6 +142,7 @@ def settling(make: Callable[[tuple[m.Named, ...]], object]) -> Attack:
 FETCH: Final = m.Fetch(("jobs",), "g", 100, limits.FETCH_BYTES_MAX, 1, 1, 0.0, 5.0, 0.0)
 LETTER: Final = Letter(Stamp(0, ""), "rejected", "ValueError", "x" * 2000, "y" * 2000)
 LAST: Final = m.Resolved(Span(Origin("a", 1, 1, 1), 0, 1), Record(0, limits.NUMBERS_END - 1, Kind.DEAD))
+WIDE: Final = FETCH._replace(topics=("wide",))
 ANY: Final = PartitionId(b"x" * 16, 0)
 MAPS: Final = cbor.array_head(2) + cbor.uint(TYPE_OF[m.Metadata]) + cbor.array_head(60_000) + b"\xa0" * 60_000
 
@@ -151,6 +165,14 @@ ATTACKS: Final[dict[str, Attack]] = {
     "frames with a bit changed": flipped,
     "noise": sending(random.Random(7).randbytes(4096)),
     "asks and never reads": deaf,
+    "L7 100 METADATA of 1,000 names at once": crowding(
+        lambda at: m.Metadata(tuple(f"job{n}" for n in range(NAMES)))
+    ),
+    "L7 100 STATUS at once": crowding(lambda at: m.StatusRequest()),
+    "L7 100 FETCHes of 1,024 partitions at once": crowding(lambda at: WIDE),
+    "L7 100 FETCHes of 1,024 partitions that wait": crowding(lambda at: WIDE._replace(max_wait=0.5)),
+    "L7 3 groups on 1,024 partitions": crowding(lambda at: WIDE._replace(group=f"g{at}", max_wait=1.0), 3),
+    "L7 100 DESCRIBEs of 1,024 partitions at once": crowding(lambda at: m.DescribeGroup("wide", "g")),
 }
 
 

@@ -1,0 +1,105 @@
+"""What a client's request costs at most, as far as that can be said before it is looked at.
+
+In things looked at: a partition, a name, some two microseconds each. Whatever is not here costs little, or as much as
+it has bytes. Within `limits.CHEAP` a request is served in the step that it comes in; the others wait for their turn
+(core/fairqueue.py). It need not be exact: what is overrated waits for others, what is underrated is in fewer steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from quorumq.core import limits
+from quorumq.core.catalogue import MEANT_MAX, Catalogue
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    BrowseRequest,
+    CloseSession,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    DescribeGroup,
+    ExtendRequest,
+    Fetch,
+    LeaveRequest,
+    Metadata,
+    PurgeRequest,
+    RedriveRequest,
+    RejectRequest,
+    SetGroup,
+    ShowRequest,
+    StatusRequest,
+)
+from quorumq.core.topics import is_pattern
+
+RUN: Final = 8
+"""Of a run of messages to vote on, to release or to close."""
+UNKNOWN: Final = 4
+"""Of a name that is compared with one that is not known, to ask what was meant."""
+PATTERN_SHARE: Final = 4
+"""How many names a pattern is compared with at the cost of looking at one."""
+
+
+def runs(count: int) -> int:
+    """Of so many runs, of which one step takes some."""
+    return RUN * min(count, limits.RUNS_PER_STEP)
+
+
+def _of_fetch(catalogue: Catalogue, request: Fetch) -> int:
+    topics = request.topics
+    if len(topics) == 1 and topics[0] in catalogue.names:  # mostly
+        return len(request.partitions) or len(catalogue.topics[catalogue.names[topics[0]]].replicas)
+    looked_at = _of_names(catalogue, topics)
+    if looked_at >= limits.COSTLY_PER_STEP:
+        return looked_at
+    if any(map(is_pattern, topics)):
+        topics = tuple(catalogue.names)
+    return looked_at + sum(len(request.partitions) or catalogue.partitions_of(name) for name in topics)
+
+
+def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
+    """Of looking for topics by names and patterns."""
+    known = len(catalogue.names)
+    patterns = sum(map(is_pattern, names)) if len(names) <= limits.CHEAP else len(names)
+    if max(len(names), patterns * known) > limits.CHEAP:
+        return max(limits.COSTLY_PER_STEP, patterns * known // PATTERN_SHARE)
+    unknown = sum(name not in catalogue.names for name in names) - patterns
+    return len(names) + patterns * known + unknown * UNKNOWN * min(known, MEANT_MAX)
+
+
+def _of_metadata(catalogue: Catalogue, request: Metadata) -> int:
+    return _of_names(catalogue, request.topics or ("*",))
+
+
+def _of_items(
+    catalogue: Catalogue, request: AckRequest | RejectRequest | ExtendRequest | LeaveRequest
+) -> int:
+    return RUN * min(len(request.items), limits.RUNS_PER_STEP)
+
+
+def _whole_step(catalogue: Catalogue, request: object) -> int:
+    return limits.COSTLY_PER_STEP
+
+
+COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
+    Fetch: _of_fetch,
+    Metadata: _of_metadata,
+    AckRequest: _of_items,
+    RejectRequest: _of_items,
+    ExtendRequest: _of_items,
+    LeaveRequest: _of_items,
+    CloseSession: lambda catalogue, request: runs(len(request.partitions)),
+    DescribeGroup: lambda catalogue, request: 2 * catalogue.partitions_of(request.topic),
+    StatusRequest: lambda catalogue, request: limits.STATUS_ROWS_MAX,
+    BrowseRequest: _whole_step,
+    ShowRequest: _whole_step,
+    PurgeRequest: _whole_step,
+    RedriveRequest: _whole_step,
+    SetGroup: _whole_step,
+    DeleteGroup: _whole_step,
+    CreateTopic: _whole_step,
+    AlterTopic: _whole_step,
+    DeleteTopic: _whole_step,
+}

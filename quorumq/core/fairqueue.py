@@ -1,0 +1,76 @@
+"""Costly work waits here for its turn, so that it keeps nobody waiting but those who asked for it.
+
+A request that looks at a thousand partitions takes two milliseconds, and a connection may have hundreds of them under
+way: in one step they would be half a second in which nobody else is served. So a step takes a bounded share of what
+waits, from one asker after another: who asks for much waits for itself, and who asks for one thing waits for one thing
+of each of the others. What costs little never comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+Asker = int | str
+"""Whose turn it is: a client's connection, a node, or 0 for what is nobody's."""
+
+Work = TypeVar("Work")
+
+
+class Piece(NamedTuple, Generic[Work]):
+    """What has its turn, and what it costs, in things looked at."""
+
+    cost: int
+    work: Work
+
+
+class FairQueue(Generic[Work]):
+    """Pieces of work, served one from each asker in turn, those of one asker in their order.
+
+    Attributes:
+        lines: who waits, and for what, by a number; who has the next turn is first. Empty where nobody waits.
+    """
+
+    __slots__ = ("_count", "_keys", "lines")
+
+    def __init__(self) -> None:
+        self.lines: dict[Asker, dict[int, tuple[Hashable, Piece[Work]]]] = {}
+        self._keys: dict[Hashable, tuple[Asker, int]] = {}  # where to find what may be called off
+        self._count = 0
+
+    def put(self, asker: Asker, cost: int, work: Work, key: Hashable = None) -> None:
+        """Add work at the end of the asker's line; with a ``key`` that waits already, nothing."""
+        if key is not None and key in self._keys:
+            return
+        self._count += 1
+        self.lines.setdefault(asker, {})[self._count] = (key, Piece(cost, work))
+        if key is not None:
+            self._keys[key] = (asker, self._count)
+
+    def take(self) -> Piece[Work]:
+        """The next piece, of whose turn it is; there has to be one."""
+        asker = next(iter(self.lines))
+        line = self.lines.pop(asker)
+        key, piece = line.pop(next(iter(line)))
+        self._keys.pop(key, None)
+        if line:
+            self.lines[asker] = line
+        return piece
+
+    def drop(self, key: Hashable) -> None:
+        """Nobody waits for what has that key any more."""
+        asker, number = self._keys.pop(key, (0, 0))
+        if number:
+            line = self.lines[asker]
+            del line[number]
+            if not line:
+                del self.lines[asker]
+
+    def check(self) -> None:
+        """Assert what holds between any two steps."""
+        there = {
+            key: (asker, number) for asker, line in self.lines.items() for number, (key, _) in line.items()
+        }
+        there.pop(None, None)
+        assert there == self._keys, "what waits can be called off, and nothing else"
+        assert all(self.lines.values()), "nobody has a turn who waits for nothing"

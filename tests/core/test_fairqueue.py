@@ -1,0 +1,259 @@
+"""Costly work is served in bounded shares, one asker after another; what is cheap waits for none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+
+from quorumq.core import costs, limits
+from quorumq.core import messages as m
+from quorumq.core.effects import Gone, Received, Request
+from quorumq.core.fairqueue import FairQueue
+from quorumq.core.types import Origin, PartitionId, Span
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.test_growth import QUIET, STEP_CALLS_MAX, answered, by_one_each, steps_of
+
+# ------------------------------------------------------------------------------ the queue
+
+
+def test_askers_have_turns_and_each_is_served_in_order() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for asker, works in ((1, "abcd"), (2, "x"), ("n", "pq")):
+        for work in works:
+            queue.put(asker, 1, work)
+    served = []
+    while queue.lines:
+        served.append(queue.take().work)
+        queue.check()
+    assert "".join(served) == "axpbqcd"
+
+
+def test_what_has_a_key_waits_once_and_can_be_called_off() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.put(1, 5, "a", 7)
+    queue.put(1, 5, "again", 7)
+    queue.put(2, 5, "b", 8)
+    queue.put(2, 5, "c")
+    queue.drop(8)
+    queue.drop(9)
+    queue.check()
+    assert [queue.take().work, queue.take().work] == ["a", "c"]
+    queue.put(1, 5, "a", 7)
+    queue.drop(7)
+    assert not queue.lines
+
+
+# ------------------------------------------------------------------------------ the costs
+
+CHEAP = {m.Hello, m.OpenSession, m.Publish, m.DeclareSurvivors}
+"""Begin little, or cost as much as they have bytes."""
+
+
+def test_of_every_request_it_is_said_what_it_costs() -> None:
+    assert {*costs.COSTS} | CHEAP == {*get_args(m.ClientRequest)}
+    assert not {*costs.COSTS} & CHEAP
+
+
+def wide(partitions: int = 200) -> Cluster:
+    """A topic of so many partitions that is read by a group."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    cluster.topic(partitions=partitions)
+    assert isinstance(answered(cluster, "a", fetch()), m.FetchReply)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("request_", "cost"),
+    [
+        (fetch(), 200),
+        (fetch()._replace(partitions=(3,)), 1),
+        (fetch()._replace(topics=("jobs", "j*")), 203),
+        (fetch()._replace(topics=("j*",), partitions=(1, 2)), 4),
+        (fetch()._replace(topics=tuple("*" * n for n in range(1, 30))), limits.COSTLY_PER_STEP),
+        (m.Metadata(), 2),
+        (m.Metadata(("jobs", "jobz")), 6),
+        (m.Metadata(tuple(map(str, range(100)))), limits.COSTLY_PER_STEP),
+        (m.DescribeGroup("jobs", "g"), 400),
+        (m.DescribeGroup("none", "g"), 0),
+        (m.CloseSession(Origin("a", 1, 1, 1), (PartitionId(b"x" * 16, 0),) * 3), 24),
+        (m.AckRequest(()), 0),
+        (m.StatusRequest(), limits.STATUS_ROWS_MAX),
+        (m.PurgeRequest("jobs", 0, "g"), limits.COSTLY_PER_STEP),
+    ],
+)
+def test_what_a_request_costs_is_known_before_it_is_looked_at(request_: Any, cost: int) -> None:
+    catalogue = wide().nodes["a"].catalogue
+    assert costs.COSTS[type(request_)](catalogue, request_) == cost
+
+
+# ------------------------------------------------------------------------------ the core
+
+
+def send(cluster: Cluster, requests: list[object], *, name: str = "a", asker: int = 1) -> list[int]:
+    """So many requests that come in one step; their keys."""
+    keys = [*range(cluster.keys + 1, cluster.keys + 1 + len(requests))]
+    cluster.keys += len(requests)
+    events = [Request(key, request, asker) for key, request in zip(keys, requests, strict=True)]  # type: ignore[arg-type]
+    cluster.drivers[name].feed(*events)
+    cluster.run()
+    return keys
+
+
+def wait_for(cluster: Cluster, keys: list[int], seconds: float = 0.0) -> None:
+    """Until all have their answers."""
+    for _ in range(10_000):
+        if all(key in cluster.replies for key in keys):
+            return
+        cluster.advance(seconds)
+    raise AssertionError(f"{sum(key not in cluster.replies for key in keys)} have no answer")
+
+
+def many_names() -> tuple[Cluster, object]:
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    for number in range(150):
+        cluster.topic(f"topic-{number}")
+    return cluster, m.Metadata(tuple(f"tropic-{number}" for number in range(30)))
+
+
+def holes() -> tuple[Cluster, object]:
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    for number in range(600):
+        cluster.ask("a", m.Publish(cluster.batch(topic, origin, number, [b"x"])))
+    answered(cluster, "a", m.SetGroup("jobs", "g"))
+    return cluster, m.BrowseRequest("jobs", 0, "g", "dead", (0, 0), 256)
+
+
+MADE: dict[str, Callable[[], tuple[Cluster, object]]] = {
+    "fetch": lambda: (wide(), fetch()),
+    "fetch and wait": lambda: (wide(), fetch(wait=0.5)),
+    "describe": lambda: (wide(), m.DescribeGroup("jobs", "g")),
+    "status": lambda: (wide(), m.StatusRequest()),
+    "patterns": lambda: (wide(), fetch()._replace(topics=("*", "**", "***"))),
+    "names": many_names,
+    "browse": holes,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_many_costly_requests_of_one_connection_are_many_steps(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, request = MADE[name]()
+
+    def work() -> None:
+        wait_for(cluster, send(cluster, [request] * 60), 0.01)
+
+    found = steps_of(monkeypatch, work, builtins=False)
+    assert sum(found) > 1.5 * STEP_CALLS_MAX, "else they would fit into one step"
+    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+
+
+@pytest.mark.parametrize("step", ["ack", "extend", "leave"])
+def test_many_requests_of_many_receipts_are_many_steps(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, got = by_one_each(300)
+    request = {
+        "ack": m.AckRequest(got),
+        "extend": m.ExtendRequest(got, 5.0, 0.0),
+        "leave": m.LeaveRequest(got),
+    }[step]
+
+    def work() -> None:
+        wait_for(cluster, send(cluster, [request] * 20))
+        cluster.advance(0.0)  # what is given back is so after the answer
+
+    found = steps_of(monkeypatch, work, builtins=False)
+    assert sum(found) > 3 * STEP_CALLS_MAX
+    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+
+
+def test_who_asks_for_one_thing_waits_for_one_thing_of_the_other() -> None:
+    cluster = wide(limits.PARTITIONS_MAX)
+    many = send(cluster, [fetch()] * 30, asker=1)
+    (one,) = send(cluster, [fetch()], asker=2)
+    while one not in cluster.replies:
+        cluster.drivers["a"].feed()
+        cluster.run()
+    assert sum(key in cluster.replies for key in many) <= 3
+    assert sorted(key for key in many if key in cluster.replies) == many[: len(cluster.replies.keys() & many)]
+    wait_for(cluster, many)
+
+
+def test_what_is_cheap_waits_for_nothing() -> None:
+    cluster = wide(limits.PARTITIONS_MAX)
+    many = send(cluster, [fetch()] * 30)
+    before = sum(key in cluster.replies for key in many)
+    topic, origin = cluster.nodes["a"].topic_named("jobs"), cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    assert topic is not None
+    assert isinstance(cluster.ask("a", m.Publish(cluster.batch(topic, origin, 0, [b"x"]))), m.PublishReply)
+    got = receipts(cluster.ask("a", fetch()._replace(partitions=(0,))))
+    assert isinstance(cluster.ask("a", m.AckRequest(got)), m.SettleReply)
+    assert sum(key in cluster.replies for key in many) == before, "nor does it cost those that came a step"
+    wait_for(cluster, many)
+
+
+def test_who_is_never_left_alone_serves_what_is_costly_all_the_same() -> None:
+    cluster = wide(limits.PARTITIONS_MAX)
+    many = send(cluster, [fetch()] * 10)
+    steps = 0
+    while not all(key in cluster.replies for key in many):
+        cluster.time += limits.COSTLY_WAIT_S / 4  # something comes in every step
+        cluster.ask("a", m.OpenSession())
+        steps += 1
+        assert steps < 10 * 5
+    assert steps > 10 * 3
+
+
+def test_what_waits_for_its_turn_can_be_called_off() -> None:
+    cluster = wide(limits.PARTITIONS_MAX)
+    many = send(cluster, [fetch()] * 5)
+    left = [key for key in many if key not in cluster.replies]
+    cluster.feed("a", *(Gone(key) for key in left))
+    cluster.advance(0.1)
+    assert not any(key in cluster.replies for key in left)
+    core = cluster.nodes["a"]
+    assert not core.context.costly.lines
+    assert not core.context.requests
+
+
+def test_a_fetch_of_a_peer_has_its_turn_and_can_be_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = wide(600)
+    a, b = cluster.nodes["a"], cluster.nodes["b"]
+    said: list[object] = []
+    monkeypatch.setattr(cluster, "send", lambda sender, to, message: said.append(message))
+
+    def say(*messages: object) -> None:
+        known = ("b", b.state.incarnation, "a", a.state.incarnation, b.state.clock.value)
+        cluster.drivers["a"].feed(*(Received(m.Envelope(*known, message)) for message in messages))  # type: ignore[arg-type]
+
+    asked = [m.RemoteFetch(1000 + number, tuple(a.replicas), fetch(wait=1.0)) for number in range(12)]
+    say(*asked, asked[-1])
+    assert len(a.context.sub_fetches) == 2
+    assert a.context.costly.lines
+    say(*(m.RemoteGone(message.round) for message in asked[:6]))
+    assert not a.context.sub_fetches
+    cluster.advance(0.0)
+    assert sorted(a.context.sub_fetches) == [("b", message.round) for message in asked[6:]]
+    cluster.advance(1.1)
+    answers = [message for message in said if isinstance(message, m.RemoteFetchReply)]
+    assert sorted(answer.round for answer in answers) == [message.round for message in asked[6:]]
+    assert not a.context.requests
+
+
+def test_what_is_published_reaches_those_that_wait_for_much() -> None:
+    cluster = wide(64)
+    keys = send(cluster, [fetch(wait=1.0, most=1)] * 40)
+    cluster.advance(0.0)
+    topic, origin = cluster.nodes["a"].topic_named("jobs"), cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    assert topic is not None
+    batches = [cluster.batch(topic, origin, number, [b"x"], number) for number in range(40)]
+    send(cluster, [m.Publish(batch) for batch in batches], name="b")
+    wait_for(cluster, keys)
+    spans = [item.receipt.span for key in keys for item in receipts(cluster.replies[key])]
+    assert sorted(spans) == [Span(origin, number, number + 1) for number in range(40)]
