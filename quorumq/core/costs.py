@@ -92,7 +92,7 @@ COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
     LeaveRequest: _of_items,
     CloseSession: lambda catalogue, request: runs(len(request.partitions)),
     DescribeGroup: lambda catalogue, request: 2 * catalogue.partitions_of(request.topic),
-    StatusRequest: lambda catalogue, request: limits.STATUS_ROWS_MAX,
+    StatusRequest: _whole_step,
     BrowseRequest: _whole_step,
     ShowRequest: _whole_step,
     PurgeRequest: _whole_step,

@@ -66,7 +66,9 @@ CHEAP = 16
 """What a request may cost that waits for no turn, in things looked at (core/costs.py)."""
 COSTLY_PER_STEP = 1024
 """What one step serves of the others, and it begins one: some 2 ms."""
-COSTLY_WAIT_S = 0.01
+COSTLY_PAUSE_S = 0.005
+"""From one such share to the next, so that half of the time is for all others."""
+COSTLY_WAIT_S = 0.02
 """For so long what waits for its turn lets steps go first in which something came."""
 
 NAMES_PER_REQUEST_MAX = 1_000

@@ -255,7 +255,7 @@ class NodeCore:
         if state.stirred:
             self._absorb(self._advance_stirred(now), effects, now)
         if self.context.costly.lines:
-            self._serve_costly(effects, now, waited and bool(events))
+            self._serve_costly(effects, now, waited, bool(events))
         reserve = None if self.stopped else state.clock.next_reserve(now)
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
@@ -294,21 +294,22 @@ class NodeCore:
             if len(queue) > 4096:
                 queue, at = queue[at:], 0
 
-    def _serve_costly(self, effects: list[Effect], now: Now, busy: bool) -> None:
+    def _serve_costly(self, effects: list[Effect], now: Now, waited: bool, busy: bool) -> None:
         """Take as much of what is costly as one step has time for, from one asker after another.
 
-        Where it has waited already and something else came, ``busy``, the next step does it, in which nothing comes,
-        but not for long: what came is on its way in a moment, and may be somebody's only request.
+        Where it has ``waited`` already, there is a pause before the next share, for others; and where something else
+        came, ``busy``, the next step does it, in which nothing comes, but not for long.
         """
         costly, spent = self.context.costly, 0
-        if not busy or now.mono >= self._served_at + limits.COSTLY_WAIT_S:
+        pause = limits.COSTLY_WAIT_S if busy else limits.COSTLY_PAUSE_S
+        if not waited or now.mono >= self._served_at + pause:
             self._served_at = now.mono
             while costly.lines and spent < limits.COSTLY_PER_STEP and not self.stopped:
                 cost, work = costly.take()
                 spent += cost
                 self._absorb(self._begin(work, now), effects, now)
         if costly.lines:
-            self.state.at(now.mono, ("serve",))
+            self.state.at(max(now.mono, self._served_at + limits.COSTLY_PAUSE_S), ("serve",))
 
     def _begin(self, work: Costly, now: Now) -> list[Effect]:
         """It has its turn."""

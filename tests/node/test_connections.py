@@ -450,6 +450,19 @@ async def test_a_store_from_a_peer_is_checked_as_a_publish_is() -> None:
         assert len(cluster.services["a"].node.store) == 0
 
 
+async def test_each_connection_has_its_turn_where_many_ask_for_much() -> None:
+    async with world("abc") as cluster:
+        one, other = await cluster.client("a"), await cluster.client("a")
+        many = [await one.send(m.StatusRequest()) for _ in range(30)]
+        await trio.sleep(0.001)
+        began = trio.current_time()
+        assert isinstance(await other.ask(m.StatusRequest()), m.StatusReply)
+        took = trio.current_time() - began
+        for number in many:
+            assert isinstance(await one.receive(number), m.StatusReply)
+        assert 0 < 5 * took < trio.current_time() - began
+
+
 async def test_acks_of_many_deliveries_pipeline() -> None:
     async with world() as cluster:
         client = await cluster.client("a")
