@@ -373,7 +373,7 @@ class Context:
         """A replica for each partition whose replica set names this node. One made in quarantine asks for its holds."""
         made = False
         for topic in topics:
-            groups = [register.name for register in self.catalogue.group_registers(topic.id)]
+            groups = dict.fromkeys([register.name for register in self.catalogue.group_registers(topic.id)])
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)
                 if self.state.me in members:

@@ -189,7 +189,7 @@ def test_no_batch_is_reclaimed_while_a_group_that_reads_it_has_no_view(
     replica.views.unmade["other"] = None
     cluster.advance(5.0)
     assert len(replica.batches.stored) == 1
-    replica.views.begin(())
+    replica.views.begin({})
     cluster.advance(5.0)
     assert len(replica.batches.stored) == 1, "the other group has not settled it"
     assert not replica.views.unmade

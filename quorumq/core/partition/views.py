@@ -59,9 +59,12 @@ class Views:
 
     # ------------------------------------------------------------------ groups
 
-    def begin(self, names: Iterable[str]) -> None:
+    def begin(self, names: dict[str, None]) -> None:
         """These groups read here: their views are made as soon as a step has time for them."""
-        self.unmade.update(dict.fromkeys(names))
+        self.unmade = {
+            **self.unmade,
+            **names,
+        }  # as one: a topic may get a thousand partitions for a hundred groups
         self._make()
 
     def _make(self) -> None:
@@ -144,7 +147,7 @@ class Views:
                 self.groups[found] = self.over.pop(found)
         view = self.find(name)
         if view is None:
-            self.begin((name,))
+            self.begin({name: None})
             return
         if view.generation >= register.generation and view.since >= register.buried:
             return
