@@ -108,9 +108,9 @@ def work(
     any other exception, it is a dead letter that keeps the exception and its stack. Where the cluster could not do
     something for the function, the message comes again as well. The hold is extended while the function runs.
 
-    It goes on until SIGTERM or Ctrl-C. Then what is not begun is given back at once, and what is begun has --grace
-    to end; the same signal again does not wait for that. At the end it says how many messages ended how, as one JSON
-    object with --json, and exits with 0.
+    A topic that is not there yet is waited for. The work goes on until SIGTERM or Ctrl-C. Then what is not begun is
+    given back at once, and what is begun has --grace to end; the same signal again does not wait for that. At the end
+    it says how many messages ended how, as one JSON object with --json, and exits with 0.
     """
     if len(topics) < 2 or ":" not in topics[-1]:
         raise click.UsageError(

@@ -277,8 +277,10 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         Returns:
             how many messages ended how.
 
+        Topics that are not there yet, or are deleted, are waited for; that is logged.
+
         Raises:
-            NotFound: no such topic.
+            NotFound: the group was deleted, or its topic makes none by itself and nobody has created it.
             UsageError: an argument or the fetch can never work.
             What the handler raises that is no `Exception`, as SystemExit. Nodes that do not answer raise nothing: they
             are logged (``quorumq.client``), and tried again.

@@ -24,6 +24,7 @@ from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration, number_of
 from quorumq.core.errors import HoldLost, UsageError
 from quorumq.core.limits import HOLD_TIME_DEFAULT_S, MIB
+from quorumq.core.topics import is_pattern
 
 PREFETCH: Final = 1000
 PREFETCH_BYTES: Final = 4 * MIB
@@ -50,6 +51,9 @@ class Consumer:
     that is forgotten is kept from everyone until ``max_extend`` is over.
 
     Leaving it gives back what was not handed over; what was handed over and not settled runs out.
+
+    Attributes:
+        expects_topics: set before it is entered, topics that are not there, or are deleted, are waited for.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Consumer:
         self.max_unsettled = max_unsettled
         self.auto_extend = auto_extend
         self.max_extend = max_extend
+        self.expects_topics = False
         self._context = context
         self.settler = settler
         self._default_hold = hold_time is None
@@ -131,7 +136,9 @@ class Consumer:
         only: tuple[str, ...] = ()
         if self._node is not None:
             only = (await context.address_of(self._node, timeout),)
-        sets = [where for name in self.topics for where in await replica_sets_of(context, name, timeout)]
+        expected = tuple(name for name in self.topics if self.expects_topics and not is_pattern(name))
+        named = [name for name in self.topics if name not in expected]
+        sets = [where for name in named for where in await replica_sets_of(context, name, timeout)]
         if self._default_hold:
             self.hold_time = await context.hold_time_of(None, timeout)
         reader = Reader(
@@ -149,6 +156,7 @@ class Consumer:
             sets,
             messages=self.prefetch,
             size=self._prefetch_bytes,
+            expected=expected if self.expects_topics else None,
             # Who keeps holds for as long as it takes is waited for as long, too. Others may collect messages.
             patience=self.max_extend if self.max_extend == float("inf") else self.hold_time,
         )

@@ -15,6 +15,7 @@ hand when one waits: then nothing is fetched until nothing is in hand.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, cast
@@ -36,8 +37,9 @@ from quorumq.client.message import Message, deadline_of
 from quorumq.client.pace import AHEAD_S, Pace
 from quorumq.client.settle import chunks, items_of
 from quorumq.core import messages as m
-from quorumq.core.errors import Busy, PeerError, QuorumqError, TooFewReplicas
+from quorumq.core.errors import Busy, NotFound, PeerError, QuorumqError, TooFewReplicas
 from quorumq.core.limits import LONG_POLL_MAX_S
+from quorumq.core.topics import is_pattern
 from quorumq.core.types import Span
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed, WireSlice
@@ -49,7 +51,7 @@ LIE_S: Final = 2 * AHEAD_S
 """And after so many seconds, unless it is there for somebody who may come back."""
 
 LOOK_S: Final = 1.0
-"""How often it is looked whether what nothing is fetched for is over, while somebody waits for messages."""
+"""How often it is looked for a topic that is not there, and whether what nothing is fetched for is over."""
 
 FIRST_S: Final = 1.0
 """How long, with nothing in hand, no other replica set is asked before the one where a suspect waits has answered."""
@@ -60,6 +62,8 @@ REST: Final = 4
 TEND_S: Final = 0.1
 """How often that is looked at."""
 
+log = logging.getLogger("quorumq.client")
+
 
 class Fetcher:
     """The partitions that share one replica set, and how much of them is in stock."""
@@ -67,6 +71,7 @@ class Fetcher:
     def __init__(self, where: ReplicaSet) -> None:
         self.where = where
         self.first = ""  # address of the node that answered last
+        self.over = False  # its topic is gone
         self.stocked = 0  # messages in stock
         self.stocked_bytes = 0
         self.wake = trio.Event()
@@ -152,8 +157,8 @@ class Prefetch:
         self._deaf_until = 0.0  # it was in vain
         self._patience = float("inf")
         self._reader: Reader
-        self._window_max = 0
-        self._bytes_max = 0
+        self._most = self._most_bytes = 0
+        self._expected: tuple[str, ...] | None = None
         self._fetchers: list[Fetcher] = []
         self._stock: deque[Prefetched] = deque()
         self._filled = trio.Event()  # there is some
@@ -165,23 +170,33 @@ class Prefetch:
     # ------------------------------------------------------------------ fetching
 
     def open(
-        self, reader: Reader, sets: list[ReplicaSet], *, messages: int, size: int, patience: float
+        self,
+        reader: Reader,
+        sets: list[ReplicaSet],
+        *,
+        messages: int,
+        size: int,
+        patience: float,
+        expected: tuple[str, ...] | None = None,
     ) -> None:
         """Have `run` fetch from these, up to so many messages and bytes in all.
 
-        For a suspect's sake nothing is fetched while something in hand is settled every ``patience`` seconds.
+        For a suspect's sake nothing is fetched while something in hand is settled every ``patience`` seconds. Where
+        ``expected`` topics are given, even none, fetching waits for these, and for any that is deleted meanwhile.
         """
         self._reader = reader
         self._patience = patience
-        self._window_max = max(1, messages // len(sets))
-        self._bytes_max = max(1, size // len(sets))
+        self._most, self._most_bytes = messages, size
+        self._expected = expected
         self._fetchers = [Fetcher(where) for where in sets]
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Fetch, for ever; also from partitions made meanwhile. A fetcher that names none fetches from all."""
         nursery.start_soon(self._tend_stock)
         for fetcher in self._fetchers:
-            nursery.start_soon(self._run_fetcher, fetcher)
+            nursery.start_soon(self._run_fetcher, fetcher, nursery)
+        for name in self._expected or ():
+            nursery.start_soon(self._expect, name, nursery, 0.0)
         while True:
             await trio.sleep(REFRESH_S)
             for name in dict.fromkeys(
@@ -198,21 +213,71 @@ class Prefetch:
                     if where.nodes in homes:
                         homes[where.nodes].where = where
                         continue
-                    fetcher = Fetcher(where)
-                    self._fetchers.append(fetcher)
-                    nursery.start_soon(self._run_fetcher, fetcher)
+                    self._begin(where, nursery)
 
-    async def _run_fetcher(self, fetcher: Fetcher) -> None:
+    def _begin(self, where: ReplicaSet, nursery: trio.Nursery) -> None:
+        fetcher = Fetcher(where)
+        self._fetchers.append(fetcher)
+        nursery.start_soon(self._run_fetcher, fetcher, nursery)
+
+    async def _expect(self, name: str, nursery: trio.Nursery, wait: float) -> None:
+        """Fetch from a topic as soon as it is there."""
+        is_told = False
+        while True:
+            await trio.sleep(wait)
+            wait = LOOK_S
+            try:
+                topic = await self._context.topic(name, timeout=self._reader.timeout)
+            except NotFound:
+                if not is_told:
+                    log.warning("no topic %r is there: group %r waits for it", name, self._reader.group)
+                is_told = True
+            except (TooFewReplicas, Busy) as exc:
+                await trio.lowlevel.checkpoint()  # as in `_fetch`
+                self._trouble(exc)
+            except QuorumqError as exc:
+                self._fail(exc)
+                return
+            else:
+                if is_told:
+                    log.info("topic %r is there: group %r reads it", name, self._reader.group)
+                for where in replica_sets(topic):
+                    self._begin(where, nursery)
+                return
+
+    async def _run_fetcher(self, fetcher: Fetcher, nursery: trio.Nursery) -> None:
         try:
-            while True:
+            while not fetcher.over:
                 await self._fetch(fetcher)
         except QuorumqError as exc:  # what can never work
-            self.fatal = exc
-            self.arrival.unpark_all()
+            # Whoever never got an answer lacks the group, which nobody makes.
+            is_gone = isinstance(exc, NotFound) and fetcher.first and self._expected is not None
+            if is_gone and not is_pattern(fetcher.where.topic):
+                self._forget(fetcher, nursery)
+            else:
+                self._fail(exc)
+
+    def _forget(self, fetcher: Fetcher, nursery: trio.Nursery) -> None:
+        """Its topic is gone, or its group: look for what has the name now."""
+        name = fetcher.where.topic
+        if not fetcher.over:
+            nursery.start_soon(self._expect, name, nursery, LOOK_S)
+        for one in self._fetchers:
+            if one.where.topic == name:
+                one.over = True
+                one.wake.set()
+                if self._told is one:
+                    self._told = None
+        self._fetchers = [one for one in self._fetchers if not one.over]
+
+    def _fail(self, error: QuorumqError) -> None:
+        self.fatal = error
+        self.arrival.unpark_all()
 
     async def _fetch(self, fetcher: Fetcher) -> None:
         fetcher.wake = trio.Event()
-        room, room_bytes = self._room(fetcher), self._bytes_max - fetcher.stocked_bytes
+        room_bytes = max(1, self._most_bytes // len(self._fetchers)) - fetcher.stocked_bytes
+        room = self._room(fetcher)
         if room <= 0 or room_bytes <= 0:
             if self.wanted:
                 with trio.move_on_after(LOOK_S):
@@ -267,9 +332,8 @@ class Prefetch:
         if self._is_alone() or (self._told is not None and self._is_kept(fetcher)):
             return 0
         ahead = self.pace.ahead(self._context.clock(), self.waiting)
-        window = min(
-            self._window_max, self.wanted + self.wish - (-ahead // len(self._fetchers))
-        )  # rounded up
+        count = len(self._fetchers)
+        window = min(max(1, self._most // count), self.wanted + self.wish - (-ahead // count))  # rounded up
         room = window - fetcher.stocked
         return room if room * 4 >= window and room > 0 else 0
 

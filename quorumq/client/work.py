@@ -178,6 +178,7 @@ class Pool:
             async with AsyncExitStack() as stack:
                 for task in self._tasks:
                     made = self._consumer_of(task)
+                    made.expects_topics = True
                     self._consumers.append(await stack.enter_async_context(made))
                 await self._serve()
         except BaseExceptionGroup as group:

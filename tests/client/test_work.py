@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import signal
 import threading
@@ -378,6 +379,89 @@ async def test_a_pool_outlives_an_outage() -> None:
         assert worked.done == len(done) == 2
 
 
+async def test_a_pool_waits_for_its_topic_and_works_on_the_others_meanwhile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "quorumq.client")
+    async with cluster_of(1) as (_, client):
+        seen: list[tuple[float, bytes]] = []
+
+        async def handler(message: Message) -> None:
+            seen.append((trio.current_time(), message.payload))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_after, 20.0)
+            tasks = [Task(["later", "jobs"], "g", handler), Task("never", "g", handler)]
+            nursery.start_soon(client.work_all, tasks)
+            await trio.sleep(10.0)
+            assert [payload for _, payload in seen] == [b"0"]
+            await publish(client, 3, "later")
+        assert [payload for _, payload in seen] == [b"0", b"0", b"1", b"2"]
+        assert seen[-1][0] - seen[0][0] < 12.0, "it looks every second"
+    said = [record.getMessage() for record in caplog.records if "is there" in record.getMessage()]
+    assert sorted(said) == [
+        "no topic 'later' is there: group 'g' waits for it",
+        "no topic 'never' is there: group 'g' waits for it",
+        "topic 'later' is there: group 'g' reads it",
+    ]
+
+
+async def test_a_pool_outlives_its_topic_and_reads_what_is_made_of_that_name() -> None:
+    async with cluster_of(1) as (_, client):
+        seen: list[bytes] = []
+
+        async def handler(message: Message) -> None:
+            seen.append(message.payload)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_after, 30.0)
+            nursery.start_soon(client.work, "jobs", "g", handler)
+            await trio.sleep(2.0)
+            await client.delete_topic("jobs")
+            await trio.sleep(10.0)
+            await client.create_topic("jobs", partitions=3)
+            await client.publish("jobs", b"new", partition=2)
+        assert seen == [b"0", b"new"]
+
+
+async def test_a_group_that_is_deleted_or_that_nobody_may_make_ends_a_pool() -> None:
+    async with cluster_of(1) as (_, client):
+        async with trio.open_nursery() as nursery:
+
+            async def delete() -> None:
+                await trio.sleep(2.0)
+                await client.delete_group("jobs", "g")
+
+            nursery.start_soon(delete)
+            with pytest.raises(NotFound, match="'g'"), trio.fail_after(5.0):
+                await client.work("jobs", "g", print)
+        await client.create_topic("strict", auto_create_groups=False)
+        with pytest.raises(NotFound, match="'typo'"), trio.fail_after(1.0):
+            await client.work("strict", "typo", print)
+
+
+async def test_a_pool_that_starts_in_an_outage_begins_when_it_is_over() -> None:
+    async with cluster_of(1) as (cluster, client):
+
+        async def handler(message: Message) -> None:
+            pass
+
+        async with trio.open_nursery() as nursery:
+            cluster.mute |= {"a", "b", "c"}
+            nursery.start_soon(stop_after, 100.0)
+            worked: list[Worked] = []
+
+            async def work() -> None:
+                worked.append(await client.work("jobs", "g", handler))
+
+            nursery.start_soon(work)
+            await trio.sleep(65.0)
+            cluster.mute.clear()
+            for name in "abc":
+                cluster.hang_up(name)
+        assert worked[0].done == 1
+
+
 async def test_what_can_never_work_is_raised_as_it_is() -> None:
     async with cluster_of(0) as (_, client):
         for wrong, said in [
@@ -393,8 +477,6 @@ async def test_what_can_never_work_is_raised_as_it_is() -> None:
                 await client.work("jobs", "g", **options)
         with pytest.raises(UsageError, match="no task is given"):
             await client.work_all([])
-        with pytest.raises(NotFound, match="no topic 'jobz'"):
-            await client.work("jobz", "g", print)
 
 
 async def test_leaving_the_program_in_a_handler_leaves_the_pool_too() -> None:
