@@ -136,7 +136,7 @@ async def _work(
     as_json: bool,
 ) -> None:
     async with cluster(where) as client:
-        worked = await client.work(topics, group, handler, **options)
+        worked = await client.work(topics, group, handler, signals=True, **options)
     if as_json:
         print_json(asdict(worked))
         return

@@ -41,7 +41,7 @@ from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options, Outgoing
 from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Like, Portal, page_of
 from quorumq.client.times import Duration
-from quorumq.client.work import GRACE_S, Pool, Task, Worked, stopped_by_signals
+from quorumq.client.work import GRACE_S, Pool, Stop, Task, Worked
 from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
 
 P = ParamSpec("P")
@@ -457,12 +457,17 @@ class Client(Bridged, waiting.Client):
 
     @Like(waiting.Client.work_all)
     async def work_all(
-        self, tasks: Sequence[Task], *, grace: Duration = GRACE_S, signals: bool = True
+        self,
+        tasks: Sequence[Task],
+        *,
+        grace: Duration = GRACE_S,
+        stop: Stop | None = None,
+        signals: bool | None = None,
     ) -> Worked:
-        pool = Pool(self.context, self.consumer, [self.bridge.handler(task) for task in tasks], grace)
-        if not signals:
-            return await self.bridge.call(pool.run)
-        with stopped_by_signals(pool.stop, self.bridge.post):
+        from quorumq.client.signals import stopped_by_signals  # nothing for who publishes
+
+        pool = Pool(self.context, self.consumer, [self.bridge.handler(task) for task in tasks], grace, stop)
+        with stopped_by_signals(pool.stop, self.bridge.post, signals=signals):
             return await self.bridge.call(pool.run)
 
 

@@ -39,7 +39,7 @@ from quorumq.client.options import Options
 from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Like, Portal, page_of
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
-from quorumq.client.work import GRACE_S, Pool, Task, Worked, stopped_by_signals
+from quorumq.client.work import GRACE_S, Pool, Stop, Task, Worked
 from quorumq.core.errors import UsageError
 from quorumq.core.types import Letter, Stamp
 from quorumq.wire.batch import HeaderValue
@@ -375,19 +375,27 @@ class Client(Counterpart[waiting.Client]):
         handler: Callable[[Message], object],
         *,
         grace: Duration = GRACE_S,
-        signals: bool = True,
+        stop: Stop | None = None,
+        signals: bool | None = None,
         **options: Any,
     ) -> Worked:
         task = Task(topic, group, cast("Any", handler), **options)
-        return self.work_all([task], grace=grace, signals=signals)
+        return self.work_all([task], grace=grace, stop=stop, signals=signals)
 
     @Like(waiting.Client.work_all)
-    def work_all(self, tasks: Sequence[Task], *, grace: Duration = GRACE_S, signals: bool = True) -> Worked:
+    def work_all(
+        self,
+        tasks: Sequence[Task],
+        *,
+        grace: Duration = GRACE_S,
+        stop: Stop | None = None,
+        signals: bool | None = None,
+    ) -> Worked:
+        from quorumq.client.signals import stopped_by_signals  # nothing for who publishes
+
         inner = self.inner
-        pool = Pool(inner.context, inner.consumer, [self._plain(task) for task in tasks], grace)
-        if not signals:
-            return self.portal.call(pool.run)
-        with stopped_by_signals(pool.stop, self.portal.post):
+        pool = Pool(inner.context, inner.consumer, [self._plain(task) for task in tasks], grace, stop)
+        with stopped_by_signals(pool.stop, self.portal.post, signals=signals):
             return self.portal.call(pool.run)
 
     def _plain(self, task: Task) -> Task:

@@ -34,7 +34,7 @@ from quorumq.client.settling import SettleCalls
 from quorumq.client.show import ShowCalls
 from quorumq.client.times import Duration
 from quorumq.client.topics import TopicCalls
-from quorumq.client.work import GRACE_S, Handler, Pool, Task, Worked, stopped_by_signals
+from quorumq.client.work import GRACE_S, Handler, Pool, Stop, Task, Worked
 from quorumq.core.errors import UsageError
 from quorumq.core.limits import FETCH_BYTES_MAX
 from quorumq.history import HistoryWriter
@@ -247,7 +247,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         name: str | None = None,
         version: str = "",
         grace: Duration = GRACE_S,
-        signals: bool = True,
+        stop: Stop | None = None,
+        signals: bool | None = None,
     ) -> Worked:
         """Call ``handler`` with each message of a group, and settle the message by how that ends, until told to stop.
 
@@ -256,26 +257,9 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         exception, it becomes a dead letter with the class, the text and the stack. What the handler settled itself
         stays as it is. The hold is extended while the handler runs.
 
-        SIGTERM and SIGINT end it: what is not begun is given back at once and counted nowhere, and what is begun has
-        ``grace`` seconds to end. Then, or at a second signal, handlers are cancelled and their messages rejected.
-        Cancelling the call does the same without grace.
-
-        Args:
-            topic, group, start, name, version: as in `consumer`.
-            handler: gets a `Message`. An ``async def`` is run by trio; a plain function in a thread, where it sees
-                the caller's context variables.
-            concurrency: messages worked on at once, and threads.
-            retry: classes of exceptions after which to try again, as after `Transient` ones of this client.
-            timeout: seconds or a timedelta that one attempt may take. A coroutine is then cancelled and its message
-                rejected. A thread cannot be cancelled: its message is rejected when it ends, and until then no more
-                extended. None for no limit.
-            hold_time: as in `consumer`: how long others wait for a message whose worker died.
-            grace: seconds or a timedelta that begun messages have to end. Of a thread that has not ended then, the
-                hold runs out.
-            signals: whether SIGTERM and SIGINT end it; only where this runs in the main thread.
-
-        Returns:
-            how many messages ended how.
+        SIGTERM, SIGINT and ``stop`` end it: what is not begun is given back at once and counted nowhere, and what is
+        begun has ``grace`` seconds to end. Then, or at a second signal, handlers are cancelled and their messages
+        rejected. Cancelling the call does the same without grace.
 
         Topics that are not there yet, or are deleted, are waited for; that is logged.
 
@@ -297,16 +281,21 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             name=name,
             version=version,
         )
-        return await self.work_all([task], grace=grace, signals=signals)
+        return await self.work_all([task], grace=grace, stop=stop, signals=signals)
 
     async def work_all(
-        self, tasks: Sequence[Task], *, grace: Duration = GRACE_S, signals: bool = True
+        self,
+        tasks: Sequence[Task],
+        *,
+        grace: Duration = GRACE_S,
+        stop: Stop | None = None,
+        signals: bool | None = None,
     ) -> Worked:
         """As `work`, with several handlers of several topics at once.
 
         Args:
             tasks: each with the arguments of `work`; ``concurrency`` is each one's own.
-            grace, signals: as in `work`.
+            grace, stop, signals: as in `work`.
 
         Returns:
             how many messages of all tasks ended how.
@@ -314,11 +303,12 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         Raises:
             as `work` does; then all tasks have ended.
         """
+        from quorumq.client.signals import stopped_by_signals  # nothing for who publishes
+
         self.context.nodes.check_open()
-        pool = Pool(self.context, self.consumer, tasks, grace)
-        if not signals:
-            return await pool.run()
-        with stopped_by_signals(pool.stop, trio.lowlevel.current_trio_token().run_sync_soon):
+        pool = Pool(self.context, self.consumer, tasks, grace, stop)
+        post = trio.lowlevel.current_trio_token().run_sync_soon
+        with stopped_by_signals(pool.stop, post, signals=signals):
             return await pool.run()
 
     async def fetch(

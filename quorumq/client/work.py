@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import trio
 
@@ -34,12 +31,22 @@ LAST_WORD_S: Final = 2.0
 """How long a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
 LETTER_WAIT_S: Final = 60.0
 """After so long a dead letter is looked at again whose handler failed: it cannot die twice, and has no last attempt."""
+STOP_LOOK_S: Final = 0.1
+"""How often it is looked whether the event is set that ends a pool: it may be one that trio cannot wait for."""
 CALLERS: Final = ("quorumq.client.", "trio.", "outcome.", "asyncio.")
 """Modules between a pool and its handler."""
 
 log = logging.getLogger("quorumq.client")
 
 Handler = Callable[[Message], Any]
+
+
+class Stop(Protocol):
+    """An event of `trio`, `asyncio` or `threading`."""
+
+    def is_set(self) -> bool:
+        """Whether the pool is to end."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -139,10 +146,16 @@ class Pool:
         consume: makes a consumer, as `Client.consumer` does.
         tasks: what to do.
         grace: seconds that what is begun has to end, once `stop` was called.
+        stop: calls it when it is set.
     """
 
     def __init__(
-        self, context: Context, consume: Callable[..., Consumer], tasks: Sequence[Task], grace: Duration
+        self,
+        context: Context,
+        consume: Callable[..., Consumer],
+        tasks: Sequence[Task],
+        grace: Duration,
+        stop: Stop | None = None,
     ) -> None:
         if not tasks:
             raise UsageError("no task is given: there would be nothing to work on")
@@ -151,9 +164,12 @@ class Pool:
         self._grace = number_of("grace", grace)
         if not self._grace >= 0:
             raise UsageError(f"grace is {grace!r}: give 0 seconds or more")
+        if stop is not None and not callable(getattr(stop, "is_set", None)):
+            raise UsageError(f"stop is {stop!r}: give an event of trio, asyncio or threading")
         self._context = context
         self._consume = consume
         self._tasks = tasks
+        self._told = stop
         self._consumers: list[Consumer] = []
         self._begun = 0  # messages whose handlers run
         self._stop = trio.Event()
@@ -205,6 +221,8 @@ class Pool:
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_when_told)
+            if self._told is not None:
+                nursery.start_soon(self._listen, self._told)
             with self._handling:
                 async with trio.open_nursery() as slots:
                     for task, consumer in zip(self._tasks, self._consumers, strict=True):
@@ -212,6 +230,12 @@ class Pool:
                         for _ in range(task.concurrency):
                             slots.start_soon(self._slot, task, consumer, limiter)
             nursery.cancel_scope.cancel()
+
+    async def _listen(self, told: Stop) -> None:
+        while not told.is_set():
+            await trio.sleep(STOP_LOOK_S)
+        if not self._stop.is_set():
+            self.stop()
 
     async def _end_when_told(self) -> None:
         await self._stop.wait()
@@ -358,22 +382,3 @@ def only(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-@contextmanager
-def stopped_by_signals(stop: Callable[[int], object], post: Callable[..., object]) -> Iterator[None]:
-    """Have SIGTERM and SIGINT call ``post(stop, number)`` meanwhile, where this is the main thread.
-
-    A signal that is ignored stays so, as Ctrl-C in what a shell has put in the background.
-    """
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        post(stop, number)
-
-    ours = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-    before = {it: signal.signal(it, on_signal) for it in ours if signal.getsignal(it) is not signal.SIG_IGN}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

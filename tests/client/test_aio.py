@@ -364,6 +364,22 @@ async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(
 
 
 @looped
+async def test_an_event_stops_a_pool(client: Client) -> None:
+    stopping = asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        stopping.set()
+        await asyncio.sleep(0.2)
+
+    for payload in (b"x", b"y"):
+        await client.publish("jobs", payload)
+    worked = await client.work("jobs", "g", handler, stop=stopping)
+    assert (worked.done, worked.signal) == (1, None)
+    (left,) = await client.fetch("jobs", "g")
+    assert left.attempt == 1
+
+
+@looped
 async def test_a_signal_stops_a_pool(client: Client) -> None:
     async def handler(message: Message) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

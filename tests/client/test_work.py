@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -338,6 +339,41 @@ async def test_a_verdict_that_is_under_way_when_the_grace_ends_is_carried_throug
         assert len(cluster.of(AckRequest)) == 2
 
 
+@pytest.mark.parametrize("event", [trio.Event, threading.Event])
+async def test_an_event_ends_a_pool_as_a_signal_does(event: Callable[[], Any]) -> None:
+    async with cluster_of(20) as (_, client):
+        stopping = event()
+
+        async def handler(message: Message) -> None:
+            if message.payload == b"4":
+                stopping.set()
+            await trio.sleep(3.0 if int(message.payload) >= 4 else 0.01)
+
+        began = trio.current_time()
+        worked = await client.work("jobs", "g", handler, stop=stopping)
+        assert (worked.done, worked.retried, worked.signal) == (5, 0, None)
+        assert trio.current_time() - began < 4.0
+        rest = await client.fetch("jobs", "g", max_messages=100)
+        assert [message.attempt for message in rest] == [1] * 15
+        assert await client.work("jobs", "g", handler, stop=stopping) == Worked(), "it is set already"
+
+
+async def test_an_event_ends_a_pool_that_waits_for_its_topic_or_for_its_grace() -> None:
+    async with cluster_of(1) as (_, client):
+
+        async def handler(message: Message) -> None:
+            await trio.sleep_forever()
+
+        for topic, grace in [("never", 10.0), ("jobs", 2.0)]:
+            stopping = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(client.work, topic, "g", handler, stop=stopping, grace=grace))
+                await trio.sleep(1.0)
+                began = trio.current_time()
+                stopping.set()
+            assert trio.current_time() - began < 2.5
+
+
 async def test_without_signals_they_are_left_alone() -> None:
     async with cluster_of(1) as (_, client):
         before = signal.getsignal(signal.SIGTERM)
@@ -470,6 +506,7 @@ async def test_what_can_never_work_is_raised_as_it_is() -> None:
             ({"retry": ("TimeoutError",)}, "retry has 'TimeoutError'"),
             ({"timeout": 0}, "timeout is 0"),
             ({"grace": -1.0}, "grace is -1"),
+            ({"stop": 5.0}, "stop is 5.0: give an event"),
             ({"hold_time": 61.0}, "hold_time is 61"),
         ]:
             options: dict[str, Any] = {"handler": print, **wrong}
@@ -526,6 +563,18 @@ def test_plain_functions_run_in_threads_with_the_callers_context() -> None:
     assert worked == Worked(done=6, signal=signal.SIGTERM)
     assert sorted(seen) == [("the caller", b"%d" % number) for number in range(6)]
     assert left == []
+
+
+def test_an_event_of_threads_stops_a_pool_of_them() -> None:
+    stopping = threading.Event()
+
+    def handler(message: PlainMessage) -> None:
+        stopping.set()
+        time.sleep(0.2)
+
+    worked, left = working(handler, 3, stop=stopping)
+    assert worked == Worked(done=1)
+    assert left == [1, 1]
 
 
 def test_a_plain_functions_exceptions_are_judged_too() -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +61,8 @@ def run(
 ) -> Iterator[Run]:
     """Runs a program in a directory of its own, with SIGTERM once ``done(lines printed so far)``."""
     monkeypatch.chdir(tmp_path)
-    before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # where the program is over already
+    # Where the program is over already, SIGTERM is a KeyboardInterrupt. A pool takes the place of this handler.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def one(name: str, done: Done | None = None) -> Ran:
         path = EXAMPLES / f"{name}_{request.param}.py"
@@ -90,9 +91,10 @@ def run(
         try:
             names = runpy.run_path(str(path), {"print": printed}, "__main__")
         finally:
-            ended.set()
-            if done is not None:
-                watcher.join()
+            with suppress(KeyboardInterrupt):
+                ended.set()
+                if done is not None:
+                    watcher.join()
         assert not late, f"{path.name} has not done its work within {PATIENCE_S:g} s"
         return Ran(lines, names)
 

@@ -1,0 +1,78 @@
+"""SIGTERM and SIGINT for pools of workers: each that runs in the main thread hears them, and nobody loses a handler.
+
+A process has one handler for a signal. That of a web server, a notebook or the program itself is left alone, and so
+is a signal that is ignored, as Ctrl-C in what a shell has put in the background.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+OURS: Final = (signal.SIGTERM, signal.SIGINT)
+RUNNERS: Final = ("trio.", "asyncio.runners")
+"""Modules whose handlers only raise KeyboardInterrupt or cancel, because nobody else has one."""
+
+Hear = Callable[[int], object]
+
+_hearing: Final[dict[int, list[Hear]]] = {number: [] for number in OURS}
+_before: Final[dict[int, Any]] = {}  # whose place ours took
+
+
+@contextmanager
+def stopped_by_signals(
+    stop: Callable[[int], object], post: Callable[..., object], *, signals: bool | None
+) -> Iterator[None]:
+    """Have SIGTERM and SIGINT call ``post(stop, number)`` meanwhile, where this is the main thread.
+
+    Args:
+        stop: ends a pool.
+        post: has a function called in the pool's thread, from a signal's handler too.
+        signals: None hears those that nobody else handles; True all, which others then do not hear; False none.
+    """
+
+    def hear(number: int) -> None:
+        post(stop, number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    wanted = OURS if in_main and signals is not False else ()
+    heard = [number for number in wanted if _take(number, even_others=signals is True)]
+    for number in heard:
+        _hearing[number].append(hear)
+    try:
+        yield
+    finally:
+        for number in heard:
+            _hearing[number].remove(hear)
+            if not _hearing[number] and signal.getsignal(number) is _on_signal:
+                signal.signal(number, _before[number])
+
+
+def _take(number: int, *, even_others: bool) -> bool:
+    """Whether the signal is ours now."""
+    handler = signal.getsignal(number)
+    if handler is _on_signal:
+        return True
+    if handler is None or handler is signal.SIG_IGN or not (even_others or _is_nobodys(handler)):
+        return False
+    _before[number] = signal.signal(number, _on_signal)
+    return True
+
+
+def _is_nobodys(handler: Any) -> bool:
+    """Whether this is what Python, trio and asyncio do by themselves."""
+    function = getattr(handler, "func", handler)  # of a partial
+    by_default = handler in (signal.SIG_DFL, signal.default_int_handler)
+    return by_default or (getattr(function, "__module__", None) or "").startswith(RUNNERS)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    for hear in tuple(_hearing[number]):
+        hear(number)
+    if not _hearing[number]:  # somebody put it back after the last pool: it is not ours any more
+        signal.signal(number, _before[number])
+        signal.raise_signal(number)
