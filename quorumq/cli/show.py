@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from quorumq.client import Client
     from quorumq.client.show import Life, Replica, Seen
     from quorumq.history import Row
+
+STACK_COLUMNS: Final = 200
+"""A line of a stack is worth more than a narrow terminal: what it is cut to."""
 
 
 @click.command()
@@ -35,8 +38,8 @@ def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: 
 
     It answers why a message was delivered twice, or not at all. Each replica is asked by itself: whether it has the
     payload, and for each group what became of the message, how many deliveries ended without an ack, who holds it for
-    how long, the fencing token of the last delivery, and how a dead letter died. A replica that does not answer is
-    named; if no other knows the message, the exit code is 75.
+    how long, the fencing token of the last delivery, and how a dead letter died, with its stack. A replica that does
+    not answer is named; if no other knows the message, the exit code is 75.
 
     Consumers, and deliveries that were followed by others, are in histories only: give them with --history, and their
     lines come in the order of time.
@@ -108,6 +111,7 @@ def _print(life: Life) -> None:
     due = f", due {life.delay:g} s later" if life.delay else ""
     say(f"published {when}{due}")
     say(f"by session {life.session}")
+    stacks: set[str] = set()
     for replica in life.replicas:
         say(f"{replica.node}: {_said(replica)}")
         for seen in replica.groups:
@@ -117,6 +121,10 @@ def _print(life: Life) -> None:
                 for text in (seen.letter.error_class, seen.letter.message, seen.letter.consumer):
                     if text:
                         say(f"    {shown(text.encode(), 72)}")
+                if seen.letter.stack not in stacks:  # once: other replicas have the same
+                    stacks.add(seen.letter.stack)
+                    for line in seen.letter.stack.splitlines():
+                        say(f"      {shown(line.encode(), STACK_COLUMNS)}")
         if replica.left_out:
             say(f"  groups: {replica.left_out:,} more, by name after these, are not shown")
 

@@ -172,6 +172,12 @@ class Consumer:
         """End: nothing more is handed over, and what was not is given back. Takes at most a second."""
         self._scope.cancel()
         await self.drain()
+        left = [message for message in self._working if message.outcome is None and message.is_live]
+        if left:
+            text = "a consumer of group %r is left with %d messages that are unsettled, as %r: they come again in %g s"
+            self._context.log.warning(
+                ("left", self.group), text, self.group, len(left), left[0], self.hold_time
+            )
         self._working.clear()
 
     async def drain(self) -> None:

@@ -18,6 +18,7 @@ import trio
 from click.testing import CliRunner
 
 from quorumq.cli.main import main
+from quorumq.client.blocking import connect
 from quorumq.core.errors import UsageError
 from quorumq.lab import dev
 from quorumq.lab.bench import measure
@@ -139,6 +140,21 @@ def test_the_life_of_a_message_is_shown(shell: Shell) -> None:
         (node, True) for node in shell.cluster.nodes
     ]
     assert "not a message id" in shell("show", "lives", "x", code=64).err
+
+
+def test_a_dead_letter_is_shown_with_its_stack_once(shell: Shell) -> None:
+    with connect(shell.cluster.addresses) as client:
+        message_id = client.publish("deaths", b"x")
+        (message,) = client.fetch("deaths", "g", max_wait=10.0)
+        try:
+            raise ZeroDivisionError("a \x1b[31m text")
+        except ZeroDivisionError as error:
+            message.dead_letter(error)
+    told = shell("show", "deaths", str(message_id)).out
+    assert told.count("died of rejected, ") == 3
+    assert told.count("      Traceback (most recent call last):\n") == 1
+    assert "in test_a_dead_letter_is_shown_with_its_stack_once\n" in told
+    assert told.count("      ZeroDivisionError: a \\x1b[31m text\n") == 1
 
 
 def test_a_delayed_message_waits_and_an_expired_one_is_a_dead_letter(shell: Shell) -> None:

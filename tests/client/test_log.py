@@ -59,6 +59,30 @@ async def test_what_a_consumer_gives_back_is_said(caplog: pytest.LogCaptureFixtu
         ]
 
 
+async def test_what_a_consumer_leaves_unsettled_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await publish(client, 20)
+        async with client.consumer("jobs", "g", hold_time=7.0) as consumer:
+            for message in (await take(consumer, 5))[:3]:
+                await message.ack()
+        (line,) = lines(caplog, logging.WARNING)
+        assert line.startswith(
+            "a consumer of group 'g' is left with 2 messages that are unsettled, as <Message jobs/"
+        )
+        assert line.endswith("they come again in 7 s")
+
+
+async def test_a_consumer_that_leaves_nothing_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await publish(client, 20)
+        async with client.consumer("jobs", "g", hold_time=7.0, auto_extend=False) as consumer:
+            first, second = await take(consumer, 2)
+            await first.ack()
+            await trio.sleep(8.0)
+            assert not second.is_live
+        assert lines(caplog, logging.WARNING) == []
+
+
 async def test_what_cannot_be_given_back_is_said(caplog: pytest.LogCaptureFixture) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await publish(client, 20)
