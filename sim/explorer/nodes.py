@@ -18,7 +18,7 @@ from quorumq.core.types import Kind, NodeId, Now, PartitionId
 from sim.explorer.clone import clone, key_of
 from sim.explorer.journals import UNTRACKED, Journals
 from sim.explorer.machine import Machine, Outcome
-from sim.explorer.requests import CREATED, GROUP, SPAN, fetch
+from sim.explorer.requests import CREATED, GROUP, SPAN, fetch, named
 from sim.explorer.scenario import HOLD_S, NEVER, WALL_MS, ExplorerError, Scenario, now_at
 from sim.explorer.tidy import tidy
 from sim.explorer.traffic import Traffic
@@ -88,6 +88,7 @@ class Nodes:
 
     def __init__(self, scenario: Scenario, switches: Switches) -> None:
         self.switches = switches
+        self.named = named(scenario)
         self.journals = Journals(scenario, switches.reorder_journal)
         self.traffic = Traffic(scenario)
         self.locals: list[Local] = []
@@ -224,8 +225,8 @@ class Nodes:
                 return self.begin(self.locals[local].journal, self.locals[local].node, now)
             case ("fetch", int(key), int(wall_ms), str(group), bool(idle)):
                 hold = min(HOLD_S, self.locals[local].core.config.hold_time_max)
-                request = fetch(group, now, idle, hold, self._max_wait)
-                return self.step(local, [Request(key, request)], now_at(tick, wall_ms))
+                asked = fetch(group, now, idle, hold, self._max_wait, self.named)
+                return self.step(local, [Request(key, asked)], now_at(tick, wall_ms))
             case ("ask", int(key), request):
                 return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
         raise ExplorerError(f"{what} is nothing that happens to a node")

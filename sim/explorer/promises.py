@@ -12,9 +12,12 @@ Locals = tuple[int, ...]
 
 
 def handed_out(world: World, local: int, reply: int) -> str:
-    """G3, seen from the node: it wins and delivers nothing that its own record says is settled."""
+    """G3, seen from the node: it wins and delivers nothing that its own record says is settled. And FETCH: nothing
+    that was not named, where something was."""
     answer = world.nodes.traffic.replies.all[reply]
     if isinstance(answer, FetchReply) and answer.slices:
+        if world.scenario.by_id and world.scenario.beside:
+            return "named: the message is delivered, and only another one was named"
         this = world.nodes.locals[local]
         (delivery,) = answer.slices[0].deliveries
         _, _, n, kind = this.rank

@@ -34,8 +34,15 @@ CREATED = "u"
 """The topic that a scenario with ``operators`` is about."""
 
 
-def fetch(group: str, now: Now, idle: bool = True, hold_time: float = HOLD_S, max_wait: float = 0.0) -> Fetch:
-    """A FETCH of one message."""
+def fetch(
+    group: str,
+    now: Now,
+    idle: bool = True,
+    hold_time: float = HOLD_S,
+    max_wait: float = 0.0,
+    named: tuple[Span, ...] = (),
+) -> Fetch:
+    """A FETCH of one message, whichever or one that is named."""
     return Fetch(
         topics=(TOPIC,),
         group=group,
@@ -47,7 +54,14 @@ def fetch(group: str, now: Now, idle: bool = True, hold_time: float = HOLD_S, ma
         hold_time=hold_time,
         sent_at=now.mono,
         idle=idle,
+        partitions=(0,) if named else (),
+        spans=named,
     )
+
+
+def named(scenario: Scenario) -> tuple[Span, ...]:
+    """What FETCHes name."""
+    return (BESIDE if scenario.beside else SPAN,) if scenario.by_id else ()
 
 
 def creation(scenario: Scenario, index: int) -> CreateTopic:

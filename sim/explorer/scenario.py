@@ -95,7 +95,8 @@ class Scenario:
         rewinds: of the group, through the nodes of ``rewind_via``.
         purges: of its dead letters.
         backlog_purges: of what it may still deliver, through the nodes of ``purge_via``.
-        beside: whether these name another message, which is not there.
+        beside: whether these, and FETCHes by id, name another message, which is not there.
+        by_id: whether FETCHes name what they are to bring.
         dead_reads: FETCHes of one dead letter each, through the nodes of ``dead_via``.
         rewind_to: what is done to the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
             deletes it, and "make", which makes it again.
@@ -144,6 +145,7 @@ class Scenario:
     dead_reads: int = 0
     backlog_purges: int = 0
     beside: bool = False
+    by_id: bool = False
     busy: int = 0
     publishes: int = 0
     wiped_hears: tuple[NodeId, ...] = ()

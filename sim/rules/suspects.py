@@ -1,11 +1,13 @@
-"""Rules of suspects: what may have taken its process along is delivered alone."""
+"""Rules of suspects, which may have taken their process along, and of what is asked for by name."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.partition import fate
+from quorumq.core.partition.choice import Choice
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, C
@@ -20,6 +22,23 @@ def win_whatever_voters_say(self: FetchCoordinator, *args: Any) -> Any:
 
 def first_timers_only(self: FetchCoordinator, context: Any) -> list[tuple[Any, bool]]:
     return [(partition, False) for partition in self.partitions]
+
+
+_start = FetchCoordinator.start
+
+
+def take_named_for_idle(self: FetchCoordinator, context: Any, now: Any) -> Any:
+    if self.request.spans:
+        self.request = self.request._replace(idle=True)
+    return _start(self, context, now)
+
+
+_choose = Choice.choose
+
+
+def choose_whatever_is_named(self: Choice, *args: Any) -> Any:
+    *rest, _ = args
+    return _choose(self, *rest)
 
 
 BESIDE_OTHERS = Scenario(
@@ -45,6 +64,33 @@ RULES: tuple[Rule, ...] = (
         ((FetchCoordinator, "_win", win_whatever_voters_say),),
         off="the coordinator goes by its own record alone",
         scenario=BESIDE_OTHERS,
+    ),
+    Rule(
+        "names-are-no-exception",
+        "what a client asks for by its id is delivered only where any FETCH might bring it: a suspect is alone",
+        ((FetchCoordinator, "start", take_named_for_idle),),
+        off="who names a message gets it, whatever is in hand",
+        scenario=replace(
+            BESIDE_OTHERS,
+            name="named-beside-others",
+            about="1 attempt that runs out, 1 of a client that has something in hand; both by the message's id",
+            by_id=True,
+        ),
+    ),
+    Rule(
+        "fetch-what-is-named",
+        "a FETCH that names messages brings these and no others",
+        ((Choice, "choose", choose_whatever_is_named),),
+        off="it brings what any FETCH would",
+        scenario=Scenario(
+            "fetch-beside",
+            "1 attempt, by the id of another message",
+            attempts=1,
+            by_id=True,
+            beside=True,
+            ticks=2,
+            coordinators=(A, C),
+        ),
     ),
     Rule(
         "idle-clients-get-suspects",
