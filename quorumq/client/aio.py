@@ -48,6 +48,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+TURN_S: Final = 0.25
+"""How often the event loop turns at least, where a pool is waited for."""
+
 Quick = Callable[[], batches.Pending | None]
 
 
@@ -467,8 +470,18 @@ class Client(Bridged, waiting.Client):
         from quorumq.client.signals import stopped_by_signals  # nothing for who publishes
 
         pool = Pool(self.context, self.consumer, [self.bridge.handler(task) for task in tasks], grace, stop)
-        with stopped_by_signals(pool.stop, self.bridge.post, signals=signals):
-            return await self.bridge.call(pool.run)
+        turning = asyncio.create_task(_turn())
+        try:
+            with stopped_by_signals(pool.stop, self.bridge.post, signals=signals):
+                return await self.bridge.call(pool.run)
+        finally:
+            turning.cancel()
+
+
+async def _turn() -> None:
+    """Have the event loop turn: a notebook's handler of SIGINT leaves to its next turn what it cancels."""
+    while True:
+        await asyncio.sleep(TURN_S)
 
 
 def _connecting(

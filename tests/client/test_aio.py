@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -377,6 +378,24 @@ async def test_an_event_stops_a_pool(client: Client) -> None:
     assert (worked.done, worked.signal) == (1, None)
     (left,) = await client.fetch("jobs", "g")
     assert left.attempt == 1
+
+
+@looped
+async def test_a_notebooks_interrupt_cancels_a_pool_that_waits(client: Client) -> None:
+    """Its handler schedules a callback, and does not wake the event loop for it."""
+    loop = asyncio.get_running_loop()
+    await client.create_topic("jobs")
+    working = asyncio.create_task(client.work("jobs", "g", print))
+    before = signal.signal(signal.SIGINT, lambda number, frame: loop.call_soon(working.cancel))
+    interrupting = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    interrupting.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            await working
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < 10
 
 
 @looped

@@ -5,6 +5,7 @@ They run in this process, as `python PROGRAM ADDRESS…` would, and are stopped 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import runpy
 import signal
@@ -16,12 +17,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 import pytest
+import sniffio
+import trio
 
 from quorumq.client import NotFound
 from quorumq.client.blocking import Client, Message, connect
 from quorumq.lab.local import LocalCluster
+from quorumq.lab.ports import free_ports
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 STYLES = ("trio", "asyncio", "blocking")
@@ -244,3 +249,107 @@ def balance() -> int:
     with closing(sqlite3.connect("bank.db")) as db:
         (found,) = db.execute("SELECT balance FROM account").fetchone()
     return int(found)
+
+
+# ------------------------------------------------------------------------------ a web service
+
+
+def web_service(name: str, cluster: LocalCluster, lines: list[str], **scope: str) -> dict[str, Any]:
+    """The names of docs/examples/web_service/``name``, which prints into ``lines``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QUORUMQ_NODES", ",".join(cluster.addresses))
+        for variable, value in scope.items():
+            patch.setenv(variable, value)
+        printing = {"print": lambda *words: lines.append(" ".join(map(str, words)))}
+        return runpy.run_path(str(EXAMPLES / "web_service" / f"{name}.py"), printing, "web_service")
+
+
+@pytest.mark.parametrize("name", ["on_asyncio", "on_trio"])
+def test_an_asgi_service_stores_what_it_takes_and_ends_its_pool_by_the_lifespan(
+    name: str, cluster: LocalCluster, client: Client
+) -> None:
+    """As its server calls it: a lifespan, requests beside it, and SIGTERM, which is the server's."""
+    lines: list[str] = []
+    app = web_service(name, cluster, lines)["app"]
+    served: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: served.append(number))
+    try:
+        if name == "on_trio":
+            trio.run(serve, app, lines)
+        else:
+            asyncio.run(serve(app, lines))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert served == [signal.SIGTERM], "the pool took the server's signal"
+    *done, last = lines
+    assert sorted(done) == sorted(f"resized {number}.png" for number in range(COUNT))
+    assert last == f"stopped: {COUNT} done, 0 given up"
+    assert is_done(client, "photos", "resizers")
+
+
+async def serve(app: Any, lines: list[str]) -> None:
+    """What a server of either kind does with ``app``."""
+    sent: list[dict[str, Any]] = []
+    sleep = asyncio.sleep if sniffio.current_async_library() == "asyncio" else trio.sleep
+    told = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    async def receive() -> dict[str, Any]:
+        if len(told) == 1:
+            await requests()
+        return told.pop(0)
+
+    async def requests() -> None:
+        for number in range(COUNT):
+            parts = [{"body": b"%d." % number, "more_body": True}, {"body": b"png"}]
+
+            async def body(parts: list[dict[str, Any]] = parts) -> dict[str, Any]:
+                return parts.pop(0)
+
+            await app({"type": "http"}, body, send)
+        os.kill(os.getpid(), signal.SIGTERM)
+        end = time.monotonic() + PATIENCE_S
+        while len(lines) < COUNT:
+            assert time.monotonic() < end, lines
+            await sleep(0.05)
+
+    await app({"type": "lifespan"}, receive, send)
+    events = [event["type"] for event in sent]
+    assert (events[0], events[-1]) == ("lifespan.startup.complete", "lifespan.shutdown.complete")
+    assert {event["status"] for event in sent if "status" in event} == {202}
+
+
+def test_a_service_in_threads_ends_its_pool_when_its_server_ends(
+    cluster: LocalCluster, client: Client
+) -> None:
+    lines: list[str] = []
+    (port,) = free_ports(1)
+    main = web_service("in_threads", cluster, lines, PORT=str(port))["main"]
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ask() -> None:
+        end = time.monotonic() + PATIENCE_S
+        for number in range(COUNT):
+            while time.monotonic() < end:
+                with suppress(OSError):
+                    urlopen(f"http://127.0.0.1:{port}", b"%d.png" % number, timeout=PATIENCE_S).close()
+                    break
+                time.sleep(0.05)
+        while len(lines) < COUNT and time.monotonic() < end:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        with pytest.raises(SystemExit):
+            main()
+    finally:
+        asking.join()
+        signal.signal(signal.SIGTERM, before)
+    *done, last = lines
+    assert sorted(done) == sorted(f"resized {number}.png" for number in range(COUNT))
+    assert last == f"stopped: {COUNT} done, 0 given up"
+    assert is_done(client, "photos", "resizers")

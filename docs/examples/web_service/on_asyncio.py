@@ -1,0 +1,47 @@
+"""A web service that takes jobs and works on them, in one process. Run: uvicorn on_asyncio:app"""
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+
+from quorumq.client.aio import connect
+
+NODES = os.environ.get("QUORUMQ_NODES", "127.0.0.1:7401,127.0.0.1:7402,127.0.0.1:7403").split(",")
+
+
+async def resize(message):
+    await asyncio.sleep(0.1)  # your work
+    print("resized", message.payload.decode())
+
+
+@asynccontextmanager
+async def jobs():
+    stopping = asyncio.Event()
+    async with connect(NODES) as client:
+        pool = asyncio.create_task(client.work("photos", "resizers", resize, concurrency=8, stop=stopping))
+        try:
+            yield client
+        finally:
+            stopping.set()  # SIGTERM is the server's: it finishes its requests, and then comes here
+            worked = await pool
+            print(f"stopped: {worked.done} done, {worked.dead_lettered} given up")
+
+
+# The rest is ASGI by hand. With FastAPI or Starlette, `jobs` is what their `lifespan=` calls.
+
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        await receive()
+        async with jobs() as app.client:
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+    elif scope["type"] == "http":
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event.get("body", b""), event.get("more_body", False)
+        job = await app.client.publish("photos", body)  # it is stored: the answer may say so
+        await send({"type": "http.response.start", "status": 202, "headers": []})
+        await send({"type": "http.response.body", "body": f"{job}\n".encode()})
