@@ -26,7 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "show": ("quorumq.cli.show:show", "Show the life of one message."),
     "deadletters": ("quorumq.cli.deadletters:deadletters", "List, redrive and purge dead letters."),
     "purge": ("quorumq.cli.purge:purge", "Settle a group's backlog unread."),
-    "groups": ("quorumq.cli.groups:groups", "Create, rewind and list groups."),
+    "groups": ("quorumq.cli.groups:groups", "Create, describe, rewind and delete groups."),
     "clients": ("quorumq.cli.clients:clients", "Say who may connect, and what for."),
     "status": ("quorumq.cli.status:status", "Show nodes, topics and what is wrong with them."),
     "topics": ("quorumq.cli.topics:topics", "Create, list, change and delete topics."),

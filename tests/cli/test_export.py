@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import errno
 import fcntl
+import io
 import json
+import re
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +38,7 @@ from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.offline import OfflineDirectory, ReadOnlyDisk
 from quorumq.storage.records import TYPE_OF
 from quorumq.wire.batch import Message, build_batch
+from tests.client.steps import in_a_thread
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 from tests.storage.samples import DIRECTORY, record_headers
@@ -128,6 +132,31 @@ def test_what_a_group_has_acked_is_left_out(cluster: Cluster, tmp_path: Path) ->
     cluster.advance(60.0)
     cluster.ask("a", SetGroup("jobs", "g", "earliest", rewind=True))
     assert len(payloads(export(write(cluster, "a", tmp_path / "rewound"), "--group", "g"))) == 6
+
+
+def test_the_program_of_the_page_publishes_each_message_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    topic = cluster.topic()
+    headers = {"text": "ü", "bytes": b"\xff\x00", "none": None}
+    messages = [Message(b"one", key=b"k", headers=headers), Message(b"\xff", key=b"\xfe"), Message(b"")]
+    publish(cluster, topic, messages)
+    lines = [
+        json.dumps(line) for name in "ab" for line in export(write(cluster, name, tmp_path / name)).lines
+    ]
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (program,) = re.findall(r"```python\n(# republish.py.*?)```", page, re.DOTALL)
+    with in_a_thread() as client:
+        monkeypatch.setattr("quorumq.client.blocking.connect", lambda addresses: nullcontext(client))
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+        exec(compile(program, "docs/operations.md", "exec"), {"__name__": "x"})
+        found = client.fetch("jobs", "g", max_wait=5.0, min_messages=3)
+        assert client.fetch("jobs", "g") == []
+    assert capsys.readouterr().out == "published 3 messages\n"
+    assert sorted((it.payload, it.key, it.headers) for it in found) == sorted(
+        (it.payload, it.key, dict(it.headers)) for it in messages
+    )
 
 
 def test_keys_headers_and_payloads_of_any_bytes_come_out_as_they_were(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -244,6 +245,16 @@ def test_a_workload_that_is_none_is_refused(tmp_path: Path) -> None:
     path.write_text("TASKS = [1]")
     with pytest.raises(UsageError, match="needs TASKS"):
         workload_of(path)
+
+
+def test_the_workload_of_the_page_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "verification.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / "w.py"
+    path.write_text(program)
+    found = workload_of(path)
+    assert [task.topic for task in found.tasks] == ["orders"]
+    assert len(found.producers) == 1
 
 
 def test_a_run_without_a_history_is_not_ok() -> None:
