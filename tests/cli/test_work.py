@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from click.testing import CliRunner
 
 from quorumq.cli.main import main
 from quorumq.cli.work import named
+from quorumq.client import Message, connect
 from quorumq.core.errors import UsageError
 from quorumq.lab.local import LocalCluster
 from tests.cli.test_cluster_commands import Shell
@@ -38,6 +40,9 @@ def stuck(message):
 def poison(message):
     if message.payload == b"20":
         os._exit(9)
+
+def mixed(message):
+    time.sleep(float(message.payload))
 
 def failing(message):
     raise {b"0": ValueError, b"1": TimeoutError}[message.payload]("no")
@@ -102,6 +107,59 @@ def test_two_workers_share_jobs_and_sigterm_counts_nothing(shell: Shell, start: 
     shell("publish", "jobs", *(str(number) for number in range(8)))
     until(lambda: is_settled(shell, "jobs", 0), "all are done")
     assert [stopped(worker)["done"] for worker in workers] == [4, 4]
+
+
+@pytest.mark.e2e
+def test_a_worker_that_joins_late_gets_what_the_first_has_not_begun(shell: Shell, start: Start) -> None:
+    shell("topics", "create", "late")
+    shell("publish", "late", *(str(number) for number in range(12)))
+    first = start("late", "tasks:slow", "--group", "g")
+    until(lambda: states(shell, "late").get("ready", 12) < 12, "the first has begun")
+    second = start("late", "tasks:slow", "--group", "g")
+    until(lambda: is_settled(shell, "late", 0), "all are done")
+    done = [stopped(worker)["done"] for worker in (first, second)]
+    assert sum(done) == 12
+    assert done[1] >= 3, "beside the first since it began: it takes a second or three to be there"
+
+
+@pytest.mark.e2e
+def test_nobody_waits_for_the_slow_handler_of_another(shell: Shell, start: Start) -> None:
+    shell("topics", "create", "mixed")
+    shell("groups", "create", "mixed", "--group", "g")
+    workers = [start("mixed", "tasks:mixed", "--group", "g") for _ in range(2)]
+    time.sleep(5.0)
+    began = time.monotonic()
+    shell("publish", "mixed", "6", *["0.5"] * 12)
+    until(lambda: is_settled(shell, "mixed", 0), "all are done")
+    took = time.monotonic() - began
+    done = sorted(stopped(worker)["done"] for worker in workers)
+    assert sum(done) == 13
+    assert done[0] <= 6, "one had the slow one meanwhile"
+    assert took < 1.1 * 6.0 + 4.0, "half of it is 6 s; starting a command and looking take some more"
+
+
+@pytest.mark.e2e
+def test_a_loop_that_starts_handlers_has_no_more_than_100_at_once(shell: Shell) -> None:
+    async def loop() -> int:
+        running: set[Message] = set()
+        most = 0
+        async with connect(shell.cluster.addresses) as client:
+            await client.producer("loop").publish_many([b"x"] * 800)
+            async with client.consumer("loop", "g") as consumer, trio.open_nursery() as nursery:
+
+                async def handle(message: Message) -> None:
+                    await trio.sleep(0.2)
+                    await message.ack()
+                    running.discard(message)
+
+                for _ in range(800):
+                    message = await anext(consumer)
+                    running.add(message)
+                    most = max(most, len(running))
+                    nursery.start_soon(handle, message)
+        return most
+
+    assert trio.run(loop) == 100
 
 
 @pytest.mark.e2e
