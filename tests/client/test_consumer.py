@@ -482,6 +482,12 @@ async def test_partitions_on_different_nodes_are_all_read() -> None:
         assert {message.partition for message in found} == set(range(12))
         got = await client.fetch("jobs", "h", max_messages=600, min_messages=600, max_wait=5.0)
         assert len({message.id for message in got}) == 600
+        cluster.asked.clear()
+        async with client.consumer("jobs", "i", prefetch=60, prefetch_bytes=6_000) as consumer:
+            assert await consumer.take(1000)
+        sets = len({frozenset(members) for members in topic.replicas})
+        assert max(request.max_messages for _, request in cluster.of(Fetch)) == 60 // sets
+        assert max(request.max_bytes for _, request in cluster.of(Fetch)) == 6_000 // sets
 
 
 async def test_several_topics() -> None:

@@ -19,7 +19,7 @@ import trio
 
 from quorumq.client import Client, Message, NotFound, NotStored, Task, UsageError, Worked
 from quorumq.client.blocking import Message as PlainMessage
-from quorumq.core.messages import AckRequest, ExtendRequest
+from quorumq.core.messages import AckRequest, ExtendRequest, Fetch
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import in_a_thread, payloads, publish
 
@@ -458,6 +458,49 @@ async def test_a_pool_outlives_its_topic_and_reads_what_is_made_of_that_name() -
             await client.create_topic("jobs", partitions=3)
             await client.publish("jobs", b"new", partition=2)
         assert seen == [b"0", b"new"]
+
+
+async def test_a_topic_on_several_sets_of_nodes_is_read_by_each_once_when_it_is_made_again() -> None:
+    async with fake_cluster(5) as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=5)
+        seen: list[bytes] = []
+
+        async def handler(message: Message) -> None:
+            seen.append(message.payload)
+
+        async def fetches() -> int:
+            before = len(cluster.of(Fetch))
+            await trio.sleep(60.0)
+            return len(cluster.of(Fetch)) - before
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_after, 200.0)
+            nursery.start_soon(client.work, "jobs", "g", handler)
+            await trio.sleep(5.0)
+            first = await fetches()
+            await client.delete_topic("jobs")
+            await trio.sleep(10.0)
+            await client.create_topic("jobs", partitions=5)
+            await trio.sleep(5.0)
+            second = await fetches()
+            for number in range(5):
+                await client.publish("jobs", b"%d" % number, partition=number)
+        assert sorted(seen) == [b"%d" % number for number in range(5)]
+        assert second == pytest.approx(first, abs=first // 5)
+
+
+async def test_an_event_after_a_signal_is_no_second_signal() -> None:
+    async with cluster_of(1) as (_, client):
+        stopping = trio.Event()
+
+        async def handler(message: Message) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await trio.sleep(1.0)
+            stopping.set()
+            await trio.sleep(1.0)
+
+        worked = await client.work("jobs", "g", handler, stop=stopping)
+        assert worked == Worked(done=1, signal=signal.SIGTERM)
 
 
 async def test_a_group_that_is_deleted_or_that_nobody_may_make_ends_a_pool() -> None:
