@@ -490,6 +490,25 @@ async def test_partitions_on_different_nodes_are_all_read() -> None:
         assert max(request.max_bytes for _, request in cluster.of(Fetch)) == 6_000 // sets
 
 
+async def test_a_topic_that_is_made_again_has_what_is_fetched_ahead_to_itself() -> None:
+    async with fake_cluster(5) as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=12)
+        consumer = client.consumer("jobs", "g", prefetch=60)
+        consumer.expects_topics = True
+        async with consumer:
+            await consumer.take(1000, timeout=5.0)
+            await client.delete_topic("jobs")
+            await consumer.take(1000, timeout=5.0)
+            topic = await client.create_topic("jobs", partitions=12)
+            sets = len({frozenset(members) for members in topic.replicas})
+            await consumer.take(1000, timeout=5.0)
+            cluster.asked.clear()
+            await publish(client, 600)
+            assert await consumer.take(1000)
+            await consumer.take(1000, timeout=5.0)
+        assert max(request.max_messages for _, request in cluster.of(Fetch)) == 60 // sets
+
+
 async def test_several_topics() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         for name in ("jobs", "mail"):
