@@ -39,7 +39,6 @@ from quorumq.client.settle import chunks, items_of
 from quorumq.core import messages as m
 from quorumq.core.errors import Busy, NotFound, PeerError, QuorumqError, TooFewReplicas
 from quorumq.core.limits import LONG_POLL_MAX_S
-from quorumq.core.topics import is_pattern
 from quorumq.core.types import Span
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed, WireSlice
@@ -251,8 +250,7 @@ class Prefetch:
                 await self._fetch(fetcher)
         except QuorumqError as exc:  # what can never work
             # Whoever never got an answer lacks the group, which nobody makes.
-            is_gone = isinstance(exc, NotFound) and fetcher.first and self._expected is not None
-            if is_gone and not is_pattern(fetcher.where.topic):
+            if isinstance(exc, NotFound) and fetcher.first and self._expected is not None:
                 self._forget(fetcher, nursery)
             else:
                 self._fail(exc)
