@@ -15,6 +15,7 @@ from rich.console import Console
 
 from sim import command_line
 from sim.campaign import commit
+from sim.runner import quicken
 from sim.schedule import Schedule
 from sim.shell.run import ShellOutcome, draw_shell, run_shell
 
@@ -85,13 +86,14 @@ def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | N
 def outcomes(schedules: list[Schedule], jobs: int) -> Iterator[ShellOutcome]:
     """Each run, in order."""
     if jobs == 1:
-        quiet()
+        prepare()
         yield from map(run_shell, schedules)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs, quiet) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, prepare) as pool:
         yield from pool.imap(run_shell, schedules)
 
 
-def quiet() -> None:
-    """Under faults the client library has much to warn of."""
+def prepare() -> None:
+    """Under faults the client library has much to warn of; and cyclic garbage is looked for rarely."""
+    quicken()
     logging.getLogger("quorumq").setLevel(logging.CRITICAL)

@@ -6,19 +6,23 @@ import io
 import random
 import socket
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import trio
 
 from quorumq.core.types import Now
 from quorumq.history import HistoryWriter
+from quorumq.node.commits import Finished
 from quorumq.node.serve import EXIT_AGAIN, Service
+from quorumq.storage.commit import Commit
 from quorumq.storage.memory import MemoryDisk
 from sim.flips import flip_bodies, flip_records
 from sim.real.cluster import CLIENTS
 from sim.real.run import RUN
-from sim.shell.memory import CAPACITY, WALL_MS, MemoryTransport, World
-from sim.shell.network import Line, LineStream, Network
+from sim.shell.memory import CAPACITY, WALL_MS, Commits, MemoryTransport, World
+from sim.shell.moments import virtual_time
+from sim.shell.network import Line, LineStream, Network, Together
 
 RESERVE_LEFT = 1 << 20
 """Bytes that a full disk still has: the node takes nothing in any more, and goes on writing what it must."""
@@ -30,6 +34,24 @@ START = 100.0
 def true_time() -> tuple[float, int]:
     """The time of clients and of the run, and time of day."""
     return START + trio.current_time(), WALL_MS + int(trio.current_time() * 1000)
+
+
+class TimedCommits(Commits):
+    """Commits that take no task: the clock calls them."""
+
+    def start(self, commit: Commit, finished: Finished, *, here: bool) -> None:
+        time = virtual_time()
+        time.at(time.time + self.seconds, partial(self.run, commit, finished))
+
+    def run(self, commit: Commit, finished: Finished) -> None:
+        """One commit, to its end."""
+        error: BaseException | None = None
+        try:
+            self.count += 1
+            commit.run()
+        except Exception as exc:
+            error = exc
+        finished(commit, error, self.seconds)
 
 
 class ShellCluster(World):
@@ -59,13 +81,14 @@ class ShellCluster(World):
             nursery, [f"n{number}" for number in range(1, nodes + 1)], hold_time_max=2.0, **settings
         )
         self.nodes = self.names
+        self.commits = {name: TimedCommits(nursery) for name in self.names}
         self.rng = rng
         self.fsync = fsync
         self.copied = copied
         self.files: list[io.StringIO] = []
         self.copies: dict[str, list[MemoryDisk]] = {}
         self.seed = rng.getrandbits(32)
-        self.proxy = Network(nursery, random.Random(rng.random()), latency)
+        self.proxy = Network(random.Random(rng.random()), latency)
         self.controls: dict[str, dict[str, Any]] = {name: {} for name in self.nodes}
         self.front = [f"127.0.0.1:{7401 + index}" for index in range(nodes)]
         self.addresses = self.front
@@ -89,6 +112,9 @@ class ShellCluster(World):
             raise OSError(111, "nobody is there")
         source = address.removeprefix("node ") if address.startswith("node ") else CLIENTS
         here, there = self.proxy.connect(source, name)
+        turns = self.services[name].node.turns
+        assert isinstance(turns, Together)
+        there.together = turns
         self.services[name].serve(there, address)
         return here
 
@@ -116,6 +142,7 @@ class ShellCluster(World):
         service = super().start(name, sockets)
         # A node's history is a file on the machine's clock; here it is in memory, on the true one.
         service.node.trace._writer = self.history(f"node:{name}")
+        service.node.turns = Together(service.node.feed, self.proxy)
         return service
 
     def kill(self, name: str, **keep: Any) -> None:

@@ -81,11 +81,15 @@ class MemoryTransport:
             raise ConnectionLost("closed")
 
     async def receive(self) -> bytes:
-        await trio.lowlevel.checkpoint()
+        if self.received or self.ended or self.closed:
+            await trio.lowlevel.checkpoint()
         while not self.received and not self.ended and not self.closed:
             await self._readers.park()
         if self.closed:
             raise ConnectionLost("closed")
+        return self._taken()
+
+    def _taken(self) -> bytes:
         data = bytes(self.received)
         self.received.clear()
         self.peer._writers.unpark_all()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import trio
 
+from quorumq.core.effects import Event
 from quorumq.node.transport import ConnectionLost
+from quorumq.node.turns import Connection, Turns
 from sim.shell.memory import MemoryTransport
+from sim.shell.moments import virtual_time
 
 Pair = tuple[str, str]
 
@@ -22,26 +25,26 @@ STEP_S = 0.00025
 class Network:
     """All lines of one run.
 
-    One task carries everything, at times in steps of `STEP_S`: what arrives together wakes its readers together.
+    Everything arrives in steps of `STEP_S`: what arrives together wakes its readers together.
 
     Args:
-        nursery: where it runs.
         rng: draws how long each piece takes.
         latency: mean seconds, one way.
     """
 
-    def __init__(self, nursery: trio.Nursery, rng: random.Random, latency: float) -> None:
+    def __init__(self, rng: random.Random, latency: float) -> None:
         self.rng = rng
         self.latency = latency
+        self.time = virtual_time()
         self.carried: Counter[Pair] = Counter()
         self.blocked: Counter[Pair] = Counter()
         self.delays: dict[Pair, float] = {}
         self.open: dict[Pair, dict[Line, None]] = {}
-        self.due: list[tuple[float, int, Line]] = []  # a heap: one entry for each piece of each line
+        self.due: dict[float, list[Line]] = {}  # by moment: one entry for each piece of each line
         self.stuck: list[Line] = []  # likewise, of pairs that are blocked
-        self.order = 0
-        self.sooner = trio.lowlevel.ParkingLot()
-        nursery.start_soon(self.run)
+        self.ready: dict[Together, None] = {}  # whose lines have something for them
+        self.arriving = False
+        self.lines = 0
 
     def connect(self, source: str, target: str) -> tuple[Line, Line]:
         """Both ends of a new connection."""
@@ -81,27 +84,96 @@ class Network:
         """What was stuck arrives now, unless its pair is blocked still."""
         stuck, self.stuck = self.stuck, []
         for line in stuck:
-            self.launch(line, trio.current_time())
+            self.launch(line, self.time.time)
 
     def launch(self, line: Line, due: float) -> None:
         """The next piece of a line arrives at that time."""
-        self.order += 1
-        heapq.heappush(self.due, (due, self.order, line))
-        if self.due[0][2] is line:
-            self.sooner.unpark_all()
+        if due in self.due:
+            self.due[due].append(line)
+        else:
+            self.due[due] = [line]
+            self.time.at(due, partial(self.arrive, due))
+
+    def arrive(self, due: float) -> None:
+        """What is under way until now is there."""
+        self.arriving = True
+        for line in self.due.pop(due):
+            if self.blocked[line.pair] > 0:
+                self.stuck.append(line)
+            else:
+                line.arrive()
+        self.turn()
+
+    def soon(self, together: Together) -> None:
+        """A node has something to read: it does so when nothing else arrives or goes on at this moment."""
+        if not self.ready and not self.arriving:
+            self.time.at(self.time.time, self.turn)
+        self.ready[together] = None
+
+    def turn(self) -> None:
+        """Nodes read what is there for them."""
+        self.arriving = False
+        ready, self.ready = self.ready, {}
+        for together in ready:
+            together.turn()
+
+
+class Together(Turns):
+    """`Turns` of one node, for lines instead of sockets: what arrives at one moment is one step of its core.
+
+    Args:
+        feed: takes in what has come.
+        network: whose lines they are.
+    """
+
+    def __init__(self, feed: Callable[..., None], network: Network) -> None:
+        super().__init__(feed)
+        self._network = network
+        self._joined: dict[int, Connection] = {}
+        self._ready: dict[int, None] = {}
+        self._runs = False
 
     async def run(self) -> None:
-        """Let what is under way arrive."""
-        while True:
-            with trio.CancelScope(deadline=self.due[0][0] if self.due else math.inf):
-                await self.sooner.park()
-            now = trio.current_time()
-            while self.due and self.due[0][0] <= now:
-                line = heapq.heappop(self.due)[2]
-                if self.blocked[line.pair] > 0:
-                    self.stuck.append(line)
-                else:
-                    line.arrive()
+        self._runs = True
+        try:
+            await self._over.wait()
+            raise self._broken or AssertionError
+        finally:
+            self._runs = False
+            self._joined.clear()
+
+    def wake_within(self, seconds: float) -> None:
+        pass
+
+    def join(self, descriptor: int, connection: Connection) -> bool:
+        if not self._runs or descriptor < 0:
+            return False
+        self._joined[descriptor] = connection
+        self.ready(descriptor)  # it may have something already
+        return True
+
+    def leave(self, descriptor: int) -> None:
+        self._joined.pop(descriptor, None)
+
+    def ready(self, descriptor: int) -> None:
+        """Something has come on a line: it is read by the network's next turn."""
+        self._ready[descriptor] = None
+        self._network.soon(self)
+
+    def turn(self) -> None:
+        """Read what has come."""
+        events: list[Event] = []
+        ready, self._ready = self._ready, {}
+        try:
+            for descriptor in ready:
+                if descriptor in self._joined:
+                    self._joined[descriptor].take_turn(events)
+            if events:
+                self.taken += 1
+                self._feed(*events)
+        except BaseException as error:  # it ends the node, not the network
+            self._broken = error
+            self._over.set()
 
 
 class Line(MemoryTransport):
@@ -120,6 +192,22 @@ class Line(MemoryTransport):
         self.flying = 0
         self.due = 0.0
         self.reset = False
+        self.together: Together | None = None  # where this end is read with others of its node
+        network.lines += 1
+        self.number = network.lines
+
+    def fileno(self) -> int:
+        return -1 if self.together is None else self.number
+
+    def receive_now(self) -> bytes | None:
+        if self.closed:
+            raise ConnectionLost("closed")
+        return self._taken() if self.received else b"" if self.ended else None
+
+    def wake(self) -> None:
+        super().wake()
+        if self.together is not None:
+            self.together.ready(self.number)
 
     def send_some(self, buffers: Sequence[memoryview]) -> int:
         if self.closed or self.reset:
@@ -176,9 +264,14 @@ class Line(MemoryTransport):
             self.end()
             return
         self.flying -= len(piece)
-        self.peer.received += piece
-        self.network.carried[self.pair] += len(piece)
-        self.peer._readers.unpark_all()
+        peer, network = self.peer, self.network
+        assert isinstance(peer, Line)
+        peer.received += piece
+        network.carried[self.pair] += len(piece)
+        if peer._readers:
+            peer._readers.unpark_all()
+        if peer.together is not None:
+            peer.together.ready(peer.number)
 
 
 class LineStream(trio.abc.Stream):
@@ -194,7 +287,7 @@ class LineStream(trio.abc.Stream):
                 view = view[self.line.send_some([view]) :]
                 if view:
                     await self.line.wait_sendable()
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
         except ConnectionLost as error:
             raise trio.BrokenResourceError(str(error)) from None
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import trio
-import trio.testing
 
 from quorumq.client import Client, Message, Task, connect
 from quorumq.core.errors import QuorumqError
@@ -23,6 +22,7 @@ from sim.real.run import Trial, Verdict
 from sim.real.workload import Workload
 from sim.schedule import Schedule
 from sim.shell.cluster import ShellCluster, true_time
+from sim.shell.moments import VirtualTime
 
 TOPIC = "jobs"
 VIRTUAL_LIMIT_S = 600.0
@@ -205,13 +205,17 @@ def deterministic(seed: int, main: Callable[[], Any]) -> None:
     core._ALLOW_DETERMINISTIC_SCHEDULING = True
     core._r.seed(seed)
     try:
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+        trio.run(main, clock=VirtualTime())
     finally:
         core._ALLOW_DETERMINISTIC_SCHEDULING = before
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first exception in a group of them."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    """The first exception in a group of them, and what made trio say that it failed itself."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif isinstance(error, trio.TrioInternalError) and error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            return error

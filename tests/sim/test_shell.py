@@ -10,12 +10,14 @@ import pytest
 import trio
 from click.testing import CliRunner
 
+from quorumq.core.effects import CleanStop, Event
 from sim.__main__ import main
 from sim.real.plan import KINDS
 from sim.rules import patched, rule_named
 from sim.schedule import Schedule
-from sim.shell.network import LineStream, Network
-from sim.shell.run import draw_shell, run_shell
+from sim.shell.moments import virtual_time
+from sim.shell.network import Line, LineStream, Network, Together
+from sim.shell.run import deterministic, draw_shell, first_of, run_shell
 
 
 def test_one_seed_is_one_run_and_keeps_every_promise() -> None:
@@ -52,9 +54,9 @@ def test_schedules_have_what_the_shell_can_have() -> None:
         assert all(fault.kind in KINDS for fault in schedule.faults)
 
 
-async def test_the_network_blocks_one_direction_delays_and_cuts() -> None:
-    async with trio.open_nursery() as nursery:
-        network = Network(nursery, random.Random(1), 0.001)
+def test_the_network_blocks_one_direction_delays_and_cuts() -> None:
+    async def main() -> None:
+        network = Network(random.Random(1), 0.001)
         one, two = map(LineStream, network.connect("a", "b"))
         network.block([("b", "a")])
         await one.send_all(b"asked")
@@ -81,7 +83,96 @@ async def test_the_network_blocks_one_direction_delays_and_cuts() -> None:
         await three.aclose()
         assert await four.receive_some() == b"x" * 1000  # what was sent before the end arrives before it
         assert await four.receive_some() == b""
-        nursery.cancel_scope.cancel()
+
+    deterministic(1, main)
+
+
+class Reader:
+    """Takes its turns at a line, as an inbound connection does."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.heard: list[bytes | None] = []
+
+    def take_turn(self, events: list[Event]) -> None:
+        self.heard.append(self.line.receive_now())
+        events.append(CleanStop())
+
+
+def test_what_arrives_at_a_node_at_one_moment_is_one_step() -> None:
+    async def main() -> None:
+        network, fed = Network(random.Random(1), 0.0), list[int]()
+        together = Together(lambda *events: fed.append(len(events)), network)
+        async with trio.open_nursery() as nursery:
+            pairs = [network.connect(source, "b") for source in "xyz"]
+            readers = [Reader(there) for _, there in pairs]
+            for _, there in pairs:
+                assert there.fileno() == -1
+                there.together = together
+            assert not together.join(pairs[0][1].fileno(), readers[0]), "nobody reads yet"
+            nursery.start_soon(together.run)
+            await trio.sleep(1.0)
+            pairs[0][0].send_some([memoryview(b"0")])
+            await trio.sleep(1.0)
+            for (_, there), reader in zip(pairs, readers, strict=True):
+                assert together.join(there.fileno(), reader)
+            await trio.sleep(1.0)
+            assert (readers[0].heard, readers[1].heard) == ([b"0"], [None]), "it had come before"
+            for here, _ in pairs:
+                here.send_some([memoryview(b"1")])
+            await trio.sleep(1.0)
+            assert fed == [3, 3]
+            together.leave(pairs[2][1].fileno())
+            pairs[0][0].end()
+            pairs[2][0].send_some([memoryview(b"2")])
+            await trio.sleep(1.0)
+            assert [reader.heard for reader in readers] == [[b"0", b"1", b""], [None, b"1"], [None, b"1"]]
+            nursery.cancel_scope.cancel()
+
+    deterministic(1, main)
+
+
+def test_what_a_step_raises_ends_the_node_and_not_the_network() -> None:
+    async def main() -> None:
+        network = Network(random.Random(1), 0.0)
+
+        def broken(*events: Event) -> None:
+            raise AssertionError("made to fail")
+
+        together = Together(broken, network)
+        _, there = network.connect("a", "b")
+        there.together = together
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(together.run)
+            await trio.sleep(1.0)
+            together.join(there.fileno(), Reader(there))
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        deterministic(1, main)
+    assert str(first_of(raised.value)) == "made to fail"
+
+
+def test_what_the_clock_calls_and_raises_is_named() -> None:
+    cause, error = AssertionError("made to fail"), trio.TrioInternalError("internal error in Trio")
+    error.__cause__ = cause
+    assert first_of(BaseExceptionGroup("", [error])) is cause
+
+
+def test_time_goes_on_when_nothing_can_run_and_calls_what_is_due_in_order() -> None:
+    heard: list[tuple[str, float]] = []
+
+    async def main() -> None:
+        time = virtual_time()
+        for name, when in (("late", 3.0), ("early", 1.0), ("beside", 1.0)):
+            time.at(when, lambda name=name: heard.append((name, time.time)))  # type: ignore[misc]
+        await trio.lowlevel.checkpoint()
+        assert heard == []
+        await trio.sleep(2.0)
+        heard.append(("slept", trio.current_time()))
+        await trio.sleep(2.0)
+
+    deterministic(1, main)
+    assert heard == [("early", 1.0), ("beside", 1.0), ("slept", 2.0), ("late", 3.0)]
 
 
 def test_the_command_runs_seeds_and_a_schedule(tmp_path: Path) -> None:
