@@ -46,9 +46,10 @@ def draw_shell(seed: int) -> Schedule:
     )
     losses = draw_losses(rng, options)
     faults = draw_faults(rng, options) + losses + draw_damage(rng, options, losses)
-    if rng.random() < 0.4:  # a majority is back before the holds that it forgot are over
+    if rng.random() < 0.4:  # a majority, or all, are back before the holds that they forgot are over
         at = round(rng.uniform(0.5, options.fault_time - 0.5), 4)
-        faults += (Fault(at, "kill", tuple(sorted(rng.sample(options.node_names, 2))), 0.05),)
+        killed = rng.sample(options.node_names, rng.choice((2, options.nodes)))
+        faults += (Fault(at, "kill", tuple(sorted(killed)), 0.05),)
     return Schedule(seed, "shell", options, tuple(sorted(map(renamed, faults), key=lambda fault: fault.at)))
 
 
