@@ -136,7 +136,7 @@ KINDS: Final[dict[str, KindOf]] = {
     "derive": _kind("client", _MESSAGES + " group into", "crcs detail", "",
         "One output of each of these messages, as `group` got them, is published; `into` names them in order."),
     "store": _kind("node", _MESSAGES, "detail", "",
-        "These messages are durable on this node, by STORE or by anti-entropy."),
+        "These messages are durable on this node, by STORE or by anti-entropy, or found at a start."),
     "hold_won": _kind("node", _DELIVERED, "token attempt op until", "",
         "This coordinator won these messages and began to write them to the client."),
     "hold_lost": _kind("node", "topic partition group spans owner", "reason", "",

@@ -50,6 +50,7 @@ from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import Batch, NodeId, Now, PartitionId
 from quorumq.driver import Driver
+from quorumq.history import HistoryWriter
 from quorumq.node.changes import Changes
 from quorumq.node.clients import Clients
 from quorumq.node.commits import CommitRunner
@@ -136,6 +137,7 @@ class Node:
         rng: given to the core.
         commits: runs commits.
         log: structured logger.
+        history: writes the node's, wherever that goes; None: to the file that ``config`` names, if any.
 
     Attributes:
         links: our connections to peers, by node id.
@@ -156,6 +158,7 @@ class Node:
         rng: random.Random,
         commits: CommitRunner,
         log: Any,
+        history: HistoryWriter | None = None,
     ) -> None:
         self.core = core
         self.store = store
@@ -163,7 +166,7 @@ class Node:
         self.clock = self.now = clock
         self.log = log
         self.health = Health(config, clock)
-        self.trace = Trace(config, log)
+        self.trace = Trace(config, log, history)
         self.readers = Readers()
         self.changes = Changes(log)
         self.traffic = Traffic()
@@ -203,6 +206,11 @@ class Node:
         self._or_stop(self.driver.synced)
         self.feed()
         state = self.core.state
+        if self.trace.on:
+            present = [
+                (name, replica.batches.present.items()) for name, replica in self.core.replicas.items()
+            ]
+            self.trace.found(present, self.core.catalogue.topics)
         self.trace.started(state.incarnation, waits=state.quarantine_until > self.clock().mono)
 
     @property

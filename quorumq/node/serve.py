@@ -29,6 +29,7 @@ from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord, VouchingLost
 from quorumq.core.types import NodeId, Now
+from quorumq.history import HistoryWriter
 from quorumq.node.admission import Door
 from quorumq.node.clock import real_now
 from quorumq.node.commits import CommitRunner, CommitThread
@@ -182,6 +183,7 @@ def open_node(
     clock: Callable[[], Now] = real_now,
     rng: random.Random | None = None,
     newest: bool = False,
+    history: HistoryWriter | None = None,
 ) -> Node:
     """Read the journal, build the core from it, and make this start durable. Blocks for the disk.
 
@@ -193,6 +195,7 @@ def open_node(
         clock: both clocks.
         rng: for pauses, jitter and ids; a fresh one if None.
         newest: an operator says that this directory is the newest there is, although it was copied.
+        history: see `Node`.
 
     Raises:
         StorageError: the directory is in use, another node's, damaged where no other node can help, or the disk
@@ -246,7 +249,7 @@ def open_node(
             log.warning("directory_damaged", reason=store.cannot_vouch, data_dir=config.data_dir)
         for damage in store.damaged:
             log.error("batch_damaged", batch=damage.record.number, segment=damage.position.segment)
-        node = Node(core, store, config, clock=clock, rng=rng, commits=commits, log=log)
+        node = Node(core, store, config, clock=clock, rng=rng, commits=commits, log=log, history=history)
         node.start()
     except BaseException:
         store.abandon()

@@ -7,8 +7,8 @@ written is given up with one line in the log: the node serves on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from quorumq.core.messages import FetchReply
 from quorumq.core.records import BatchStored, GroupPut, JournalRecord, TopicPut
@@ -25,6 +25,9 @@ from quorumq.history import (
 )
 from quorumq.node.config import ServeConfig
 
+SPANS_PER_LINE: Final = 1000
+"""Of what a start finds."""
+
 
 class Trace:
     """Writes a node's history; every method is quiet when none is configured.
@@ -32,13 +35,14 @@ class Trace:
     Args:
         config: the node's; ``history`` is the path, or "".
         log: for the one line that says it is given up.
+        writer: writes it instead, wherever that goes.
     """
 
-    def __init__(self, config: ServeConfig, log: Any) -> None:
+    def __init__(self, config: ServeConfig, log: Any, writer: HistoryWriter | None = None) -> None:
         self._log = log
-        self._writer: HistoryWriter | None = None
+        self._writer = writer
         self._lines = 0
-        if config.history:
+        if config.history and writer is None:
             settings = {"hold_time_max": config.hold_time_max, "nodes": list(config.nodes or [config.node])}
             try:
                 self._writer = HistoryWriter(
@@ -79,6 +83,26 @@ class Trace:
         """The node stops: the last line."""
         self._write("stop", incarnation=incarnation.n, reason=reason)
         self.close()
+
+    def found(
+        self, present: Iterable[tuple[PartitionId, Sequence[Span]]], topics: Mapping[bytes, Topic]
+    ) -> None:
+        """A start has found these messages in its directory, and fsynced them.
+
+        A process that is killed before an fsync leaves what it wrote, and no line that says so.
+        """
+        for partition, spans in present:
+            topic = topics.get(partition.topic)
+            if topic is None:
+                continue
+            for some in range(0, len(spans), SPANS_PER_LINE):
+                self._write(
+                    "store",
+                    topic=topic_label(topic.id, topic.name),
+                    partition=partition.number,
+                    spans=spans_value(spans[some : some + SPANS_PER_LINE]),
+                    detail="found at the start",
+                )
 
     def durable(self, records: tuple[JournalRecord, ...], topics: Mapping[bytes, Topic]) -> None:
         """These records are durable here: their batches and registers are in the file before anyone is told of it.

@@ -107,6 +107,10 @@ class ShellCluster(World):
             self.files[-1], run=RUN, who=who, settings=settings, clock=true_time, buffer_bytes=1
         )
 
+    def history_of(self, name: str) -> HistoryWriter:
+        """A node's is on the true time, too, whatever its own clock says."""
+        return self.history(f"node:{name}")
+
     def connect(self, name: str, address: str = "client", capacity: int = CAPACITY) -> MemoryTransport:
         if name not in self.services or self.services[name]._nursery is None:
             raise OSError(111, "nobody is there")
@@ -140,8 +144,6 @@ class ShellCluster(World):
         if name in self.copied:
             self.copies.setdefault(name, []).append(self.disks[name].copied())
         service = super().start(name, sockets)
-        # A node's history is a file on the machine's clock; here it is in memory, on the true one.
-        service.node.trace._writer = self.history(f"node:{name}")
         service.node.turns = Together(service.node.feed, self.proxy)
         return service
 

@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from quorumq.core.types import Now
+from quorumq.history import HistoryWriter
 from quorumq.node.commits import Finished
 from quorumq.node.config import ServeConfig, make_config
 from quorumq.node.serve import Service, open_node
@@ -205,6 +206,10 @@ class World:
         """Both clocks of a node."""
         return now()
 
+    def history_of(self, name: str) -> HistoryWriter | None:
+        """Writes the history of a node that starts; None: it goes where its configuration says."""
+        return None
+
     def start(self, name: str, sockets: Sequence[socket.socket] = ()) -> Service:
         self.seed += 1
         node = open_node(
@@ -214,6 +219,7 @@ class World:
             commits=self.commits[name],
             clock=lambda: self.clock(name),
             rng=random.Random(self.seed),
+            history=self.history_of(name),
         )
 
         async def dial(peer: str) -> Transport:

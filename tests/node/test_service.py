@@ -449,6 +449,28 @@ async def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
     assert {row["who"] for row in rows} == {"node:a"}
 
 
+async def test_what_a_killed_node_wrote_and_did_not_sync_is_in_its_history_once_it_is_found(
+    tmp_path: Path,
+) -> None:
+    def stored() -> list[list[tuple[int, int]]]:
+        rows = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
+        spans = [row["spans"] for row in rows if row["kind"] == "store"]
+        return [[(start, stop) for _, start, stop in found] for found in spans]
+
+    async with world("a", history=str(tmp_path / "a.jsonl")) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        cluster.commits["a"].hold()
+        await client.send(publish(topic, origin, 0, b"one", b"two"))
+        await trio.sleep(1.0)
+        assert stored() == []
+        cluster.kill("a", keep_bytes=1 << 40, keep_names=1 << 30)  # the process, not the machine
+        cluster.commits["a"].release()
+        cluster.start("a")
+        await trio.sleep(1.0)
+        assert stored() == [[(0, 2)]]
+
+
 async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     async with world("a", history=str(tmp_path / "missing" / "a.jsonl")) as cluster:
         client = await cluster.client("a")
