@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import subprocess
@@ -28,6 +29,7 @@ from quorumq.core.partition.fate import Attempts, Lease
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Incarnation
 from sim.__main__ import main
+from sim.explorer import search as search_module
 from sim.explorer.clone import clone, key_of
 from sim.explorer.nodes import Nodes
 from sim.explorer.scenario import Scenario
@@ -479,3 +481,27 @@ def test_command_line_fails_where_nothing_is_found_without_a_rule() -> None:
         main, ["explore", "--without", "quarantine", "--scenario", "release", "--states-max", "500"]
     )
     assert outcome.exit_code == 1
+
+
+def test_a_search_leaves_the_collector_as_it_was_and_sweeps_what_cores_have_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search_module, "SWEEP_STEPS", 50)
+    alive: list[int] = []
+
+    class Counting(search_module.Sweeper):
+        def sweep(self, steps: int) -> None:
+            assert not gc.isenabled()
+            last = self.swept
+            super().sweep(steps)
+            if self.swept != last:
+                alive.append(steps - last)
+
+    monkeypatch.setattr(search_module, "Sweeper", Counting)
+    scenario = next(found for found in SCENARIOS if found.name == "holds")
+    result = explore(scenario, states_max=2_000)
+    assert result.states >= 2_000
+    assert len(alive) > 5
+    assert max(alive) < 500, "it waits for no more than a state's steps"
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
