@@ -102,9 +102,13 @@ class Explorer:
         problem = problem or promises.granted_in_vain(world, outcome.sent)
         state = (*locals_, found, budget, fact)
         facts = self._facts.all[fact]
-        problem = problem or promises.conserved(world, locals_, facts)
-        problem = problem or promises.unnamed(world, locals_)
-        return state, problem or promises.one_topic(world, locals_, facts)
+        if facts.dead[1] >= 0 or facts.redriven[1] >= 0:
+            problem = problem or promises.conserved(world, locals_, facts)
+        if self.scenario.beside:
+            problem = problem or promises.unnamed(world, locals_)
+        if self.scenario.operators:
+            problem = problem or promises.one_topic(world, locals_, facts)
+        return state, problem
 
     def _after_all(
         self, state: State, outcomes: Iterable[tuple[int, Outcome]], tick: int
@@ -133,19 +137,15 @@ class Explorer:
         net, budget, fact = state[-3:]
         left = self._budgets.all[budget]
         tick = scenario.ticks - left[0]
-        to, fetching, deliver = self.traffic.to, self.traffic.fetching, nodes.deliver
+        to, fetching, known = self.traffic.to, self.traffic.fetching, nodes.steps
         for message in self._nets.all[net]:
             at = to[message]
             if message in fetching:
                 yield from self._remote(state, message, left, tick)
                 continue
-            outcome = deliver(state[at], message, tick)
-            if (
-                outcome.local == state[at]
-                and not outcome.sent
-                and not outcome.replies
-                and not outcome.problem
-            ):
+            local = state[at]
+            outcome = known.get((local, message, tick)) or nodes.deliver(local, message, tick)
+            if outcome.local == local and not (outcome.sent or outcome.replies or outcome.problem):
                 continue
             after, problem = self.after(state, at, outcome, tick)
             if after != state or problem:
