@@ -110,11 +110,11 @@ class Where(NamedTuple):
 
 
 def cluster_options(command: F) -> F:
-    """Adds ``--node`` and ``--timeout``; the command gets ``where``, a `Where`."""
+    """Adds ``--node`` and ``--timeout``; the command, which is async, gets ``where``, a `Where`."""
 
     @wraps(command)
     def with_both(*args: Any, nodes: tuple[str, ...], timeout: float, **more: Any) -> Any:
-        return command(*args, where=Where(nodes, timeout), **more)
+        return run(partial(command, *args, where=Where(nodes, timeout), **more))
 
     timeout = timeout_option(
         30.0, "Seconds to go on trying; each request has so many where there are several."
@@ -156,6 +156,10 @@ def start_option(command: F) -> F:
         show_default=True,
         help="Where the group begins if it is new: with the oldest message, or with what is published from now on.",
     )(command)
+
+
+partition_option = click.option("--partition", type=click.IntRange(0), help="Only this partition.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def ids_option(help: str) -> Callable[[F], F]:
@@ -212,16 +216,6 @@ async def cluster(where: Where) -> AsyncIterator[Client]:
             raise nobody(where.addresses, error.causes) from None
         client.timeout = where.timeout - (trio.current_time() - began)
         yield client
-
-
-def run_with(where: Where, make: Callable[[Client], Awaitable[None]]) -> None:
-    """Run ``make`` with a client of the cluster."""
-
-    async def connected() -> None:
-        async with cluster(where) as client:
-            await make(client)
-
-    run(connected)
 
 
 def print_json(value: Any) -> None:

@@ -24,7 +24,6 @@ from quorumq.cli.common import (
     json_option,
     parsed,
     print_json,
-    run,
     say,
     start_option,
     text_fields,
@@ -122,7 +121,7 @@ class Plan(NamedTuple):
 )
 @cluster_options
 @json_option
-def consume(where: Where, **options: Any) -> None:
+async def consume(where: Where, **options: Any) -> None:
     """Take messages of TOPIC for a group: print them, or run a command for each.
 
     A TOPIC may be a pattern in quotes, as 'orders.*': all topics that match, those that are made later included.
@@ -153,10 +152,6 @@ def consume(where: Where, **options: Any) -> None:
         raise click.UsageError(
             "--id takes messages of one topic that are there now: leave out --max and --wait"
         )
-    run(_consume, where, plan)
-
-
-async def _consume(where: Where, plan: Plan) -> None:
     from quorumq.cli.progress import counter
 
     count = 0

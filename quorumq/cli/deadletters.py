@@ -28,12 +28,13 @@ from quorumq.cli.common import (
     ids_option,
     json_option,
     parsed,
+    partition_option,
     print_json,
-    run,
     say,
     shown,
     table,
     tell,
+    yes_option,
 )
 from quorumq.cli.pieces import first, pieces
 from quorumq.cli.purge import purge_group, purged_ids
@@ -74,7 +75,7 @@ def _filters(command: Any) -> Any:
             "--error-class", metavar="NAME", help="Only those that failed with this class of error."
         ),
         click.option("--fingerprint", metavar="HEX", help="Only those with this fingerprint (see the list)."),
-        click.option("--partition", type=click.IntRange(0), help="Only this partition."),
+        partition_option,
         ids_option(
             "Only this message; may be given several times. One that is no dead letter of the group is named, and the "
             "exit code is 66."
@@ -106,7 +107,7 @@ def deadletters() -> None:
 @click.option("--each", is_flag=True, help="One line for each dead letter, not for each kind of failure.")
 @cluster_options
 @json_option
-def list_letters(
+async def list_letters(
     topic: str, group: str, filters: dict[str, Any], limit: int, each: bool, where: Where, as_json: bool
 ) -> None:
     """List the dead letters of TOPIC for a group, equal failures together.
@@ -115,7 +116,35 @@ def list_letters(
     with --json the ids of some of them. Everything is listed that a majority of the replicas has. With --each and
     --json every dead letter comes with its whole history.
     """
-    run(_list, where, Wanted(topic, group, **filters), limit, each, as_json)
+    wanted = _named(Wanted(topic, group, **filters))
+    missed: dict[MessageId, str] = {}
+    async with cluster(where) as client:
+        known = await client.metadata(wanted.topic)
+        topic_id = known.topics[0].id
+        lines = await (
+            _each(client, wanted, topic_id, limit + 1, missed)
+            if each
+            else _kinds(client, wanted, topic_id, missed)
+        )
+    if as_json:
+        for line in lines[:limit]:
+            print_json(line)
+    elif lines:
+        _print(lines[:limit], each)
+        if len(lines) > limit:
+            say(f"there are more; --limit {2 * limit} shows more of them", err=True)
+    elif not missed:
+        from quorumq.core.catalogue import meant
+
+        groups = [found.name for found in known.groups]
+        has = f"it has {', '.join(groups)}" if groups else "it has none yet"
+        why = (
+            ""
+            if wanted.group in groups
+            else f": there is no group {wanted.group!r} of {wanted.topic!r}, {has}; {meant(wanted.group, groups)}"
+        ).rstrip("; ")
+        say(f"no dead letters{why}", err=True)
+    check_missed([*missed.values()])
 
 
 @deadletters.command()
@@ -134,10 +163,10 @@ def list_letters(
 @click.option(
     "--rate", type=click.FloatRange(0, min_open=True), help="Redrive at most so many messages a second."
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @cluster_options
 @json_option
-def redrive(
+async def redrive(
     topic: str | None,
     group: str | None,
     filters: dict[str, Any],
@@ -168,7 +197,7 @@ def redrive(
             )
         from quorumq.cli.plans import carry_out
 
-        run(carry_out, where, plan, rate, dry_run, as_json)
+        await carry_out(where, plan, rate, dry_run, as_json)
         return
     if not topic or not group:
         raise click.UsageError("give TOPIC and --group, or --plan FILE")
@@ -176,19 +205,55 @@ def redrive(
         raise click.UsageError(
             "say which dead letters: --id, --error-class, --fingerprint, --partition, --limit, or --all for all of them"
         )
-    wanted = Wanted(topic, group, **filters)
-    run(_redrive, where, wanted, limit, rate, dry_run, everything and not yes, as_json)
+    import trio
+
+    wanted = _named(Wanted(topic, group, **filters))
+    ask = everything and not yes
+    about = {"topic": wanted.topic, "group": wanted.group}
+    chosen = done = already = 0
+    missed: dict[MessageId, str] = {}
+    async with cluster(where) as client:
+        if dry_run or ask:
+            async for item in _chosen(client, wanted, limit, missed):
+                chosen += item.peeked.span.size
+        if dry_run:
+            text = f"{plural(chosen, 'dead letter')} would be redriven"
+            tell(text, {**about, "chosen": chosen, "dry_run": True}, as_json)
+            check_missed([*missed.values()])
+            return
+        if ask and chosen:
+            question = f"redrive all {plural(chosen, 'dead letter')} of {wanted.topic} for {wanted.group}?"
+            await confirmed(question)
+        chosen = 0
+        began = trio.current_time()
+        most = REDRIVE_MESSAGES if rate is None else max(1, int(rate / 10))
+        try:
+            async for items in pieces(_chosen(client, wanted, limit, missed), most):
+                if rate is not None:
+                    await trio.sleep_until(began + chosen / rate)
+                chosen += sum(item.peeked.span.size for item in items)
+                redriven = await client.redrive(wanted.topic, wanted.group, items)
+                done += redriven.messages
+                already += sum(span.size for span, _ in redriven.refused)
+        except BaseException:
+            say(f"redriven {plural(done, 'message')} so far; run it again to go on", err=True)
+            raise
+    text = f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive"
+    tell(text, {**about, "chosen": chosen, "redriven": done, "already": already}, as_json)
+    if already and not as_json:
+        say(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
+    check_missed([*missed.values()])
 
 
 @deadletters.command()
 @click.argument("topic")
 @group_option
-@click.option("--partition", type=click.IntRange(0), help="Only this partition.")
+@partition_option
 @purged_ids
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @cluster_options
 @json_option
-def purge(
+async def purge(
     topic: str,
     group: str,
     partition: int | None,
@@ -203,7 +268,7 @@ def purge(
     as group GROUP!dead, where an ack purges. After exit code 75 (too few replicas answered) run it again: it does the
     rest.
     """
-    purge_group(where, topic, group, True, partition, ids, not yes, as_json)
+    await purge_group(where, topic, group, True, partition, ids, not yes, as_json)
 
 
 async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
@@ -241,38 +306,6 @@ def _named(wanted: Wanted) -> Wanted:
 
     topic, group = source_of(wanted.topic, wanted.group)
     return wanted._replace(topic=topic, group=group)
-
-
-async def _list(where: Where, wanted: Wanted, limit: int, each: bool, as_json: bool) -> None:
-    wanted = _named(wanted)
-    missed: dict[MessageId, str] = {}
-    async with cluster(where) as client:
-        known = await client.metadata(wanted.topic)
-        topic_id = known.topics[0].id
-        lines = await (
-            _each(client, wanted, topic_id, limit + 1, missed)
-            if each
-            else _kinds(client, wanted, topic_id, missed)
-        )
-    if as_json:
-        for line in lines[:limit]:
-            print_json(line)
-    elif lines:
-        _print(lines[:limit], each)
-        if len(lines) > limit:
-            say(f"there are more; --limit {2 * limit} shows more of them", err=True)
-    elif not missed:
-        from quorumq.core.catalogue import meant
-
-        groups = [found.name for found in known.groups]
-        has = f"it has {', '.join(groups)}" if groups else "it has none yet"
-        why = (
-            ""
-            if wanted.group in groups
-            else f": there is no group {wanted.group!r} of {wanted.topic!r}, {has}; {meant(wanted.group, groups)}"
-        ).rstrip("; ")
-        say(f"no dead letters{why}", err=True)
-    check_missed([*missed.values()])
 
 
 async def _each(
@@ -319,54 +352,6 @@ async def _kinds(
         room = SAMPLES - len(kind["samples"])
         kind["samples"] += [str(name) for name in found.ids(topic_id)[:room]]
     return sorted(kinds.values(), key=lambda kind: -kind["count"])
-
-
-async def _redrive(
-    where: Where,
-    wanted: Wanted,
-    limit: int | None,
-    rate: float | None,
-    dry_run: bool,
-    ask: bool,
-    as_json: bool,
-) -> None:
-    import trio
-
-    wanted = _named(wanted)
-    about = {"topic": wanted.topic, "group": wanted.group}
-    chosen = done = already = 0
-    missed: dict[MessageId, str] = {}
-    async with cluster(where) as client:
-        if dry_run or ask:
-            async for item in _chosen(client, wanted, limit, missed):
-                chosen += item.peeked.span.size
-        if dry_run:
-            text = f"{plural(chosen, 'dead letter')} would be redriven"
-            tell(text, {**about, "chosen": chosen, "dry_run": True}, as_json)
-            check_missed([*missed.values()])
-            return
-        if ask and chosen:
-            question = f"redrive all {plural(chosen, 'dead letter')} of {wanted.topic} for {wanted.group}?"
-            await confirmed(question)
-        chosen = 0
-        began = trio.current_time()
-        most = REDRIVE_MESSAGES if rate is None else max(1, int(rate / 10))
-        try:
-            async for items in pieces(_chosen(client, wanted, limit, missed), most):
-                if rate is not None:
-                    await trio.sleep_until(began + chosen / rate)
-                chosen += sum(item.peeked.span.size for item in items)
-                redriven = await client.redrive(wanted.topic, wanted.group, items)
-                done += redriven.messages
-                already += sum(span.size for span, _ in redriven.refused)
-        except BaseException:
-            say(f"redriven {plural(done, 'message')} so far; run it again to go on", err=True)
-            raise
-    text = f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive"
-    tell(text, {**about, "chosen": chosen, "redriven": done, "already": already}, as_json)
-    if already and not as_json:
-        say(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
-    check_missed([*missed.values()])
 
 
 async def _chosen(

@@ -11,22 +11,24 @@ import click
 from quorumq.cli.common import (
     Duration,
     Where,
+    cluster,
     cluster_options,
+    confirmed,
     console,
     group_option,
     json_option,
     print_json,
-    run_with,
     say,
     shown,
     table,
     tell,
+    yes_option,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from quorumq.client import Backlog, Client, Group, GroupConsumer
+    from quorumq.client import Backlog, Group, GroupConsumer
 
 
 WHERE = (
@@ -89,17 +91,14 @@ def groups() -> None:
 )
 @cluster_options
 @json_option
-def create(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
+async def create(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
     """Create a group of TOPIC before anybody reads.
 
     One that is there stays as it is: `rewind` moves it. A time is compared with when a message was published, by its
     producer's clock; latest is now.
     """
-
-    async def make(client: Client) -> None:
+    async with cluster(where) as client:
         show(topic, await client.create_group(topic, group, start=start), as_json)
-
-    run_with(where, make)
 
 
 @groups.command()
@@ -108,7 +107,7 @@ def create(topic: str, group: str, start: Any, where: Where, as_json: bool) -> N
 @click.option("--to", "start", required=True, type=Moment(), metavar="WHERE", help=WHERE)
 @cluster_options
 @json_option
-def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
+async def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
     """Have a group read TOPIC again from another place, backwards or forwards.
 
     Everything published from there on is delivered again, what was acked and what died included, as far as the topic
@@ -120,21 +119,18 @@ def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool) -> N
 
     After exit code 75 (too few replicas answered) run it again.
     """
-
-    async def make(client: Client) -> None:
+    async with cluster(where) as client:
         show(topic, await client.rewind(topic, group, start), as_json)
-
-    run_with(where, make)
 
 
 @groups.command()
 @click.argument("topic")
 @click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
 @by_option
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@yes_option
 @cluster_options
 @json_option
-def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
+async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
     """Delete groups of TOPIC, with their dead letters.
 
     For good: their consumers hear that the group was deleted, and none makes it again. What only these groups kept of
@@ -143,15 +139,11 @@ def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json:
     After exit code 75 (too few replicas answered) run it again.
     """
     if not yes:
-        what = f"delete {', '.join(names)} of {topic} with all dead letters?"
-        click.confirm(what, abort=True, err=True)
-
-    async def make(client: Client) -> None:
+        await confirmed(f"delete {', '.join(names)} of {topic} with all dead letters?")
+    async with cluster(where) as client:
         for name in names:
             group = await client.delete_group(topic, name)
             tell(f"{name} of {topic}: deleted", {**facts_of(topic, group), "deleted": True}, as_json)
-
-    run_with(where, make)
 
 
 @groups.command()
@@ -160,7 +152,7 @@ def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json:
 @by_option
 @cluster_options
 @json_option
-def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
+async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
     """Show what GROUP has still to do in each partition of TOPIC, and who reads it.
 
     How many messages are ready, held by consumers, delayed and dead letters, and how old the oldest is that is not
@@ -175,7 +167,7 @@ def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bool) ->
         raise click.UsageError(f"{' and '.join(names)}: describe one group at a time")
     (group,) = names
 
-    async def make(client: Client) -> None:
+    async with cluster(where) as client:
         found = await client.backlog(topic, group)
         if as_json:
             parts = [{**part._asdict(), "consumers": listed(part.consumers)} for part in found.partitions]
@@ -184,22 +176,19 @@ def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bool) ->
         else:
             _print_backlog(found)
 
-    run_with(where, make)
-
 
 @groups.command("list")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @cluster_options
 @json_option
-def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
+async def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
     """List groups, of all topics or of those that are named.
 
     Each with where it begins, in this machine's time of day, and since when it reads from there; --json has the
     generation as well. How many messages are ready, held, dead and done for each is in `quorumq status`. A node that
     has just started may not know of a group for a moment.
     """
-
-    async def make(client: Client) -> None:
+    async with cluster(where) as client:
         known = await client.metadata(*topics)
         names = {topic.id: topic.name for topic in known.topics}
         lines = [facts_of(names[group.topic], group) for group in known.groups]
@@ -211,8 +200,6 @@ def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
             _print(lines)
         else:
             say("no groups yet: the first consumer makes one, or `quorumq groups create`", err=True)
-
-    run_with(where, make)
 
 
 def facts_of(topic: str, group: Group) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from quorumq.cli.common import (
     ids_option,
     json_option,
     parsed,
+    partition_option,
     print_json,
-    run,
     say,
     shown,
     text_fields,
@@ -42,7 +42,7 @@ STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged
     help="ready to deliver, held by a consumer, delayed, acked, dead letters, skipped (purged unread, or before the "
     "group's beginning), purged dead letters, or all. [default: ready]",
 )
-@click.option("--partition", type=click.IntRange(0), help="Only this partition.")
+@partition_option
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(1), help="Show at most so many messages."
 )
@@ -54,7 +54,7 @@ STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged
 )
 @cluster_options
 @json_option
-def peek(
+async def peek(
     topic: str,
     group: str,
     ids: tuple[str, ...],
@@ -80,18 +80,13 @@ def peek(
     if ids:
         if which or bodies or partition is not None:
             raise click.UsageError("--id has no --which, --partition or --bodies: `quorumq show` tells more")
-        run(_peek_ids, where, topic, group, parsed(ids), as_json)
+        await _peek_ids(where, topic, group, parsed(ids), as_json)
         return
-    what = {"which": which or "ready", "partition": partition, "bodies": bodies, "complete": complete}
-    run(_peek, where, topic, group, what, limit, as_json)
-
-
-async def _peek(
-    where: Where, topic: str, group: str, what: dict[str, Any], limit: int, as_json: bool
-) -> None:
     from quorumq.client.groups import names_of
 
     (topic,), group = names_of((topic,), group)
+    which = which or "ready"
+    what: dict[str, Any] = {"which": which, "partition": partition, "bodies": bodies, "complete": complete}
     count = 0
     async with cluster(where) as client:
         known = await client.metadata(topic)
@@ -110,8 +105,7 @@ async def _peek(
                 count += 1
                 _print(_line(found, name), as_json)
     if not count and not as_json:
-        kind = what["which"]
-        named = {"all": "messages", "dead": "dead letters"}.get(kind, f"{kind} messages")
+        named = {"all": "messages", "dead": "dead letters"}.get(which, f"{which} messages")
         say(f"no {named} in {topic}", err=True)
 
 

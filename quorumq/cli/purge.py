@@ -9,14 +9,16 @@ import click
 from quorumq.cli.common import (
     Where,
     check_missed,
+    cluster,
     cluster_options,
     confirmed,
     group_option,
     ids_option,
     json_option,
     parsed,
-    run_with,
+    partition_option,
     tell,
+    yes_option,
 )
 from quorumq.core.printable import plural
 
@@ -34,12 +36,12 @@ purged_ids = ids_option(
 @click.argument("topic")
 @group_option
 @click.option("--dead", is_flag=True, help="Purge the group's dead letters, not its backlog.")
-@click.option("--partition", type=click.IntRange(0), help="Only this partition.")
+@partition_option
 @purged_ids
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @cluster_options
 @json_option
-def purge(
+async def purge(
     topic: str,
     group: str,
     dead: bool,
@@ -57,10 +59,10 @@ def purge(
 
     After exit code 75 (too few replicas answered) run it again: it does the rest.
     """
-    purge_group(where, topic, group, dead, partition, ids, not yes, as_json)
+    await purge_group(where, topic, group, dead, partition, ids, not yes, as_json)
 
 
-def purge_group(
+async def purge_group(
     where: Where,
     topic: str,
     group: str,
@@ -73,8 +75,7 @@ def purge_group(
     """Purge a backlog or dead letters, having asked with their number if that is wanted."""
     if ids and partition is not None:
         raise click.UsageError("--id names its partition: leave out --partition")
-
-    async def make(client: Client) -> None:
+    async with cluster(where) as client:
         from quorumq.client.groups import is_dead, names_of
 
         (name,), whose = names_of((topic,), group)
@@ -97,8 +98,6 @@ def purge_group(
         count = await client.purge(name, whose, partition=partition, ids=names)
         tell(f"purged {plural(count, what)}", {"topic": name, "group": whose, "purged": count}, as_json)
         check_missed(missed)
-
-    run_with(where, make)
 
 
 async def _there(

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from quorumq.cli.common import Where, cluster_options, json_option, print_json, run_with, say, shown
+from quorumq.cli.common import Where, cluster, cluster_options, json_option, print_json, say, shown
 from quorumq.core.errors import TooFewReplicas
 from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
-    from quorumq.client import Client
     from quorumq.client.show import Life, Replica, Seen
     from quorumq.history import Row
 
@@ -33,7 +32,7 @@ STACK_COLUMNS: Final = 200
 )
 @cluster_options
 @json_option
-def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: bool) -> None:
+async def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: bool) -> None:
     """Show the life of one message of TOPIC, as every replica has it in memory.
 
     It answers why a message was delivered twice, or not at all. Each replica is asked by itself: whether it has the
@@ -46,8 +45,7 @@ def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: 
 
     ID is what `publish` prints, and `peek` and `deadletters list --json`.
     """
-
-    async def make(client: Client) -> None:
+    async with cluster(where) as client:
         found = await client.show(topic, id)
         told = sorted(_lines(history, found), key=lambda row: row["wall_ms"])
         if as_json:
@@ -59,8 +57,6 @@ def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: 
             for row in told:
                 say(f"  {_told(row)}")
         _check_known(found)
-
-    run_with(where, make)
 
 
 def _check_known(life: Life) -> None:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from quorumq.cli.common import json_option, nodes_option, print_json, say, timeout_option
+from quorumq.cli.common import (
+    confirmed,
+    json_option,
+    nodes_option,
+    print_json,
+    run,
+    say,
+    timeout_option,
+    yes_option,
+)
 from quorumq.cli.status import ASK_TIMEOUT_S, survey
 from quorumq.core.errors import TooFewReplicas
 from quorumq.core.printable import plural
@@ -35,7 +44,7 @@ def survivors() -> None:
 
 
 @survivors.command()
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Say what would be forgotten, and declare nothing.")
 @click.option(
     "--wait",
@@ -79,7 +88,7 @@ def declare(
         say(_words(facts), err=not dry_run)
     if not dry_run:
         if not yes:
-            click.confirm(f"declare that {_names(plan.survivors)} is all there is?", abort=True, err=True)
+            run(confirmed, f"declare that {_names(plan.survivors)} is all there is?")
         ask(left[0], DeclareSurvivors(plan.survivors), timeout=timeout)
         facts["waiting"] = _wait(left, plan, wait)
     if as_json:

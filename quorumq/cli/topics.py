@@ -11,20 +11,21 @@ from quorumq.cli.common import (
     Duration,
     Durations,
     Where,
+    cluster,
     cluster_options,
+    confirmed,
     console,
     json_option,
     print_json,
-    run_with,
     say,
     table,
     tell,
+    yes_option,
 )
 from quorumq.core import limits
 from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
-    from quorumq.client import Client
     from quorumq.core.messages import MetadataReply
     from quorumq.core.types import Topic
 
@@ -93,18 +94,17 @@ def settings_options(command: F) -> F:
 @settings_options
 @cluster_options
 @json_option
-def create(names: tuple[str, ...], rf: int | None, where: Where, as_json: bool, **settings: Any) -> None:
+async def create(
+    names: tuple[str, ...], rf: int | None, where: Where, as_json: bool, **settings: Any
+) -> None:
     """Create topics.
 
     Creating a topic twice is creating it once: of one that exists, what is given must agree, and what is not stays as
     it is. One that exists with another value is refused with exit code 64; `quorumq topics set` changes it.
     """
-
-    async def make(client: Client) -> None:
+    async with cluster(where) as client:
         for name in names:
             show(await client.create_topic(name, rf=rf, **settings), as_json)
-
-    run_with(where, make)
 
 
 @topics.command("set")
@@ -112,39 +112,33 @@ def create(names: tuple[str, ...], rf: int | None, where: Where, as_json: bool, 
 @settings_options
 @cluster_options
 @json_option
-def change(names: tuple[str, ...], where: Where, as_json: bool, **settings: Any) -> None:
+async def change(names: tuple[str, ...], where: Where, as_json: bool, **settings: Any) -> None:
     """Change settings of topics that exist.
 
     Only what is given changes. Of two operators who change one setting, the last one wins, on every node. More
     partitions may be made while messages flow: what is under way goes on where it is.
     """
-
-    async def make(client: Client) -> None:
+    async with cluster(where) as client:
         for name in names:
             show(await client.alter_topic(name, **settings), as_json)
-
-    run_with(where, make)
 
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@yes_option
 @cluster_options
 @json_option
-def delete(names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
+async def delete(names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
     """Delete topics, with their messages, groups and dead letters.
 
     For good: a topic made later under the same name is another one, and receipts of the old one do nothing to it.
     """
     if not yes:
-        click.confirm(f"delete {', '.join(names)} with all messages?", abort=True, err=True)
-
-    async def make(client: Client) -> None:
+        await confirmed(f"delete {', '.join(names)} with all messages?")
+    async with cluster(where) as client:
         for name in names:
             topic = await client.delete_topic(name)
             tell(f"{name}: deleted", {"topic": name, "id": topic.id.hex(), "deleted": True}, as_json)
-
-    run_with(where, make)
 
 
 def show(topic: Topic, as_json: bool) -> None:
@@ -156,16 +150,13 @@ def show(topic: Topic, as_json: bool) -> None:
 @topics.command("list")
 @cluster_options
 @json_option
-def list_topics(where: Where, as_json: bool) -> None:
+async def list_topics(where: Where, as_json: bool) -> None:
     """List topics with their settings, replicas and groups.
 
     Counts of messages are in `quorumq status`. A node that has just started may not know of a topic for a moment.
     """
-
-    async def make(client: Client) -> None:
+    async with cluster(where) as client:
         _list(await client.metadata(), as_json)
-
-    run_with(where, make)
 
 
 def _list(reply: MetadataReply, as_json: bool) -> None:
