@@ -120,9 +120,7 @@ def list_(path: Path, as_json: bool) -> None:
         return
     from rich.markup import escape
 
-    rows = table()
-    for column in ("client", "publish", "consume", "admin", "quotas"):
-        rows.add_column(column, overflow="fold")
+    rows = table("client", "publish", "consume", "admin", "quotas")
     for name, entry in entries.items():
         consume = ", ".join(f"{topics} as {groups}" for topics, groups in entry.consume)
         limits = ", ".join(f"{quota} {most:g}" for quota, most in quotas_of(entry).items())

@@ -275,12 +275,18 @@ def console(stderr: bool = False) -> Any:
     return Printable(stderr=stderr, width=wide, highlight=False, soft_wrap=False)
 
 
-def table(title: str | None = None) -> Any:
-    """A rich table without frames, for 80 columns: the frames of eight columns take 25."""
+def table(*columns: str, title: str | None = None, cut: bool = False) -> Any:
+    """A rich table without frames, for 80 columns: the frames of eight columns take 25.
+
+    Args:
+        columns: heads; ``>`` in front of one is for numbers, ``|`` for short text: neither is ever broken into lines.
+        title: above it.
+        cut: cut other text where there is no room, and do not break it into lines.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    return Table(
+    found = Table(
         title=title,
         title_justify="left",
         box=SIMPLE_HEAD,
@@ -288,6 +294,15 @@ def table(title: str | None = None) -> Any:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
+    for column in columns:
+        name = column.lstrip(">|")
+        found.add_column(
+            name,
+            justify="right" if column.startswith(">") else "left",
+            no_wrap=name != column,
+            overflow="ellipsis" if cut else "fold",
+        )
+    return found
 
 
 def run(main: Callable[..., Awaitable[T]], *args: object) -> T:

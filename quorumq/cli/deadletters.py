@@ -403,14 +403,7 @@ def _print(lines: list[dict[str, Any]], each: bool) -> None:
             say(f"{line['id']}\n    {died(line['died_ms'])}  {attempts}")
             say(f"    {error(line, 76)}")
         return
-    kinds = table()
-    for column in ("count", "fingerprint", "error", "last died"):
-        kinds.add_column(
-            column,
-            overflow="fold",
-            no_wrap=column != "error",
-            justify="right" if column == "count" else "left",
-        )
+    kinds = table(">count", "|fingerprint", "error", "|last died")
     for line in lines:
         when = died(line["last_died_ms"])
         kinds.add_row(f"{line['count']:,}", line["fingerprint"], escape(error(line, 80)), when)

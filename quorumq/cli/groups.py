@@ -238,28 +238,20 @@ def show(topic: str, group: Group, as_json: bool) -> None:
 def _print_backlog(found: Backlog) -> None:
     from rich.markup import escape
 
-    lines = table()
-    for column in ("partition", "ready", "held", "delayed", "dead", "oldest"):
-        lines.add_column(column, justify="right", no_wrap=True)
+    lines = table(">partition", ">ready", ">held", ">delayed", ">dead", ">oldest")
     rows = [(str(part.partition), part[1:6]) for part in found.partitions]
     for name, (*counts, oldest) in [*rows, ("all", found[:5])]:
         age = "" if oldest is None else str(timedelta(seconds=round(oldest)))
         lines.add_row(name, *(f"{count:,}" for count in counts), age)
     console().print(lines)
-    reading = table()
-    for column in ("partition", "delivered/s", "settled/s"):
-        reading.add_column(column, justify="right", no_wrap=True)
-    reading.add_column("read by", overflow="fold")
+    reading = table(">partition", ">delivered/s", ">settled/s", "read by")
     flows = [(str(part.partition), *part[6:]) for part in found.partitions]
     for name, delivered, settled, consumers in [*flows, ("all", *found[6:])]:
         names = ", ".join(dict.fromkeys(shown(consumer.name.encode()) or "?" for consumer in consumers))
         reading.add_row(name, per_s(delivered), per_s(settled), escape(names or "nobody"))
     console().print(reading)
     if found.consumers:
-        who = table()
-        for column in ("consumer", "version", "client", "machine"):
-            who.add_column(column, overflow="fold")
-        who.add_column("delivered/s", justify="right", no_wrap=True)
+        who = table("consumer", "version", "client", "machine", ">delivered/s")
         for *texts, delivered in found.consumers:
             who.add_row(*(escape(shown(text.encode())) for text in texts), per_s(delivered))
         console().print(who)
@@ -281,9 +273,7 @@ def _print(lines: list[dict[str, Any]]) -> None:
     def moment(ms: int | None, otherwise: str) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) if ms else otherwise
 
-    found = table()
-    for column in ("topic", "group", "begins with", "since"):
-        found.add_column(column, overflow="fold", no_wrap=column in ("begins with", "since"))
+    found = table("topic", "group", "|begins with", "|since")
     for line in lines:
         begins, since = moment(line["from_ms"], "the oldest message"), moment(line["since_ms"], "the start")
         found.add_row(escape(line["topic"]), escape(line["group"]), begins, since)

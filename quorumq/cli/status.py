@@ -299,13 +299,10 @@ def _tables(found: Mapping[str, Any]) -> Any:
     from rich.markup import escape
     from rich.text import Text
 
-    nodes = table(f"cluster {escape(found['cluster_id'])}" if found["cluster_id"] else None)
-    for name in ("node", "address", "state", "start", "sees", "clock", "free", "fsync"):
-        nodes.add_column(
-            name,
-            justify="left" if name in ("node", "address", "state", "sees") else "right",
-            no_wrap=name not in ("node", "state", "sees"),
-        )
+    nodes = table(
+        "node", "|address", "state", ">start", "sees", ">clock", ">free", ">fsync", cut=True,
+        title=f"cluster {escape(found['cluster_id'])}" if found["cluster_id"] else None,
+    )  # fmt: skip
     for row in found["nodes"]:
         if not row["up"]:
             nodes.add_row(row["node"] or "?", row["address"], _node_state(row), *[""] * 5)
@@ -317,10 +314,10 @@ def _tables(found: Mapping[str, Any]) -> Any:
         )  # fmt: skip
     parts: list[Any] = [nodes]
     if found["topics"]:
-        topics = table()
-        for name in ("topic", "partitions", "messages", "group", "ready", "held", "dead", "done"):
-            text = name in ("topic", "group")  # on a narrow terminal names are cut, never numbers
-            topics.add_column(name, justify="left" if text else "right", no_wrap=not text)
+        # On a narrow terminal names are cut, never numbers.
+        topics = table(
+            "topic", ">partitions", ">messages", "group", ">ready", ">held", ">dead", ">done", cut=True
+        )
         for topic in found["topics"]:
             first = [escape(topic["topic"]), str(topic["partitions"]), f"{topic['messages']:,}"]
             for name, counts in topic["groups"].items() or [("", {})]:

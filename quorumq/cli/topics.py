@@ -172,10 +172,7 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
         return
     from rich.markup import escape
 
-    lines = table()
-    for column in ("topic", "partitions", "rf", "max deliveries", "nodes", "groups"):
-        number = column in ("partitions", "rf", "max deliveries")
-        lines.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
+    lines = table("topic", ">partitions", ">rf", ">max deliveries", "nodes", "groups")
     for topic in reply.topics:
         homes = sorted({node for replicas in topic.replicas for node in replicas})
         lines.add_row(

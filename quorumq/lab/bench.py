@@ -266,7 +266,7 @@ def profile(batch: int, turns: int, size: int, as_json: bool) -> None:
     if as_json:
         print_json({"bench": "profile", "batch": batch, "size": size, "turns": turns, "rows": rows})
         return
-    _columns(shown := table(), "file", "calls a message", "µs a message")
+    shown = table("|file", ">calls a message", ">µs a message")
     for row in rows:
         shown.add_row(row["file"], f"{row['calls']:,}", f"{row['us']:,}")
     console().print(shown)
@@ -484,11 +484,11 @@ def _print_run(name: str, run: Mapping[str, Any]) -> None:
         out.print(f"  {key} by tenth: {' '.join(f'{rate:,}' for rate in rates)}")
     if "longest_pause_ms" in run:
         out.print(f"  longest pause after a node was killed: {run['longest_pause_ms']:,} ms")
-    legs = table("milliseconds")
-    _columns(legs, "", "p50", "p99", "p999", "max", "count")
+    columns = ("p50", "p99", "p999", "max", "count")
+    legs = table("|", *(f">{column}" for column in columns), title="milliseconds")
     for key, leg in _LEGS.items():
         if run.get(key):
-            legs.add_row(leg, *(f"{run[key][column]:,}" for column in ("p50", "p99", "p999", "max", "count")))
+            legs.add_row(leg, *(f"{run[key][column]:,}" for column in columns))
     if legs.row_count:
         out.print(legs)
     for key, who in (("nodes_cpu_s", "the nodes"), ("clients_cpu_s", "the clients")):
@@ -504,12 +504,6 @@ def _print_run(name: str, run: Mapping[str, Any]) -> None:
     out.print(f"verdicts: {verdicts}")
 
 
-def _columns(shown: Any, *names: str) -> None:
-    """The first is of words, the others are of numbers."""
-    for index, name in enumerate(names):
-        shown.add_column(name, justify="right" if index else "left", no_wrap=True)
-
-
 def _print_hot(result: Mapping[str, Any]) -> None:
     from quorumq.cli.common import console, table
 
@@ -517,7 +511,8 @@ def _print_hot(result: Mapping[str, Any]) -> None:
     rows = result["rows"]
     layers = ("client", "codec", "core", "journal", "write", "other")
     console().print("µs by layer; then core steps, messages between nodes, and commits")
-    _columns(shown := table(), "operation", *layers, "steps", "sent", "commits")
+    numbers = [f">{name}" for name in (*layers, "steps", "sent", "commits")]
+    shown = table("|operation", *numbers)
     for row in rows:
         counts = [str(row["counts"].get(key, 0)) for key in ("steps", "messages", "commits")]
         times = [f"{row['us'].get(layer, 0):,.0f}" for layer in layers]
