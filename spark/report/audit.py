@@ -6,7 +6,8 @@ all of it: whatever is open, not checked or not read takes the colour away, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,8 +25,12 @@ from .page import (
     note,
     number,
     percent,
+    share,
+    shared,
+    soft,
     table,
     tag,
+    took,
 )
 from .page import page as document
 
@@ -186,33 +191,32 @@ def numbers(summary: Row) -> Html:
 
 def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
     """The guarantees and their verdicts."""
-    several = summary["runs"] > 1
-    columns = [
-        Column("Verdict"), Column("Guarantee", "w"), Column("Checked", "n", "how much was looked at"),
-        Column("Broken", "n", "how often"), Column("Not decidable", "n", "how often"),
-    ]  # fmt: skip
-    of = f"of {counted(summary['runs'], 'run')}"
-    columns += [Column("Runs checked", "n", of), Column("Runs broken", "n", of)] * several
-    rows = []
-    for row in summary["verdicts"]:
+
+    def about(row: Row) -> Html:
         called, promise = named(row["guarantee"], guarantees)
-        about = [tag("b", called), tag("div", promise)]
+        said = [tag("b", called), tag("div", promise)]
         if row["verdict"] == "not checked":
             asked = NOTHING_TO_ASK[row["guarantee"]]
-            about.append(tag("div", f"Nothing to ask: what was read has {asked}.", class_="soft"))
-        looked = tag(
-            "span", join((number(row["checked"]), tag("small", LOOKED_AT[row["guarantee"]], class_="unit")))
-        )
-        line = [
-            badge(row["verdict"]), join(about, ""), (looked if row["checked"] else "0", row["checked"]),
-            (marked(row["broken"], "bad"), row["broken"]), (marked(row["undecidable"], "warn"), row["undecidable"]),
-        ]  # fmt: skip
-        of_runs = [number(row["runs_checked"]), (marked(row["runs_broken"], "bad"), row["runs_broken"])]
-        rows.append(line + of_runs * several)
-    return join((
-        tag("h2", "Guarantees", id="guarantees"),
-        listed(columns, rows, empty="None."),
-    ))  # fmt: skip
+            said.append(tag("div", f"Nothing to ask: what was read has {asked}.", class_="soft"))
+        return join(said, "")
+
+    def looked(row: Row) -> tuple[Any, int]:
+        unit = tag("small", LOOKED_AT[row["guarantee"]], class_="unit")
+        return (tag("span", join((number(row["checked"]), unit))) if row["checked"] else "0"), row["checked"]
+
+    columns = [
+        Column("Verdict", of=lambda row: badge(row["verdict"])),
+        Column("Guarantee", "w", of=about),
+        Column("Checked", "n", "how much was looked at", looked),
+        Column("Broken", "n", "how often", marked("broken", "bad")),
+        Column("Not decidable", "n", "how often", marked("undecidable", "warn")),
+    ]
+    if summary["runs"] > 1:
+        of = f"of {counted(summary['runs'], 'run')}"
+        columns.append(Column("Runs checked", "n", of, lambda row: number(row["runs_checked"])))
+        columns.append(Column("Runs broken", "n", of, marked("runs_broken", "bad")))
+    head = tag("h2", "Guarantees", id="guarantees")
+    return join((head, listed(columns, summary["verdicts"], empty="None.")))
 
 
 def violations(summary: Row) -> Html:
@@ -257,56 +261,52 @@ def undecided(summary: Row) -> Html:
 def evidence(rows: Sequence[Row], empty: str, more: int) -> Html:
     """Findings: broken or undecided."""
     columns = [
-        Column("Guarantee"), Column("What is the matter", "w"), Column("Message", "i", "topic/partition/origin/number"),
-        Column("Group", "i"), Column("At", "n", "seconds on the clock of its run, or the time of day, UTC"),
+        Column("Guarantee", of=lambda row: tag("b", row["guarantee"])),
+        Column("What is the matter", "w", of="text"),
+        Column("Message", "i", "topic/partition/origin/number",
+               lambda row: tag("code", row["id"]) if row["id"] else soft("the run as a whole")),
+        Column("Group", "i"),
+        Column("At", "n", "seconds on the clock of its run, or the time of day, UTC",
+               lambda row: (moment(row["at"]), row["at"])),
         Column("Run", "i"),
     ]  # fmt: skip
-    lines = [
-        (tag("b", row["guarantee"]), row["text"], tag("code", row["id"]) if row["id"] else soft("the run as a whole"),
-         row["group"], (moment(row["at"]), row["at"]), row["run"])
-        for row in rows
-    ]  # fmt: skip
-    return listed(columns, lines, empty=empty, more=more)
+    return listed(columns, rows, empty=empty, more=more)
 
 
 def remainder(summary: Row) -> Html:
     """What was not read or is not there."""
     columns = [
-        Column("What", "w"), Column("How many", "n"), Column("Where, or who", "w", "a file, the first, or the writers"),
-        Column("Run", "i"), Column("So", "w"),
-    ]  # fmt: skip
-    rows = [
-        (row["what"], row["count"], row["detail"], row["run"] or soft("every run"), consequence(row))
-        for row in summary["remainder"]
-    ]  # fmt: skip
+        Column("What", "w"),
+        Column("How many", "n", of="count"),
+        Column("Where, or who", "w", "a file, the first, or the writers", "detail"),
+        Column("Run", "i", of=lambda row: row["run"] or soft("every run")),
+        Column("So", "w", of=consequence),
+    ]
     return join((
         tag("h2", "What was not read, or is not there", id="unread"),
         tag("p", not_read(summary)) if summary["unread"] else EMPTY,
-        listed(columns, rows, empty="Nothing: every line was read, and every writer that is named wrote a history.",
-              more=cut(summary, "remainder")),
+        listed(columns, summary["remainder"], more=cut(summary, "remainder"),
+               empty="Nothing: every line was read, and every writer that is named wrote a history."),
     ))  # fmt: skip
 
 
 def clocks(summary: Row) -> Html:
     """How the clocks of runs with several stand to each other."""
     columns = [
-        Column("Clock of", "w", "who writes by it"),
-        Column("Findings", "w"),
-        Column("Ahead by", "n", "of the run's reference: its readings less the reference's, in the middle"),
-        Column("Known to", "n", "either way, in the middle"),
-        Column("Runs faster by", "n", "than the reference"),
-        Column("Time of day ahead", "n", "of the reference's: nothing is compared by it"),
-        Column("Placed", "n", "the share of its time in which it could be compared"),
+        Column("Clock of", "w", "who writes by it", "writers"),
+        Column("Findings", "w", of=lambda row: tag("b", row["findings"], class_="warn") if row["findings"] else ""),
+        Column("Ahead by", "n", "of the run's reference: its readings less the reference's, in the middle",
+               lambda row: "the reference" if row["reference"] else apart(row["ahead"])),
+        Column("Known to", "n", "either way, in the middle",
+               lambda row: "" if row["reference"] else within(row["within"])),
+        Column("Runs faster by", "n", "than the reference",
+               lambda row: "" if row["reference"] else faster(row["rate"], row["rate_within"])),
+        Column("Time of day ahead", "n", "of the reference's: nothing is compared by it",
+               lambda row: apart(row["day_ahead"])),
+        Column("Placed", "n", "the share of its time in which it could be compared", shared("placed")),
         Column("Run", "i"),
     ]  # fmt: skip
-    rows = [
-        (row["writers"], tag("b", row["findings"], class_="warn") if row["findings"] else "",
-         "the reference" if row["reference"] else apart(row["ahead"]),
-         "" if row["reference"] else within(row["within"]),
-         "" if row["reference"] else faster(row["rate"], row["rate_within"]), apart(row["day_ahead"]),
-         (percent(row["placed"]), row["placed"]), row["run"])
-        for row in summary["clocks"]
-    ]  # fmt: skip
+    rows = summary["clocks"]
     said = (
         "Lines of two clocks are compared by which must have come before which, never by the time of day. What a clock "
         "is known too badly for, or broke in, is not decidable."
@@ -324,13 +324,10 @@ def latency(summary: Row) -> Html:
     of = "" if summary["runs"] == 1 else "; the worst run's"
     columns = [
         Column("Topic", "i"), Column("Group", "i"), Column("Messages", "n"), Column("Deliveries", "n"),
-        Column("Redelivered", "n", "messages delivered more than once"), Column("p50", "n", f"half waited less{of}"),
-        Column("p99", "n", f"99 of 100 waited less{of}"), Column("Longest", "n"),
-    ]  # fmt: skip
-    lines = [
-        (row["topic"], row["group"], row["messages"], row["deliveries"], of_all(row["redelivered"], row["messages"]),
-         *(took(row[name]) for name in ("p50", "p99", "max")))
-        for row in rows
+        Column("Redelivered", "n", "messages delivered more than once",
+               lambda row: of_all(row["redelivered"], row["messages"])),
+        Column("p50", "n", f"half waited less{of}", took("p50")),
+        Column("p99", "n", f"99 of 100 waited less{of}", took("p99")), Column("Longest", "n", of=took("max")),
     ]  # fmt: skip
     drawn = [row for row in rows if row["p50"] is not None and row["max"] > 0]
     parts = [
@@ -367,24 +364,20 @@ def latency(summary: Row) -> Html:
             )
         )
     empty = "Nothing was delivered."
-    return join((*parts, listed(columns, lines, empty=empty, more=cut(summary, "latency"))))
+    return join((*parts, listed(columns, rows, empty=empty, more=cut(summary, "latency"))))
 
 
 def redeliveries(summary: Row) -> Html:
     """Why messages were delivered again."""
+    rows, more = summary["redeliveries"], cut(summary, "redeliveries")
+    totals: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        totals[(row["topic"], row["group"])] += row["deliveries"]
     columns = [
         Column("Topic", "i"), Column("Group", "i"), Column("After", "", "how the delivery before ended"),
-        Column("That is", "w"), Column("Deliveries", "n"), Column("Share", "n", "of its group's redeliveries"),
-    ]  # fmt: skip
-    totals: dict[tuple[str, str], int] = {}
-    for row in summary["redeliveries"]:
-        group = (row["topic"], row["group"])
-        totals[group] = totals.get(group, 0) + row["deliveries"]
-    more = cut(summary, "redeliveries")
-    rows = [
-        (row["topic"], row["group"], row["after"], CAUSES.get(row["after"], ""), row["deliveries"],
-         "" if more else share(row["deliveries"], totals[(row["topic"], row["group"])]))
-        for row in summary["redeliveries"]
+        Column("That is", "w", of=lambda row: CAUSES.get(row["after"], "")), Column("Deliveries", "n"),
+        Column("Share", "n", "of its group's redeliveries",
+               lambda row: "" if more else share(row["deliveries"], totals[(row["topic"], row["group"])])),
     ]  # fmt: skip
     return join((
         tag("h2", "Why messages were delivered again", id="redeliveries"),
@@ -397,13 +390,9 @@ def faults(summary: Row) -> Html:
     columns = [
         Column("Fault"), Column("Times", "n"), Column("Published", "n", "confirmed"),
         Column("Unknown", "n", "requests whose outcome nobody knows"), Column("Delivered", "n"), Column("Acked", "n"),
-        Column("Broken", "n", "violations"),
+        Column("Broken", "n", "violations", marked("broken", "bad")),
     ]  # fmt: skip
-    names = ("times", "published", "unknown", "delivered", "acked")
-    rows = [
-        (row["fault"], *(row[name] for name in names), (marked(row["broken"], "bad"), row["broken"]))
-        for row in summary["faults"]
-    ]  # fmt: skip
+    rows = summary["faults"]
     return join((
         tag("h2", "During faults", id="faults"),
         tag("p", "Lines of the histories while a fault lasted. Faults overlap, so one line may count for several.")
@@ -415,7 +404,7 @@ def faults(summary: Row) -> Html:
 # ------------------------------------------------------------------------------------ pieces
 
 
-def listed(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, empty: str, more: int = 0) -> Html:
+def listed(columns: Sequence[Column], rows: Sequence[Row], *, empty: str, more: int = 0) -> Html:
     """A table, with a filter where there is something to look for."""
     return table(columns, rows, empty=empty, more=more, whole=len(rows) <= SHORT and not more)
 
@@ -465,14 +454,14 @@ def consequence(row: Row) -> str:
     return "changes no verdict"
 
 
-def marked(count: int, level: str) -> Any:
-    """A count, coloured unless it is 0."""
-    return tag("b", number(count), class_=level) if count else tag("span", "0", class_="soft")
+def marked(name: str, level: str) -> Callable[[Row], Any]:
+    """A count for a column, coloured unless it is 0."""
 
+    def shown(row: Row) -> tuple[Html, int]:
+        count = row[name]
+        return (tag("b", number(count), class_=level) if count else soft("0")), count
 
-def soft(text: str) -> Html:
-    """What stands where there is no value."""
-    return tag("span", text, class_="soft")
+    return shown
 
 
 def of_all(count: int, every: int) -> tuple[Any, int]:
@@ -480,11 +469,6 @@ def of_all(count: int, every: int) -> tuple[Any, int]:
     if not count or not every:
         return number(count), count
     return join((number(count), tag("small", percent(count / every), class_="unit"))), count
-
-
-def share(count: int, every: int) -> Any:
-    """A share, to sort by."""
-    return (percent(count / every), count / every) if every else ""
 
 
 def apart(seconds: float | None) -> Any:
@@ -502,11 +486,6 @@ def faster(rate: float | None, doubt: float | None) -> Any:
     return (
         "" if rate is None or doubt is None else (f"{round(1e6 * rate):+,d} ± {1e6 * doubt:,.0f} ppm", rate)
     )
-
-
-def took(seconds: float | None) -> Any:
-    """A duration, to sort by."""
-    return "" if seconds is None else (duration(seconds), seconds)
 
 
 def moment(at: float | None) -> str:

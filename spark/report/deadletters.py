@@ -8,7 +8,7 @@ be tested without Spark, and shows tops: all rows are in the tables.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -26,11 +26,14 @@ from .page import (
     join,
     note,
     number,
-    percent,
+    share,
+    shared,
     size,
+    soft,
     table,
     tag,
     time,
+    took,
 )
 from .page import page as document
 
@@ -90,8 +93,7 @@ def problems(summary: Row) -> Html:
             "What was there is in none of the numbers below, unless another replica has it."
         )
         columns = [Column(name) for name in found["rows"][0]] if found["rows"] else []
-        rows = [[("" if value is None else str(value)) for value in row.values()] for row in found["rows"]]
-        details = tag("details", join((tag("summary", "Which"), table(columns, rows, empty=""))))
+        details = tag("details", join((tag("summary", "Which"), table(columns, found["rows"], empty=""))))
         parts.append(note("warn", join((tag("b", text), details))))
     doubts = []
     if summary["undated"]:
@@ -131,14 +133,11 @@ def what_to_do(summary: Row, facts: Row) -> Html:
     """The plan."""
     plan = summary["plan"]
     columns = [
-        Column("Verdict"), Column("Messages", "n"), Column("Failure"), Column("Topic"), Column("Group"),
-        Column("Why", "w"), Column("Rate", "n", "messages a second"),
+        Column("Verdict", of=badge("verdict")), Column("Messages", "n"), Column("Failure", of=failure),
+        Column("Topic"), Column("Group"), Column("Why", "w", of="reason"),
+        Column("Rate", "n", "messages a second", per("rate", "s")),
     ]  # fmt: skip
-    rows = [
-        (tag("span", row["verdict"], class_=f"tag {row['verdict']}"), row["messages"], failure(row), row["topic"],
-         row["group"], row["reason"], "" if row["rate"] is None else (f"{number(row['rate'])}/s", row["rate"]))
-        for row in facts["decisions"]
-    ]  # fmt: skip
+    rows = facts["decisions"]
     total = ", ".join(f"{name} {number(plan[name]['messages'])}" for name in ("redrive", "hold", "discard"))
     more = sum(plan[name]["failures"] for name in plan) - len(rows)
     nodes = "".join(
@@ -156,30 +155,20 @@ def what_to_do(summary: Row, facts: Row) -> Html:
 
 def failures(summary: Row, facts: Row) -> Html:
     """Kinds of failures."""
-    rows = []
-    compared = summary["status"] is not None
-    for row in facts["failures"]:
-        line: list[Any] = [tag("span", row["status"], class_=f"tag {row['status']}")] if compared else []
-        line += [
-            row["dead"], row["deaths"], (percent(row["share"]), row["share"]), failure(row), error(row), row["topic"],
-            row["group"], row["per_hour"], row["first_died_at"], row["last_died_at"], ", ".join(row["versions"]),
-        ]  # fmt: skip
-        rows.append(line)
     columns = [
-        Column("Dead", "n", "dead letters now"), Column("Deaths", "n", "with those settled since"),
-        Column("Share", "n", "of the deaths of its group"), Column("Failure", "", "its fingerprint, or the reason"),
-        Column("Error", "w"), Column("Topic"), Column("Group"),
-        Column("Per hour", "n", "from its first to its last death"),
-        Column("First died", "t", "UTC"), Column("Last died", "t", "UTC"), Column("Versions"),
+        DEAD, Column("Deaths", "n", "with those settled since"), SHARE,
+        Column("Failure", "", "its fingerprint, or the reason", failure), Column("Error", "w", of=error),
+        Column("Topic"), Column("Group"), Column("Per hour", "n", "from its first to its last death", "per_hour"),
+        FIRST_DIED, LAST_DIED, Column("Versions", of=lambda row: ", ".join(row["versions"])),
     ]  # fmt: skip
-    if compared:
-        columns.insert(0, Column("Since", "", "compared with the previous run"))
-    more = summary["failures"] - len(rows)
+    if summary["status"] is not None:
+        columns.insert(0, Column("Since", "", "compared with the previous run", badge("status")))
+    more = summary["failures"] - len(facts["failures"])
     return join((
         tag("h2", "Kinds of failures", id="failures"),
         tag("p", "Dead letters with one fingerprint (class, message without numbers and ids, innermost frame) failed "
                  "in the same way. Those without one go by their reason."),
-        table(columns, rows, empty="None.", more=more),
+        table(columns, facts["failures"], empty="None.", more=more),
     ))  # fmt: skip
 
 
@@ -218,17 +207,12 @@ def over_time(summary: Row, facts: Row) -> Html:
         wide=True,
     )  # fmt: skip
     columns = [
-        Column("From", "t", "UTC"), Column("Lasted", "n"), Column("Topic"), Column("Group"), Column("Deaths", "n"),
-        Column("Peak", "n", f"in one bucket: {width}"), Column("Usual", "n", f"the median: {width}"),
-        Column("Score", "n", "standard deviations above the usual"), Column("Mostly"), Column("Of these", "n"),
+        Column("From", "t", "UTC", "from_at"), Column("Lasted", "n", of=took("lasted")), Column("Topic"),
+        Column("Group"), Column("Deaths", "n"), Column("Peak", "n", f"in one bucket: {width}"),
+        Column("Usual", "n", f"the median: {width}"), Column("Score", "n", "standard deviations above the usual"),
+        MOSTLY, OF_THESE,
     ]  # fmt: skip
-    rows = [
-        (row["from_at"], (duration((row["to_at"] - row["from_at"]).total_seconds()),
-                          (row["to_at"] - row["from_at"]).total_seconds()),
-         row["topic"], row["group"], row["deaths"], row["peak"], row["usual"], row["score"], failure(row),
-         row["failure_deaths"])
-        for row in facts["bursts"]
-    ]  # fmt: skip
+    rows = [{**row, "lasted": (row["to_at"] - row["from_at"]).total_seconds()} for row in facts["bursts"]]
     return join((
         tag("h2", "Over time", id="time"),
         stack,
@@ -268,20 +252,16 @@ def how_long(summary: Row, facts: Row) -> Html:
                        [("", [count for _, count in doubled(known)], 2)]),
         ))  # fmt: skip
     columns = [
-        Column("Topic"), Column("Group"), Column("Dead", "n", "dead letters now"), Column("Deaths", "n"),
-        Column("Age p50", "n", "since the death of those dead now"), Column("Age p99", "n"), Column("Oldest", "n"),
-        Column("To death p50", "n", "from publish to death"), Column("To death p99", "n"), Column("Longest", "n"),
-    ]  # fmt: skip
-    rows = [
-        (row["topic"], row["group"], row["dead"], row["deaths"],
-         *((duration(row[name]), row[name]) if row[name] is not None else "" for name in
-           ("age_p50", "age_p99", "age_max", "to_death_p50", "to_death_p99", "to_death_max")))
-        for row in facts["ages"]
+        Column("Topic"), Column("Group"), DEAD, Column("Deaths", "n"),
+        Column("Age p50", "n", "since the death of those dead now", took("age_p50")),
+        Column("Age p99", "n", of=took("age_p99")), Column("Oldest", "n", of=took("age_max")),
+        Column("To death p50", "n", "from publish to death", took("to_death_p50")),
+        Column("To death p99", "n", of=took("to_death_p99")), Column("Longest", "n", of=took("to_death_max")),
     ]  # fmt: skip
     return join((
         tag("h2", "How long, how often, how large", id="ages"),
         tag("div", join(drawn), class_="figures"),
-        table(columns, rows, empty="None."),
+        table(columns, facts["ages"], empty="None."),
     ))  # fmt: skip
 
 
@@ -298,40 +278,26 @@ def where(summary: Row, facts: Row) -> Html:
             legend=plots.legend([(name, index) for name, _, index in named]), wide=True,
         ))  # fmt: skip
     columns = [
-        Column("Version"), Column(""), Column("Topic"), Column("Group"), Column("First died", "t", "UTC"),
-        Column("Deaths", "n"), Column("Before", "n", "deaths an hour before its first"),
-        Column("After", "n", "deaths an hour from its first"), Column("Its own", "n", "share of those after"),
+        Column("Version"),
+        Column("", of=lambda row: tag("span", "suspicious", class_="tag bad") if row["regression"] else ""),
+        Column("Topic"), Column("Group"), FIRST_DIED, Column("Deaths", "n"),
+        Column("Before", "n", "deaths an hour before its first", per("before_per_hour", "h")),
+        Column("After", "n", "deaths an hour from its first", per("after_per_hour", "h")),
+        Column("Its own", "n", "share of those after", lambda row: share(row["after_own"], row["after_deaths"])),
         Column("Score", "n", "standard deviations above what was before"),
-    ]  # fmt: skip
-    rows = [
-        (row["version"], tag("span", "suspicious", class_="tag bad") if row["regression"] else "",
-         row["topic"], row["group"], row["first_died_at"], row["deaths"],
-         "" if row["before_per_hour"] is None else (f"{number(row['before_per_hour'])}/h", row["before_per_hour"]),
-         (f"{number(row['after_per_hour'])}/h", row["after_per_hour"]),
-         (percent(row["after_own"] / row["after_deaths"]), row["after_own"] / row["after_deaths"])
-         if row["after_deaths"] else "", row["score"])
-        for row in facts["deploys"]
     ]  # fmt: skip
     parts += [
         tag("p", "Deaths an hour in the time before a version's first death and in that from then on. These are "
                  "deaths, not failures per delivery: a version that is given more messages dies more."),
-        table(columns, rows, empty="No consumer said its version, so nothing can be said of deploys."),
+        table(columns, facts["deploys"], empty="No consumer said its version, so nothing can be said of deploys."),
     ]  # fmt: skip
     columns = [
-        Column("What"), Column("Name"), Column("Deaths", "n"), Column("Share", "n", "of the deaths of its group"),
-        Column("Dead", "n", "dead letters now"), Column("Topic"), Column("Group"),
-        Column("Failures", "n", "kinds of failures"), Column("Mostly"), Column("Of these", "n"),
-        Column("Last died", "t", "UTC"),
-    ]  # fmt: skip
-    rows = [
-        (row["kind"], row["name"] or tag("span", "not known", class_="soft"), row["deaths"],
-         (percent(row["share"]), row["share"]), row["dead"], row["topic"], row["group"], row["failures"], failure(row),
-         row["failure_deaths"], row["last_died_at"])
-        for row in facts["places"]
+        Column("What", of="kind"), Column("Name", of=lambda row: row["name"] or soft("not known")),
+        Column("Deaths", "n"), SHARE, DEAD, Column("Topic"), Column("Group"), FAILURES, MOSTLY, OF_THESE, LAST_DIED,
     ]  # fmt: skip
     parts += [
         tag("h3", "Versions, hosts, consumers and nodes", style="margin-top:1rem"),
-        table(columns, rows, empty="None."),
+        table(columns, facts["places"], empty="None."),
     ]
     return join(parts)
 
@@ -339,20 +305,13 @@ def where(summary: Row, facts: Row) -> Html:
 def again(summary: Row, facts: Row) -> Html:
     """Poison."""
     columns = [
-        Column("What"), Column("Name", "", "SHA-256 of the key or payload"),
-        Column("Messages", "n"),
-        Column("Deaths", "n"), Column("Dead", "n", "dead letters now"), Column("Redrives", "n", "at most"),
-        Column("Failures", "n", "kinds of failures"), Column("Share", "n", "of the deaths of its group"),
-        Column("Topic"), Column("Group"), Column("Last died", "t", "UTC"), Column("Such as"),
+        Column("What", of=lambda row: tag("span", row["kind"].replace("message", "redrive loop"), class_="tag")),
+        Column("Name", "", "SHA-256 of the key or payload",
+               lambda row: tag("code", row["name"][:16] + "…") if row["kind"] != "message" else ""),
+        Column("Messages", "n"), Column("Deaths", "n"), DEAD, Column("Redrives", "n", "at most"), FAILURES, SHARE,
+        Column("Topic"), Column("Group"), LAST_DIED, Column("Such as", of=lambda row: tag("code", row["sample_id"])),
     ]  # fmt: skip
-    rows = [
-        (tag("span", {"message": "redrive loop"}.get(row["kind"], row["kind"]), class_="tag"),
-         tag("code", row["name"][:16] + "…") if row["kind"] != "message" else "",
-         row["messages"], row["deaths"], row["dead"], row["redrives"], row["failures"],
-         (percent(row["share"]), row["share"]), row["topic"], row["group"], row["last_died_at"],
-         tag("code", row["sample_id"]))
-        for row in facts["poison"]
-    ]  # fmt: skip
+    rows = facts["poison"]
     return join((
         tag("h2", "What dies again", id="poison"),
         tag("p", "Keys that at least 3 dead messages have, payloads that at least 2 have, and messages that died again "
@@ -427,21 +386,31 @@ def foot(summary: Row) -> Html:
 # ------------------------------------------------------------------------------------ pieces
 
 
-def failure(row: Row) -> Html:
+def badge(name: str) -> Callable[[Mapping[str, Any]], Html]:
+    """A word for a column, coloured as what it says."""
+    return lambda row: tag("span", row[name], class_=f"tag {row[name]}")
+
+
+def per(name: str, unit: str) -> Callable[[Mapping[str, Any]], Any]:
+    """A rate for a column, to sort by; nothing where it is not known."""
+    return lambda row: "" if row[name] is None else (f"{number(row[name])}/{unit}", row[name])
+
+
+def failure(row: Mapping[str, Any]) -> Html:
     """A kind of failure, linked to its sample."""
     if row["failure"] is None:
         return EMPTY
     return tag("a", tag("code", row["failure"]), href="#" + anchor(row))
 
 
-def anchor(row: Row) -> str:
+def anchor(row: Mapping[str, Any]) -> str:
     """The sample of a kind of failure: a name that is safe whatever the topic's is."""
     from hashlib import sha256
 
     return "f" + sha256("\0".join((row["topic"], row["group"], row["failure"])).encode()).hexdigest()[:12]
 
 
-def error(row: Row) -> Html:
+def error(row: Mapping[str, Any]) -> Html:
     """Class and first line of an error."""
     first = next(iter(row["message"].strip().splitlines()), "")
     text = ": ".join(filter(None, (row["error_class"], first))) or row["reason"]
@@ -542,3 +511,14 @@ def clock(text: str) -> str:
 def seconds_between(first: str, last: str) -> float:
     """Between two times of the summary."""
     return (datetime.fromisoformat(last) - datetime.fromisoformat(first)) / timedelta(seconds=1)
+
+
+# ----------------------------------------------------------------- columns of several tables
+
+DEAD: Final = Column("Dead", "n", "dead letters now")
+SHARE: Final = Column("Share", "n", "of the deaths of its group", shared("share"))
+FAILURES: Final = Column("Failures", "n", "kinds of failures")
+MOSTLY: Final = Column("Mostly", of=failure)
+OF_THESE: Final = Column("Of these", "n", of="failure_deaths")
+FIRST_DIED: Final = Column("First died", "t", "UTC", "first_died_at")
+LAST_DIED: Final = Column("Last died", "t", "UTC", "last_died_at")

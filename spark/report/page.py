@@ -7,7 +7,7 @@ is HTML already, and `esc` makes it out of anything else. Functions here take te
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
@@ -146,16 +146,19 @@ class Column(NamedTuple):
         title: its head.
         kind: "n" number, "t" time, "w" long text, "i" a name that may be long, "" short text.
         hint: what it says, shown when pointed at.
+        of: what it shows of a row: the name of a field, its title in small letters if not given, or a function that
+            gives what is shown, or a pair of that and the number to sort by.
     """
 
     title: str
     kind: str = ""
     hint: str = ""
+    of: str | Callable[[Mapping[str, Any]], Any] = ""
 
 
 def table(
     columns: Sequence[Column],
-    rows: Sequence[Sequence[Any]],
+    rows: Sequence[Mapping[str, Any]],
     *,
     empty: str,
     more: int = 0,
@@ -164,8 +167,8 @@ def table(
     """A table to sort and filter.
 
     Args:
-        columns: heads.
-        rows: for each column what is shown, or a pair of that and the number to sort by.
+        columns: heads, and what is below each.
+        rows: whose fields the columns show.
         empty: what to say where there are no rows.
         more: how many rows there are besides these.
         whole: whether it is short enough to be shown at full height and without a filter.
@@ -180,7 +183,7 @@ def table(
         ),
         "",
     )  # fmt: skip
-    body = join(tag("tr", join(map(_cell, columns, row), "")) for row in rows)
+    body = join(tag("tr", join((_cell(column, row) for column in columns), "")) for row in rows)
     inner = tag(
         "div", tag("table", join((tag("thead", tag("tr", heads)), tag("tbody", body)), "")), class_="scroll"
     )
@@ -194,7 +197,8 @@ def table(
     return tag("div", join((bar, inner), ""), class_="table")
 
 
-def _cell(column: Column, found: Any) -> Html:
+def _cell(column: Column, row: Mapping[str, Any]) -> Html:
+    found = column.of(row) if callable(column.of) else row[column.of or column.title.lower()]
     shown, by = found if isinstance(found, tuple) else (found, None)
     if by is None and column.kind in ("n", "t"):
         by = "" if shown in (None, "") else shown
@@ -205,6 +209,26 @@ def _cell(column: Column, found: Any) -> Html:
     elif column.kind == "n" and isinstance(shown, int | float):
         shown = number(shown)
     return tag("td", shown, class_=column.kind or None, data_v=by)
+
+
+def soft(text: str) -> Html:
+    """What stands where there is no value."""
+    return tag("span", text, class_="soft")
+
+
+def share(count: int, every: int) -> Any:
+    """A share, to sort by."""
+    return (percent(count / every), count / every) if every else ""
+
+
+def shared(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    """A share for a column, to sort by."""
+    return lambda row: (percent(row[name]), row[name])
+
+
+def took(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    """A duration for a column, to sort by; nothing where it is not known."""
+    return lambda row: "" if row[name] is None else (duration(row[name]), row[name])
 
 
 def figure(caption: str, hint: str, svg: Html, *, legend: Html = EMPTY, wide: bool = False) -> Html:
