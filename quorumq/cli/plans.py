@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
@@ -147,7 +148,7 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
     """Redrive what the plan says, decision by decision, in its order.
 
     Args:
-        nodes: addresses.
+        where: the cluster.
         path: the plan.
         rate: messages a second, instead of the plan's.
         dry_run: only look what would be done.
@@ -178,14 +179,19 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
     async with cluster(where) as client:
         await _check(client, path, head, topics)
         total: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         try:
-            async for decision, counts in _decisions(client, path, rate, dry_run, total):
+            for decision, some in redrives(path):
+                await _redrive(client, decision, some, rate or decision.rate, dry_run, counts)
                 if as_json:
                     print_json({**_about(decision), **_counts(counts), "dry_run": dry_run})
                 else:
                     say(f"{decision.topic} {decision.group} {decision.failure}: {_words(counts, dry_run)}")
+                total.update(counts)
+                counts = Counter()
         except BaseException:
-            say(f"redriven {plural(total['redriven'], 'message')} so far; run it again to go on", err=True)
+            so_far = plural(total["redriven"] + counts["redriven"], "message")
+            say(f"redriven {so_far} so far; run it again to go on", err=True)
             raise
     if wanted and total["unknown"] == wanted and head.cluster is None:
         raise UsageError(
@@ -221,82 +227,61 @@ async def _check(client: Client, path: Path, head: Head, topics: dict[str, Decis
             )
 
 
-async def _decisions(
-    client: Client, path: Path, rate: float | None, dry_run: bool, total: Counter[str]
-) -> Any:
-    """Each decision to redrive, done, with what became of its messages."""
+def redrives(path: Path) -> Iterator[tuple[Decision, Iterator[Wanted]]]:
+    """The decisions to redrive, in their order, each with its messages."""
     decision: Decision | None = None
-    counts: Counter[str] = Counter()
-    batch: list[Wanted] = []
-    pace: list[float] = []
-    for part in read_plan(path):
-        if isinstance(part, Wanted):
-            batch.append(part)
-            assert decision is not None
-            if len(batch) >= _look_at(rate or decision.rate):
-                await _redrive(client, decision, batch, rate, dry_run, counts, total, pace)
-                batch = []
-        elif isinstance(part, Decision):
-            if decision is not None and decision.verdict == "redrive":
-                await _redrive(client, decision, batch, rate, dry_run, counts, total, pace)
-                yield decision, counts
-            decision, counts, batch, pace = part, Counter(), [], []
-    if decision is not None and decision.verdict == "redrive":
-        await _redrive(client, decision, batch, rate, dry_run, counts, total, pace)
-        yield decision, counts
 
+    def behind(part: Head | Decision | Wanted) -> Decision | None:
+        nonlocal decision
+        decision = part if isinstance(part, Decision) else decision
+        return decision
 
-def _look_at(rate: float | None) -> int:
-    """How many messages to look up at once: what was looked up is redriven within about ten seconds."""
-    return LOOK_AT if rate is None else min(LOOK_AT, max(1, int(10 * rate)))
+    for found, parts in groupby(read_plan(path), behind):
+        if found is not None and found.verdict == "redrive":
+            yield found, (part for part in parts if isinstance(part, Wanted))
 
 
 async def _redrive(
     client: Client,
     decision: Decision,
-    batch: list[Wanted],
+    wanted: Iterator[Wanted],
     rate: float | None,
     dry_run: bool,
     counts: Counter[str],
-    total: Counter[str],
-    pace: list[float],
 ) -> None:
-    """Look at the messages of a batch, and redrive those that are dead letters as the plan has them."""
+    """Look at the messages of a decision, some at a time, and redrive those that are dead letters as the plan says."""
     import trio
 
-    found = await client.lookup(decision.topic, decision.group, [item.name for item in batch])
-    items: list[Peek] = []
-    for item in batch:
-        peek = found.get(item.name)
-        became = became_of(item, peek.peeked.record if peek is not None else None)
-        if became == "dead":
-            assert peek is not None
-            bare = peek.peeked._replace(record=peek.peeked.record._replace(letter=None))
-            items.append(peek._replace(peeked=bare))
-        else:
-            counts[became] += 1
-            total[became] += 1
-    if dry_run:
-        counts["redriven"] += len(items)
-        total["redriven"] += len(items)
-        return
-    rate = rate or decision.rate
+    # What was looked up is redriven within about ten seconds.
+    look_at = LOOK_AT if rate is None else min(LOOK_AT, max(1, int(10 * rate)))
     most = LOOK_AT if rate is None else max(1, int(rate / 10))
-    if not pace:
-        pace.append(trio.current_time())
-    async for piece in pieces(_each(items), most):
-        if rate is not None:
-            await trio.sleep_until(pace[0])
-            # From the later of the two, so that a slow cluster is not made up for by a burst.
-            pace[0] = max(pace[0], trio.current_time()) + len(piece) / rate
-        done = await client.redrive(decision.topic, decision.group, piece)
-        refused = sum(span.size for span, _ in done.refused)
-        for _, error in done.refused:
-            if not isinstance(error, AlreadyResolved):
-                raise error
-        for counter in (counts, total):
-            counter["redriven"] += done.messages
-            counter["changed"] += refused
+    due = 0.0
+    while batch := list(islice(wanted, look_at)):
+        found = await client.lookup(decision.topic, decision.group, [item.name for item in batch])
+        items: list[Peek] = []
+        for item in batch:
+            peek = found.get(item.name)
+            became = became_of(item, peek.peeked.record if peek is not None else None)
+            if became == "dead":
+                assert peek is not None
+                bare = peek.peeked._replace(record=peek.peeked.record._replace(letter=None))
+                items.append(peek._replace(peeked=bare))
+            else:
+                counts[became] += 1
+        if dry_run:
+            counts["redriven"] += len(items)
+            continue
+        async for piece in pieces(_each(items), most):
+            if rate is not None:
+                await trio.sleep_until(due)
+                # From the later of the two, so that a slow cluster is not made up for by a burst.
+                due = max(due, trio.current_time()) + len(piece) / rate
+            done = await client.redrive(decision.topic, decision.group, piece)
+            counts["redriven"] += done.messages
+            for span, error in done.refused:
+                if not isinstance(error, AlreadyResolved):
+                    raise error
+                counts["changed"] += span.size
 
 
 async def _each(items: list[Peek]) -> Any:
