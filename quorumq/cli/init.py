@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -68,10 +71,7 @@ def init(
         }
         tables = {"nodes": addresses, **({"machines": hosts} if 1 < machines < len(addresses) else {})}
         exposed = make_config({**values, **tables}, f"{node}.toml").exposed
-        lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
-        for table, rows in tables.items():
-            lines += ["", f"[{table}]", *(f"{name} = {_toml(value)}" for name, value in rows.items())]
-        texts[directory / f"{node}.toml"] = "\n".join(lines) + "\n"
+        texts[directory / f"{node}.toml"] = config_text(values, tables)
     _write(directory, texts)
     if as_json:
         print_json({"files": [str(path) for path in texts], "addresses": addresses})
@@ -111,9 +111,14 @@ def _name_of(directory: Path) -> str:
     return re.sub(r"[^\w.-]+", "-", directory.resolve().name) or "cluster"
 
 
-def _toml(value: str) -> str:
-    """``value`` as a TOML string. Control characters cannot stand in what `make_config` let through here."""
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def config_text(values: Mapping[str, Any], tables: Mapping[str, Mapping[str, str]]) -> str:
+    """A node's configuration file. Texts, numbers and truth values are in TOML as in JSON."""
+
+    def lines(some: Mapping[str, Any]) -> list[str]:
+        return [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in some.items()]
+
+    parts = [lines(values), *(["", f"[{table}]", *lines(rows)] for table, rows in tables.items())]
+    return "\n".join(line for part in parts for line in part) + "\n"
 
 
 def _write(directory: Path, texts: dict[Path, str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
 from quorumq.core.messages import ClientRequest, Failed, StatusReply, StatusRequest, Welcome
@@ -19,6 +19,9 @@ from quorumq.wire.codec import Message, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.hello import client_hello, own_token
 from quorumq.wire.tls import client_context, own_ca, plain_hint, reason_of
+
+TRY_S: Final = 10.0
+"""How long one node may take to answer where others can be asked."""
 
 
 class Unreachable(QuorumqError):
@@ -126,13 +129,12 @@ def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, 
     return facts
 
 
-def ask_any(addresses: Sequence[str], request: ClientRequest, timeout: float = 10.0) -> Message:
+def ask_any(addresses: Sequence[str], request: ClientRequest) -> Message:
     """Ask the first node that can answer. Only for requests that may be repeated through another node.
 
     Args:
         addresses: nodes, tried in order, twice.
         request: what to ask.
-        timeout: seconds for each try.
 
     Raises:
         Unreachable: nobody answers anywhere.
@@ -141,7 +143,7 @@ def ask_any(addresses: Sequence[str], request: ClientRequest, timeout: float = 1
     last: QuorumqError | None = None
     for address in [*addresses, *addresses]:
         try:
-            return ask(address, request, timeout=timeout)[1]
+            return ask(address, request, timeout=TRY_S)[1]
         except (Unreachable, TooFewReplicas) as error:
             if last is None or isinstance(error, TooFewReplicas):
                 last = error

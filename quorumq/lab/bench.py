@@ -401,13 +401,13 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def fsync_ms(directory: Path, count: int = FSYNCS) -> dict[str, Any]:
+def fsync_ms(directory: Path) -> dict[str, Any]:
     """How long it takes to append 4 KiB and have them on the disk of ``directory``, in milliseconds."""
     path = directory / "fsync.probe"
     taken = []
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        for _ in range(count):
+        for _ in range(FSYNCS):
             os.write(fd, bytes(4096))
             before = time.monotonic()
             os.fsync(fd)

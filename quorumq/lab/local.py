@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import trio
 
+from quorumq.cli.init import config_text
 from quorumq.cli.probe import Unreachable, status_of
 from quorumq.core.errors import QuorumqError, UsageError
 from quorumq.lab.leash import Leashed
@@ -76,7 +77,6 @@ class LocalCluster:
             takes a temporary directory and removes it.
         base_port: n1 listens there, n2 on the next, …; None takes free ones.
         hold_time_max: seconds, the longest hold; also nearly the length of a quarantine after a crash.
-        auto_create_topics: whether a publish creates its topic.
         history: whether each node writes a history of its protocol messages, `history_path(name)`.
         settings: more lines for every node.toml, by name, for example ``{"sync_interval": 0.5}``.
 
@@ -93,7 +93,6 @@ class LocalCluster:
         keep: str | os.PathLike[str] | None = None,
         base_port: int | None = None,
         hold_time_max: float = 5.0,
-        auto_create_topics: bool = True,
         history: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -122,7 +121,7 @@ class LocalCluster:
                 "cluster_id": self._cluster_id(),
                 "secret_file": str(self._secret_path()),
                 "hold_time_max": float(hold_time_max),
-                "auto_create_topics": auto_create_topics,
+                "auto_create_topics": True,
                 **(settings or {}),
             }
             for name in self.nodes:
@@ -215,11 +214,11 @@ class LocalCluster:
         self.spawn(name)
         self._wait([name], timeout, connected=False, quarantine=False)
 
-    def start_all(self, timeout: float = START_TIMEOUT_S) -> None:
+    def start_all(self) -> None:
         """Start every node that does not run, and wait until all are ready (see `wait_ready`)."""
         for name in self.nodes:
             self.spawn(name)
-        self.wait_ready(timeout=timeout)
+        self.wait_ready()
 
     def kill(self, name: str) -> None:
         """SIGKILL, as a crash: no last words, holds forgotten. Returns when the process is gone."""
@@ -329,26 +328,20 @@ class LocalCluster:
 
     # ------------------------------------------------------------------------------- in trio
 
-    async def start_async(self, name: str, timeout: float = START_TIMEOUT_S) -> None:
+    async def start_async(self, name: str) -> None:
         """`start`, without blocking the loop."""
         self.spawn(name)
-        await self._wait_async([name], timeout, connected=False, quarantine=False)
+        wait = functools.partial(self._wait, [name], START_TIMEOUT_S, connected=False, quarantine=False)
+        await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
-    async def wait_ready_async(
-        self,
-        names: Iterable[str] | None = None,
-        timeout: float = START_TIMEOUT_S,
-        *,
-        quarantine: bool = False,
-    ) -> None:
-        """`wait_ready`, without blocking the loop."""
-        if names is None:
-            names = [name for name in self.nodes if name in self._processes and name not in self._paused]
-        await self._wait_async(list(names), timeout, connected=True, quarantine=quarantine)
+    async def wait_ready_async(self, timeout: float = START_TIMEOUT_S, *, quarantine: bool = False) -> None:
+        """`wait_ready` of all nodes, without blocking the loop."""
+        wait = functools.partial(self.wait_ready, timeout=timeout, quarantine=quarantine)
+        await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
-    async def terminate_async(self, name: str, timeout: float = STOP_TIMEOUT_S) -> int:
+    async def terminate_async(self, name: str) -> int:
         """`terminate`, without blocking the loop."""
-        return await trio.to_thread.run_sync(self.terminate, name, timeout)
+        return await trio.to_thread.run_sync(self.terminate, name)
 
     async def __aenter__(self) -> LocalCluster:
         try:
@@ -401,14 +394,9 @@ class LocalCluster:
         if self._history:
             self.history_path(name).parent.mkdir(exist_ok=True)
             values["history"] = str(self.history_path(name))
-        lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
-        lines += ["", "[nodes]"]
-        lines += [
-            f"{node} = {_toml(address)}" for node, address in zip(self.nodes, self.addresses, strict=True)
-        ]
         path = self.config_path(name)
         path.touch(mode=0o600)
-        path.write_text("\n".join(lines) + "\n")
+        path.write_text(config_text(values, {"nodes": dict(zip(self.nodes, self.addresses, strict=True))}))
 
     def _remove(self) -> None:
         if self._temporary:
@@ -438,12 +426,6 @@ class LocalCluster:
             if time.monotonic() > end:
                 raise not_ready(lacks, timeout)
             time.sleep(POLL_S)
-
-    async def _wait_async(
-        self, names: list[str], timeout: float, *, connected: bool, quarantine: bool
-    ) -> None:
-        wait = functools.partial(self._wait, names, timeout, connected=connected, quarantine=quarantine)
-        await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
 
 def lack(address: str, name: str, names: Iterable[str], *, connected: bool, quarantine: bool) -> str:
@@ -475,15 +457,3 @@ def not_ready(lacks: Mapping[str, str], timeout: float) -> NotReady:
     """The error where nodes lack something after so many seconds."""
     what = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
     return NotReady(f"not ready after {timeout:g} s: {what}. Look at the nodes' logs, or allow more time")
-
-
-def _toml(value: object) -> str:
-    """One value as TOML. Strings here are paths, addresses and hex."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    raise UsageError(f"{value!r} cannot stand in a node.toml: give a number, a truth value or a string")
