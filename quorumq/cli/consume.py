@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
@@ -26,7 +27,6 @@ from quorumq.cli.common import (
     print_json,
     say,
     start_option,
-    text_fields,
 )
 from quorumq.core import limits
 from quorumq.core.errors import AlreadyResolved, HoldLost, QuorumqError, UsageError
@@ -178,19 +178,19 @@ async def consume(where: Where, **options: Any) -> None:
         say(f"nothing came from {', '.join(plan.topics)} for {plan.group}", err=True)
 
 
+async def _fetch(client: Client, plan: Plan, topic: str = "", **more: Any) -> list[Message]:
+    fetch = partial(
+        client.fetch, topic or plan.topics[0], plan.group, hold_time=plan.hold_time, start=plan.start
+    )
+    return await fetch(**more)
+
+
 async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
     """Exactly as many messages as are asked for, or fewer where no more come within --wait."""
     left = float("inf") if plan.most is None else plan.most
     while left:
         wait = limits.LONG_POLL_MAX_S if plan.wait is None else plan.wait
-        found = await client.fetch(
-            plan.topics[0],
-            plan.group,
-            max_messages=int(min(BATCH, left)),
-            max_wait=wait,
-            hold_time=plan.hold_time,
-            start=plan.start,
-        )
+        found = await _fetch(client, plan, max_messages=int(min(BATCH, left)), max_wait=wait)
         if found:
             left -= len(found)
             yield found
@@ -202,11 +202,7 @@ async def _named(client: Client, plan: Plan, names: list[MessageId]) -> AsyncGen
     """The messages of these ids that may be delivered now; one by one where a command works on each."""
     for some in [[name] for name in names] if plan.command else [names]:
         left = some
-        while left and (
-            found := await client.fetch(
-                plan.topics[0], plan.group, ids=left, hold_time=plan.hold_time, start=plan.start
-            )
-        ):
+        while left and (found := await _fetch(client, plan, ids=left)):
             came = {message.id for message in found}
             left = [name for name in left if name not in came]
             yield found
@@ -256,15 +252,8 @@ async def _last_look(client: Client, plan: Plan) -> list[Message]:
         TooFewReplicas: nothing came because nothing can be delivered now.
     """
     for topic in plan.topics:
-        found = await client.fetch(
-            topic,
-            plan.group,
-            max_messages=1,
-            hold_time=plan.hold_time,
-            start=plan.start,
-            timeout=min(LAST_LOOK_S, client.timeout),
-        )
-        if found:
+        wait = min(LAST_LOOK_S, client.timeout)
+        if found := await _fetch(client, plan, topic, max_messages=1, timeout=wait):
             return found
     return []
 
@@ -323,7 +312,7 @@ def _show(message: Message, as_json: bool) -> None:
         else:
             sys.stdout.buffer.write(message.payload + b"\n")
         return
-    from quorumq.cli.peek import header_value, letter_fields
+    from quorumq.cli.peek import body_fields, letter_fields
 
     sys.stdout.flush()
     line: dict[str, Any] = {
@@ -333,9 +322,7 @@ def _show(message: Message, as_json: bool) -> None:
         "group": message.group,
         "attempt": message.attempt,
         "published_ms": message.published_ms,
-        **text_fields("key", message.key),
-        "headers": {name: header_value(value) for name, value in message.headers.items()},
-        **text_fields("payload", message.payload),
+        **body_fields(message),
     }
     if message.letter is not None:
         line["letter"] = letter_fields(message.letter)

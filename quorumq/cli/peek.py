@@ -137,11 +137,14 @@ def _line(found: Peek, name: MessageId) -> dict[str, Any]:
         line["letter"] = letter_fields(item.record.letter)
     message = found.bodies.get(name.seq)
     if message is not None:
-        line["published_ms"] = found.published_ms
-        line.update(text_fields("key", message.key))
-        line["headers"] = {key: header_value(value) for key, value in message.headers.items()}
-        line.update(text_fields("payload", message.payload))
+        line |= {"published_ms": found.published_ms, **body_fields(message)}
     return line
+
+
+def body_fields(message: Any) -> dict[str, Any]:
+    """What was published, for JSON."""
+    headers = {name: header_value(value) for name, value in message.headers.items()}
+    return {**text_fields("key", message.key), "headers": headers, **text_fields("payload", message.payload)}
 
 
 def letter_fields(letter: Any) -> dict[str, Any]:
