@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from quorumq.history import HistoryWriter, origin_text, read_history
 from quorumq.lab.demo_input import Piece, installation_files, malformed_pieces, pieces_of_installation
 from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
 from quorumq.lab.demo_view import NodeScene, Scene, View, WorkerScene
+from quorumq.lab.demo_worker import Options
 from quorumq.lab.leash import Leashed
 from quorumq.lab.local import HISTORIES, LocalCluster, NodeDied
 
@@ -210,14 +212,10 @@ class Run:
         path = self.histories / f"{name}.jsonl"
         addresses = [self.cluster.address(node)]
         addresses += [self.cluster.address(other) for other in self.cluster.nodes if other != node]
-        arguments = {
-            "name": name, "run": self.run_name, "nodes": ",".join(addresses), "topic": TOPIC, "group": GROUP,
-            "history": path, "hold-time": HOLD_S, "batch": batch, "pace": pace,
-        }  # fmt: skip
-        command = [f"--{key}={value}" for key, value in arguments.items()]
+        options = Options(name, self.run_name, addresses, TOPIC, GROUP, str(path), HOLD_S, batch, pace)
         with open(self.histories / f"{name}.log", "ab") as log:
             process = Leashed(
-                [sys.executable, "-m", "quorumq.lab.demo_worker", *command],
+                [sys.executable, "-m", "quorumq.lab.demo_worker", json.dumps(options._asdict())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -11,11 +11,12 @@ is sent that it tells of. It ends at SIGTERM, after its batch.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import json
 import signal
+import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -35,34 +36,33 @@ AWAY_S: Final = 1.5
 SETTLE_TIMEOUT_S: Final = 10.0
 
 
-def arguments() -> argparse.Namespace:
-    """What demo.py gives on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m quorumq.lab.demo_worker", description=__doc__)
-    parser.add_argument("--name", required=True, help="of this worker")
-    parser.add_argument("--run", required=True, help="name of the run, for the history")
-    parser.add_argument("--nodes", required=True, help="host:port, with commas; the first is asked first")
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", required=True)
-    parser.add_argument("--history", required=True, help="file to append to")
-    parser.add_argument("--hold-time", required=True, type=float, help="seconds")
-    parser.add_argument("--batch", required=True, type=int, help="messages in one FETCH at most")
-    parser.add_argument("--pace", required=True, type=float, help="seconds that one message takes at least")
-    return parser.parse_args()
+class Options(NamedTuple):
+    """What demo_run.py gives on the command line, as JSON."""
+
+    name: str  # of this worker
+    run: str  # name of the run, for the history
+    nodes: list[str]  # host:port; the first is asked first
+    topic: str
+    group: str
+    history: str  # file to append to
+    hold_time: float  # seconds
+    batch: int  # messages in one FETCH at most
+    pace: float  # seconds that one message takes at least
 
 
 class Work:
     """The worker's loop.
 
     Args:
-        options: see `arguments`.
+        options: what to do.
         client: connected.
     """
 
-    def __init__(self, options: argparse.Namespace, client: Client) -> None:
+    def __init__(self, options: Options, client: Client) -> None:
         self.options = options
         self.client = client
         self.stopping = False
-        self._own_node = options.nodes.split(",")[0]
+        self._own_node = options.nodes[0]
         self._away_until = 0.0
 
     async def run(self) -> None:
@@ -125,15 +125,14 @@ class Work:
             return
 
 
-async def main(options: argparse.Namespace) -> None:
+async def main(options: Options) -> None:
     """Work until told to stop."""
     who = f"client:{options.name}"
     settings = {"hold_time": options.hold_time, "batch": options.batch, "pace": options.pace}
     with HistoryWriter(
         options.history, run=options.run, who=who, settings=settings, buffer_bytes=1
     ) as history:
-        nodes = options.nodes.split(",")
-        async with connect(nodes, history=history) as client, trio.open_nursery() as nursery:
+        async with connect(options.nodes, history=history) as client, trio.open_nursery() as nursery:
             work = Work(options, client)
 
             async def listen() -> None:
@@ -147,4 +146,4 @@ async def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, arguments())
+    trio.run(main, Options(**json.loads(sys.argv[1])))
