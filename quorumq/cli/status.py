@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -108,7 +108,7 @@ def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str
         "cluster_id": up[0]["cluster_id"] if up else "",
         "nodes": found,
         "topics": topics,
-        "problems": _problems(found, topics),
+        "problems": [*_problems(found, topics)],
     }
 
 
@@ -192,45 +192,36 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]]) -> list[str]:
-    problems = []
+def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     up = sum(row["up"] for row in found)
     if 0 < up <= len(found) // 2:
-        problems.append(
-            f"only {up} of {len(found)} nodes answer: what needs a majority, publish, delivery, ack, waits for others"
-        )
+        yield f"only {up} of {len(found)} nodes answer: what needs a majority, publish, delivery, ack, waits for others"
     for row in found:
         name = row["node"] or row["address"]
         if not row["up"]:
-            problems.append(f"{row['node'] or 'a node'} is down: {row['error']}")
+            yield f"{row['node'] or 'a node'} is down: {row['error']}"
             continue
         if row.get("resync"):
-            problems.append(
-                f"{name} cannot vouch for its directory and learns from the others: {row['resync']}"
-            )
+            yield f"{name} cannot vouch for its directory and learns from the others: {row['resync']}"
         elif row.get("suspected"):
-            problems.append(f"{name} takes part in nothing yet: {row['suspected']}")
+            yield f"{name} takes part in nothing yet: {row['suspected']}"
         elif not row.get("vouched", True):
-            problems.append(f"{name} is new and waits until every other node has said that it never saw it")
+            yield f"{name} is new and waits until every other node has said that it never saw it"
         if row.get("placed") and row["placed_by"] == row["incarnation"]:
-            problems.append(f"{name} trusts a data directory that was moved: {row['placed']}")
+            yield f"{name} trusts a data directory that was moved: {row['placed']}"
         if row.get("quarantine_s", 0) > 0:
-            problems.append(
-                f"{name} restarted without a clean stop: it delivers again in {row['quarantine_s']:.1f} s"
-            )
+            yield f"{name} restarted without a clean stop: it delivers again in {row['quarantine_s']:.1f} s"
         if row.get("disk_full"):
-            problems.append(
-                f"{name} has no disk space left: publishes are refused there, acks go on; make room"
-            )
+            yield f"{name} has no disk space left: publishes are refused there, acks go on; make room"
         if row.get("memory_full"):
-            problems.append(
+            yield (
                 f"{name} takes more memory than memory_max: publishes, new topics and groups are refused there, acks "
                 "go on; let consumers ack what is there, or give it more"
             )
         if row.get("slow_answers"):
-            problems.append(f"{name} is slow to deliver: {row['slow_answers']}")
+            yield f"{name} is slow to deliver: {row['slow_answers']}"
         if abs(row["clock_difference_s"]) > CLOCK_WARN_S:
-            problems.append(
+            yield (
                 f"{name}'s time of day differs by {row['clock_difference_s']:+.1f} s from this machine's: delays and "
                 "retention are off by as much; run a time service"
             )
@@ -242,21 +233,18 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
             and not row.get("peers", {}).get(other["node"], {}).get("up")
         ]
         if gone:
-            problems.append(
-                f"{name} has no connection to {', '.join(gone)}, which answers here: check the network"
-            )
+            yield f"{name} has no connection to {', '.join(gone)}, which answers here: check the network"
     for topic in topics:
         if topic["lost"]:
-            problems.append(
+            yield (
                 f"{plural(topic['lost'], 'message')} of {topic['topic']!r} cannot be found: no replica has the "
                 "payload. If a disk or a backup has it, bring that node back with it: it is not given up by itself"
             )
         if topic["missing"]:
-            problems.append(
+            yield (
                 f"a replica of {topic['topic']!r} knows of {plural(topic['missing'], 'message')} that it does not have "
                 "yet; it asks the others for them"
             )
-    return problems
 
 
 def _check_any(found: Mapping[str, Any], nodes: Sequence[str]) -> None:
