@@ -25,6 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from quorumq.history import COMMON, FIELDS, Field
+
 TEXT: Final = StringType()
 TEXTS: Final = ArrayType(StringType(), containsNull=False)
 NUMBER: Final = LongType()
@@ -81,6 +83,24 @@ _SPAN: Final = (
     Column("start", NUMBER, "the first number"),
     Column("stop", NUMBER, "the number behind the last"),
 )
+
+_HISTORY: Final = {**COMMON, **dict(sorted(FIELDS.items()))}
+_SHAPES: Final = {
+    "integer": NUMBER, "number": SECONDS, "flag": FLAG, "texts": TEXTS, "spans": SPANS,
+    "links": ArrayType(TEXTS, containsNull=False),
+}  # fmt: skip
+"""How the shapes of a history's fields are shown; any other is text."""
+
+_COUNTS: Final = {
+    **dict.fromkeys(("attempt", "history", "n", "partition"), SMALL),
+    **dict.fromkeys(("buried", "generation", "made"), GENERATION),
+}
+"""Integers of a history that are not shown as numbers of 64 bits."""
+
+
+def _field(name: str, field: Field, nullable: bool) -> Column:
+    return Column(name, _COUNTS.get(name, _SHAPES.get(field.shape, TEXT)), field.meaning, nullable)
+
 
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "copies": (
@@ -171,59 +191,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("reason", TEXT, "what was found, in words"),
         Column("impact", TEXT, "what the tables lack for it"),
     ),
-    "history": (
-        Column("run", TEXT, "name of the run"),
-        Column("who", TEXT, "who wrote the line: `node:<id>`, `client:<name>` or `sim`"),
-        Column("at", SECONDS, "seconds on the writer's monotonic clock"),
-        Column("wall_ms", NUMBER, "the writer's time of day, milliseconds since 1970"),
-        Column("within", SECONDS, "how far `at` may be from the truth, either way"),
-        Column("kind", TEXT, "which of the kinds of docs/history.md"),
-        *(
-            Column(name, kind, "see docs/history.md", True)
-            for name, kind in (
-                ("asked", SECONDS),
-                ("attempt", SMALL),
-                ("buried", GENERATION),
-                ("clock", TEXT),
-                ("complete", FLAG),
-                ("crcs", TEXT),
-                ("defaults", TEXT),
-                ("delay", SECONDS),
-                ("detail", TEXT),
-                ("fault", TEXT),
-                ("from_ms", NUMBER),
-                ("generation", GENERATION),
-                ("group", TEXT),
-                ("history", SMALL),
-                ("hold_time", SECONDS),
-                ("incarnation", NUMBER),
-                ("into", TEXT),
-                ("links", ArrayType(TEXTS, containsNull=False)),
-                ("made", GENERATION),
-                ("messages", NUMBER),
-                ("n", SMALL),
-                ("nodes", TEXTS),
-                ("op", NUMBER),
-                ("outcome", TEXT),
-                ("owner", TEXT),
-                ("partition", SMALL),
-                ("phase", TEXT),
-                ("published_ms", NUMBER),
-                ("reason", TEXT),
-                ("rewind", FLAG),
-                ("seconds", SECONDS),
-                ("settings", TEXT),
-                ("spans", SPANS),
-                ("start", TEXT),
-                ("state", TEXT),
-                ("token", TEXT),
-                ("topic", TEXT),
-                ("ttl", SECONDS),
-                ("until", SECONDS),
-                ("via", TEXT),
-            )
-        ),
-    ),
+    "history": tuple(_field(name, field, name not in COMMON) for name, field in _HISTORY.items()),
 }
 """Every table by its name in `option("table", …)`."""
 

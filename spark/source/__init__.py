@@ -12,8 +12,9 @@ docs/spark.md, "The data source", is its manual.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -97,34 +98,18 @@ class Reader(DataSourceReader):
         self.wanted = Wanted()
         self.schema = schema
 
+    @property
+    def place(self) -> Any:
+        """The module that plans and reads: imported by who needs it alone."""
+        name = "histories" if self.options.table == "history" else "live" if self.options.nodes else "offline"
+        return importlib.import_module(f".{name}", __package__)
+
     def partitions(self) -> Sequence[Any]:
-        if self.options.table == "history":
-            from . import histories
-
-            return histories.plan(self.options)
-        if self.options.nodes:
-            from . import live
-
-            return live.plan(self.options, self.wanted)
-        from . import offline
-
-        return offline.plan(self.options, self.wanted)
+        return cast("Sequence[Any]", self.place.plan(self.options, self.wanted))
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        if type(partition).__name__ == "InputPartition":  # what Spark makes where there is nothing to read
-            return
-        if self.options.table == "history":
-            from . import histories
-
-            yield from histories.read(partition, self.schema)
-        elif self.options.nodes:
-            from . import live
-
-            yield from live.read(partition, self.options, self.wanted, self.schema)
-        else:
-            from . import offline
-
-            yield from offline.read(partition, self.options, self.wanted, self.schema)
+        if type(partition).__name__ != "InputPartition":  # what Spark makes where there is nothing to read
+            yield from self.place.read(partition, self.options, self.wanted, self.schema)
 
 
 class PushingReader(Reader):

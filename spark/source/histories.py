@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from quorumq.core.errors import StorageError, UsageError
 from quorumq.history import SUFFIXES, HistoryError, histories_of, read_history
 
-from ..schemas import TABLES
+from ..schemas import GENERATION, SECONDS, SPANS, TABLES, Column
 from .arrow import Batches, Same, Values
-from .options import Options
+from .options import Options, Wanted
 
 
 class HistoryFile(InputPartition):
@@ -27,7 +27,7 @@ class HistoryFile(InputPartition):
         self.path = path
 
 
-def plan(options: Options) -> list[HistoryFile]:
+def plan(options: Options, wanted: Wanted) -> list[HistoryFile]:
     """One task for each file; of a directory, its files called `*.jsonl` or `*.jsonl.gz`, however deep.
 
     Raises:
@@ -50,44 +50,34 @@ def plan(options: Options) -> list[HistoryFile]:
     return [HistoryFile(name) for name in dict.fromkeys(found)]
 
 
-def read(task: HistoryFile, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read(task: HistoryFile, options: Options, wanted: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The lines of one file. A last line without its newline is the mark of a killed writer, and left out.
 
     Raises:
         StorageError: a line that is not of the schema: names file and line.
     """
     out = Batches(schema)
-    columns = [column.name for column in TABLES["history"]]
     try:
         for row in read_history([task.path]):
-            values: dict[str, Values] = {name: Same(_value(name, row.get(name))) for name in columns}
+            values: dict[str, Values] = {
+                column.name: Same(_value(column, row.get(column.name))) for column in TABLES["history"]
+            }
             yield from out.add(1, 32 * len(row.get("spans", ())), values)
     except HistoryError as error:
         raise StorageError(str(error)) from None
     yield from out.rest()
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(column: Column, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
-    if name == "spans":
+    if column.type == SPANS:
         return [{"origin": origin, "start": start, "stop": stop} for origin, start, stop in value]
-    if name == "generation":
+    if column.type == GENERATION:
         return Decimal(value)
-    if isinstance(value, int) and name in (
-        "at",
-        "within",
-        "asked",
-        "delay",
-        "hold_time",
-        "seconds",
-        "ttl",
-        "until",
-    ):
-        return float(value)
-    return _text(value)
+    return float(value) if column.type == SECONDS else _text(value)
 
 
 def _text(value: Any) -> Any:

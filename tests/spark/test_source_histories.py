@@ -13,7 +13,7 @@ import pytest
 from quorumq.core.errors import StorageError, UsageError
 from spark.schemas import schema
 from spark.source import histories
-from spark.source.options import read_options
+from spark.source.options import Wanted, read_options
 
 EXAMPLE = re.search(
     r"```jsonl\n(.*?)```", (Path(__file__).parent.parent.parent / "docs" / "history.md").read_text(), re.S
@@ -22,10 +22,12 @@ EXAMPLE = re.search(
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     options = read_options({"table": "history", "path": str(path)})
-    tasks = histories.plan(options)
-    return [
-        row for task in tasks for part in histories.read(task, schema("history")) for row in part.to_pylist()
+    parts = [
+        part
+        for task in histories.plan(options, Wanted())
+        for part in histories.read(task, options, Wanted(), schema("history"))
     ]
+    return [row for part in parts for row in part.to_pylist()]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
