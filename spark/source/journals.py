@@ -107,11 +107,11 @@ class SegmentPlan(NamedTuple):
     bytes: int
     newest: bool
     state: bool  # its small state counts: the newest's, or every segment's where the newest is damaged
-    dead: Numbers  # batches that are not needed there
-    moved: Numbers  # batches that were copied into a younger segment
-    damaged: frozenset[int]  # offsets of batches whose bodies are known to be damaged
-    holes: tuple[tuple[int, int], ...]
-    footer: tuple[PartitionRange, ...] | None  # what it says to hold; None where it has no footer
+    dead: Numbers = Numbers()  # batches that are not needed there
+    moved: Numbers = Numbers()  # batches that were copied into a younger segment
+    damaged: frozenset[int] = frozenset()  # offsets of batches whose bodies are known to be damaged
+    holes: tuple[tuple[int, int], ...] = ()
+    footer: tuple[PartitionRange, ...] | None = None  # what it says to hold; None where it has no footer
 
 
 class Directory(NamedTuple):

@@ -25,14 +25,14 @@ from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.errors import QuorumqError, TooFewReplicas
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Kind, PartitionId, Record, Span
-from quorumq.history import origin_text, owner_text
+from quorumq.history import owner_text
 from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice
 
-from .arrow import Batches, Same, Values, generation_of, known_time, small, time_of
+from .arrow import Batches, Same, Values, generation_of, small, time_of
 from .options import Options, Wanted
-from .reader import CONTENT, content, names
-from .records import ROWS_AT_ONCE, letter_columns
+from .reader import CONTENT, content, names, span_columns
+from .records import blocks, letter_columns
 
 PAGE: Final = 500
 """Items of one page."""
@@ -332,7 +332,7 @@ class Looker:
                     for span, known in there.split(item.span):
                         mask = known[3] if known is not None and known[:3] == record[:3] else 0
                         values: dict[str, Values] = {
-                            **self._span(group, span),
+                            **span_columns(self.task.key, self.task.topic, group, span),
                             "generation": Same(generation_of(record.generation)),
                             "n": Same(small(record.n)),
                             "kind": Same(kind),
@@ -340,18 +340,6 @@ class Looker:
                         }
                         for batch in self.out.add(1, 0, values):
                             yield batch
-
-    def _span(self, group: str, span: Span) -> dict[str, Values]:
-        key = self.task.key
-        return {
-            "topic": Same(self.task.topic),
-            "topic_id": Same(key.topic.hex()),
-            "partition": Same(key.number),
-            "group": Same(group),
-            "origin": Same(origin_text(span.origin)),
-            "start": Same(span.start),
-            "stop": Same(span.stop),
-        }
 
     # ------------------------------------------------------------------ dead letters
 
@@ -401,25 +389,15 @@ class Looker:
                 continue
             for piece, known in there.split(wanted):
                 mask = known[3] if known is not None and known[:3] == record[:3] else 0
-                for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
-                    some = piece._replace(start=start, stop=min(piece.stop, start + ROWS_AT_ONCE))
-                    messages, crcs, size = self._content(some, part, shift + start)
-                    published = part.header.published_ms if part is not None else letter.published_ms
-                    yield from self.out.add(
-                        some.size,
-                        size + some.size * 2 * (len(letter.message) + len(letter.stack)),
-                        {
-                            **names(self.task.key, some, self.task.topic),
-                            "group": Same(group),
-                            "generation": Same(generation_of(record.generation)),
-                            "n": Same(small(record.n)),
-                            "resolution": Same("dead"),
-                            "published_at": Same(known_time(letter.published_ms or published)),
-                            **letter_columns(letter),
-                            **content(messages, crcs),
-                            "replicas": Same(self.nodes_of(mask)),
-                        },
-                    )
+                published = letter.published_ms or (0 if part is None else part.header.published_ms)
+                columns = letter_columns(
+                    letter, group, record.generation, record.n, "dead", published, self.nodes_of(mask)
+                )
+                for some in blocks(piece):
+                    messages, crcs, size = self._content(some, part, shift + some.start)
+                    size += some.size * 2 * (len(letter.message) + len(letter.stack))
+                    named = names(self.task.key, some, self.task.topic)
+                    yield from self.out.add(some.size, size, {**named, **columns, **content(messages, crcs)})
             left.remove(wanted)
 
     # ------------------------------------------------------------------ holds
@@ -437,7 +415,7 @@ class Looker:
             await self.each_member(look)
             for member, item in found:
                 values: dict[str, Values] = {
-                    **self._span(group, item.span),
+                    **span_columns(self.task.key, self.task.topic, group, item.span),
                     "node": Same(member),
                     "owner": Same(None if item.owner is None else owner_text(item.owner)),
                     "remaining": Same(item.remaining),

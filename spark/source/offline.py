@@ -188,10 +188,4 @@ def read(task: Task, options: Options, wanted: Wanted, schema: StructType) -> It
         "deadletters": LettersReader,
         "tombstones": TombstonesReader,
     }[options.table]
-    reader = table(task, options, wanted, Batches(schema))
-    try:
-        reader.open()
-        yield from reader.rows()
-        yield from reader.out.rest()
-    finally:
-        reader.close()
+    yield from table(task, options, wanted, Batches(schema)).read()

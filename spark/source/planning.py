@@ -221,7 +221,7 @@ class _Planner:
                     footer,
                 )
             )
-        plans.append(SegmentPlan(newest, end, True, True, Numbers(), Numbers(), frozenset(), (), None))
+        plans.append(SegmentPlan(newest, end, newest=True, state=True))
         directory = Directory(
             self.path,
             start.node,
@@ -378,9 +378,7 @@ class _Planner:
 
     def _scan_older(self, entry: Earlier, directory: int, holes: tuple[tuple[int, int], ...]) -> None:
         """What an older segment says of batches and registers: the newest one's word on that is damaged."""
-        plan = SegmentPlan(
-            entry.segment, entry.bytes, False, True, Numbers(), Numbers(), frozenset(), holes, None
-        )
+        plan = SegmentPlan(entry.segment, entry.bytes, newest=False, state=True, holes=holes)
         with OpenFile(self.path, entry.segment) as file:
             for frame in frames_of(file, plan, self.node, directory, ignore):  # told of when it is read
                 self._take(file, entry.segment, frame, True)

@@ -104,6 +104,19 @@ def names(key: PartitionId, span: Span, topic: str) -> dict[str, Values]:
     }
 
 
+def span_columns(key: PartitionId, topic: str, group: str, span: Span) -> dict[str, Values]:
+    """The columns that name a span of messages as a group has it."""
+    return {
+        "topic": Same(topic),
+        "topic_id": Same(key.topic.hex()),
+        "partition": Same(key.number),
+        "group": Same(group),
+        "origin": Same(origin_text(span.origin)),
+        "start": Same(span.start),
+        "stop": Same(span.stop),
+    }
+
+
 def content(messages: list[Message | None], crcs: Values) -> dict[str, Values]:
     """The columns of keys, headers and payloads; None stands for a message of which there is no intact copy."""
     return {
@@ -195,6 +208,15 @@ class Reader:
         """Give all files back."""
         for directory in self.open_directories:
             directory.close()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """All that the task reads."""
+        try:
+            self.open()
+            yield from self.rows()
+            yield from self.out.rest()
+        finally:
+            self.close()
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows."""

@@ -14,7 +14,6 @@ import pyarrow as pa
 from quorumq.core.records import OriginsClosed, RecordsMerged
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, Stamp, record_rank
-from quorumq.history import origin_text
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.segment import Frame
 from quorumq.wire.batch import Corrupt, Message, records_of
@@ -23,7 +22,7 @@ from .arrow import Batches, Same, Values, generation_of, known_time, small
 from .journals import RECORDS_MERGED, Directory, Problem, SegmentPlan, decoded
 from .merged import MergingReader
 from .options import Options, Wanted
-from .reader import BATCHES, CONTENT, Task, content, holds_any, names
+from .reader import BATCHES, CONTENT, Task, content, holds_any, names, span_columns
 
 ROWS_AT_ONCE: Final = 256
 """Dead letters of one block of rows: each may have 16 KiB of text."""
@@ -131,13 +130,7 @@ class TombstonesReader(RecordsReader):
                     1,
                     0,
                     {
-                        "topic": Same(self.topic_name(key)),
-                        "topic_id": Same(key.topic.hex()),
-                        "partition": Same(key.number),
-                        "group": Same(group),
-                        "origin": Same(origin_text(span.origin)),
-                        "start": Same(span.start),
-                        "stop": Same(span.stop),
+                        **span_columns(key, self.topic_name(key), group, span),
                         "generation": Same(generation_of(held.generation)),
                         "n": Same(small(held.n)),
                         "kind": Same(kind),
@@ -146,9 +139,38 @@ class TombstonesReader(RecordsReader):
                 )
 
 
-def letter_columns(letter: Letter) -> dict[str, Values]:
-    """The columns that come from a dead letter's history."""
+def blocks(span: Span) -> Iterator[Span]:
+    """A span in parts of ROWS_AT_ONCE."""
+    for start in range(span.start, span.stop, ROWS_AT_ONCE):
+        yield span._replace(start=start, stop=min(span.stop, start + ROWS_AT_ONCE))
+
+
+def letter_columns(
+    letter: Letter,
+    group: str,
+    generation: int,
+    n: int,
+    resolution: str,
+    published_ms: int,
+    replicas: list[str],
+) -> dict[str, Values]:
+    """The columns of a dead letter that are not of its message.
+
+    Args:
+        letter: its history.
+        group: of which group.
+        generation, n: the life in which it died.
+        resolution: what became of it.
+        published_ms: when it was published; 0 where nobody knows.
+        replicas: the nodes that have the record.
+    """
     values = {
+        "group": group,
+        "generation": generation_of(generation),
+        "n": small(n),
+        "resolution": resolution,
+        "published_at": known_time(published_ms),
+        "replicas": replicas,
         "reason": letter.reason,
         "error_class": letter.error_class,
         "message": letter.message,
@@ -255,28 +277,14 @@ class LettersReader(RecordsReader):
                     continue
                 if not self.wanted.may_be("resolution", what):
                     continue
-                for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
-                    some = piece._replace(start=start, stop=min(piece.stop, start + ROWS_AT_ONCE))
+                columns = letter_columns(letter, group, generation, n, what, published, self.nodes_of(nodes))
+                for some in blocks(piece):
                     messages, crcs, size = self._contents(some, numbers or ())
-                    yield from self.out.add(
-                        some.size,
-                        size + some.size * 2 * (len(letter.message) + len(letter.stack)),
-                        {
-                            **names(key, some, self.topic_name(key)),
-                            "group": Same(group),
-                            "generation": Same(generation_of(generation)),
-                            "n": Same(small(n)),
-                            "resolution": Same(what),
-                            "published_at": Same(known_time(published)),
-                            **letter_columns(letter),
-                            **content(messages, crcs),
-                            "replicas": Same(self.nodes_of(nodes)),
-                        },
-                    )
+                    size += some.size * 2 * (len(letter.message) + len(letter.stack))
+                    named = names(key, some, self.topic_name(key))
+                    yield from self.out.add(some.size, size, {**named, **columns, **content(messages, crcs)})
 
-    def _contents(
-        self, span: Span, numbers: tuple[int, ...]
-    ) -> tuple[list[Message | None], list[str | None], int]:
+    def _contents(self, span: Span, numbers: tuple[int, ...]) -> tuple[list[Message | None], Values, int]:
         """What is left of these messages, each from the first copy whose own checksum matches."""
         messages: list[Message | None] = [None] * span.size
         crcs: list[str | None] = [None] * span.size

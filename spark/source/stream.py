@@ -311,13 +311,7 @@ class LettersStream(DataSourceStreamReader):
         return tasks
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        reader = StreamReader(partition, self.options, Wanted(), Batches(self.schema))
-        try:
-            reader.open()
-            yield from reader.rows()
-            yield from reader.out.rest()
-        finally:
-            reader.close()
+        yield from StreamReader(partition, self.options, Wanted(), Batches(self.schema)).read()
 
     def commit(self, end: dict[str, Any]) -> None:
         for tail in self.tails.values():
