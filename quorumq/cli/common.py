@@ -110,16 +110,16 @@ class Where(NamedTuple):
 
 
 def cluster_options(command: F) -> F:
-    """Adds ``--node`` and ``--timeout``; the command, which is async, gets ``where``, a `Where`."""
+    """Adds ``--node``, ``--timeout`` and ``--json``; the command, which is async, gets ``where`` and ``as_json``."""
 
     @wraps(command)
-    def with_both(*args: Any, nodes: tuple[str, ...], timeout: float, **more: Any) -> Any:
+    def with_where(*args: Any, nodes: tuple[str, ...], timeout: float, **more: Any) -> Any:
         return run(partial(command, *args, where=Where(nodes, timeout), **more))
 
     timeout = timeout_option(
         30.0, "Seconds to go on trying; each request has so many where there are several."
     )
-    return cast("F", nodes_option(timeout(with_both)))
+    return cast("F", nodes_option(timeout(json_option(with_where))))
 
 
 def timeout_option(default: float, help: str) -> Callable[[F], F]:

@@ -22,7 +22,6 @@ from quorumq.cli.common import (
     cluster_options,
     group_option,
     ids_option,
-    json_option,
     parsed,
     print_json,
     say,
@@ -120,7 +119,6 @@ class Plan(NamedTuple):
     "named, with what became of it, and the exit code is 66."
 )
 @cluster_options
-@json_option
 async def consume(where: Where, **options: Any) -> None:
     """Take messages of TOPIC for a group: print them, or run a command for each.
 

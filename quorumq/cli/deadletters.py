@@ -26,7 +26,6 @@ from quorumq.cli.common import (
     console,
     group_option,
     ids_option,
-    json_option,
     parsed,
     partition_option,
     print_json,
@@ -106,7 +105,6 @@ def deadletters() -> None:
 )
 @click.option("--each", is_flag=True, help="One line for each dead letter, not for each kind of failure.")
 @cluster_options
-@json_option
 async def list_letters(
     topic: str, group: str, filters: dict[str, Any], limit: int, each: bool, where: Where, as_json: bool
 ) -> None:
@@ -165,7 +163,6 @@ async def list_letters(
 )
 @yes_option
 @cluster_options
-@json_option
 async def redrive(
     topic: str | None,
     group: str | None,
@@ -252,7 +249,6 @@ async def redrive(
 @purged_ids
 @yes_option
 @cluster_options
-@json_option
 async def purge(
     topic: str,
     group: str,

@@ -16,7 +16,6 @@ from quorumq.cli.common import (
     confirmed,
     console,
     group_option,
-    json_option,
     print_json,
     say,
     shown,
@@ -90,7 +89,6 @@ def groups() -> None:
     "--from", "start", type=Moment(), default="earliest", show_default=True, metavar="WHERE", help=WHERE
 )
 @cluster_options
-@json_option
 async def create(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
     """Create a group of TOPIC before anybody reads.
 
@@ -106,7 +104,6 @@ async def create(topic: str, group: str, start: Any, where: Where, as_json: bool
 @group_option
 @click.option("--to", "start", required=True, type=Moment(), metavar="WHERE", help=WHERE)
 @cluster_options
-@json_option
 async def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
     """Have a group read TOPIC again from another place, backwards or forwards.
 
@@ -129,7 +126,6 @@ async def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool
 @by_option
 @yes_option
 @cluster_options
-@json_option
 async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
     """Delete groups of TOPIC, with their dead letters.
 
@@ -151,7 +147,6 @@ async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as
 @click.argument("names", nargs=-1, metavar="GROUP", callback=also_by_option)
 @by_option
 @cluster_options
-@json_option
 async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
     """Show what GROUP has still to do in each partition of TOPIC, and who reads it.
 
@@ -180,7 +175,6 @@ async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bo
 @groups.command("list")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @cluster_options
-@json_option
 async def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
     """List groups, of all topics or of those that are named.
 

@@ -13,7 +13,6 @@ from quorumq.cli.common import (
     cluster_options,
     group_option,
     ids_option,
-    json_option,
     parsed,
     partition_option,
     print_json,
@@ -53,7 +52,6 @@ STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged
     help="Ask several replicas, so that what a majority has is there; in the order of ids, without bodies.",
 )
 @cluster_options
-@json_option
 async def peek(
     topic: str,
     group: str,

@@ -14,7 +14,6 @@ from quorumq.cli.common import (
     confirmed,
     group_option,
     ids_option,
-    json_option,
     parsed,
     partition_option,
     tell,
@@ -40,7 +39,6 @@ purged_ids = ids_option(
 @purged_ids
 @yes_option
 @cluster_options
-@json_option
 async def purge(
     topic: str,
     group: str,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from quorumq.cli.common import Where, cluster, cluster_options, json_option, print_json, say, shown
+from quorumq.cli.common import Where, cluster, cluster_options, print_json, say, shown
 from quorumq.core.errors import TooFewReplicas
 from quorumq.core.printable import plural
 
@@ -31,7 +31,6 @@ STACK_COLUMNS: Final = 200
     help="Tell also what this history has of the message (docs/history.md); may be given several times.",
 )
 @cluster_options
-@json_option
 async def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: bool) -> None:
     """Show the life of one message of TOPIC, as every replica has it in memory.
 

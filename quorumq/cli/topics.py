@@ -15,7 +15,6 @@ from quorumq.cli.common import (
     cluster_options,
     confirmed,
     console,
-    json_option,
     print_json,
     say,
     table,
@@ -93,7 +92,6 @@ def settings_options(command: F) -> F:
 )
 @settings_options
 @cluster_options
-@json_option
 async def create(
     names: tuple[str, ...], rf: int | None, where: Where, as_json: bool, **settings: Any
 ) -> None:
@@ -111,7 +109,6 @@ async def create(
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @settings_options
 @cluster_options
-@json_option
 async def change(names: tuple[str, ...], where: Where, as_json: bool, **settings: Any) -> None:
     """Change settings of topics that exist.
 
@@ -127,7 +124,6 @@ async def change(names: tuple[str, ...], where: Where, as_json: bool, **settings
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @yes_option
 @cluster_options
-@json_option
 async def delete(names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
     """Delete topics, with their messages, groups and dead letters.
 
@@ -149,7 +145,6 @@ def show(topic: Topic, as_json: bool) -> None:
 
 @topics.command("list")
 @cluster_options
-@json_option
 async def list_topics(where: Where, as_json: bool) -> None:
     """List topics with their settings, replicas and groups.
 
