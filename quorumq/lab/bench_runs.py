@@ -18,11 +18,15 @@ from typing import Any, Final, NamedTuple
 
 from quorumq.core.errors import QuorumqError, UsageError
 from quorumq.lab.bench_ledger import Ledger, VerificationFailed, percentiles
-from quorumq.lab.leash import Leashed
+from quorumq.lab.leash import Leashed, end
 from quorumq.lab.local import LocalCluster
 
 SILENCE_MAX_S: Final = 60.0
 """When nothing at all comes from any worker for so long, the run has failed."""
+
+
+STOP_S: Final = 5.0
+"""How long workers may take to end."""
 
 
 class WorkerFailed(QuorumqError):
@@ -44,7 +48,7 @@ class Worker:
 
     def __init__(self, name: str, said: queue.Queue[Told]) -> None:
         self.name = name
-        self._process = Leashed(
+        self.process = Leashed(
             [sys.executable, "-m", "quorumq.lab.bench_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -56,33 +60,24 @@ class Worker:
 
     def tell(self, **command: Any) -> None:
         """Send a command. What comes of it arrives in the queue."""
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
         except OSError:
-            raise WorkerFailed(
-                f"the {self.name} process is gone (exit code {self._process.poll()})"
-            ) from None
+            raise WorkerFailed(f"the {self.name} process is gone (exit code {self.process.poll()})") from None
 
-    def stop(self) -> None:
-        """End the process."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+    def close(self) -> None:
+        """Of a process that has ended, give the pipes back."""
+        for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
+        assert self.process.stdout is not None
         try:
-            for line in self._process.stdout:
+            for line in self.process.stdout:
                 self._said.put(Told(self, json.loads(line)))
         except ValueError:
             pass  # closed by `stop`, or a line cut short by the end of the process: "gone" says it
@@ -138,8 +133,9 @@ class Bench:
 
     def stop(self) -> None:
         """End all workers."""
+        end((worker.process for worker in self.workers), STOP_S)
         for worker in self.workers:
-            worker.stop()
+            worker.close()
 
     def phase(self, topic: str, messages: int) -> dict[str, Any]:
         """Run once with so many messages on a topic of its own; what was measured."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ from quorumq.lab.demo_input import Piece, installation_files, malformed_pieces, 
 from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
 from quorumq.lab.demo_view import NodeScene, Scene, View, WorkerScene
 from quorumq.lab.demo_worker import Options
-from quorumq.lab.leash import Leashed
+from quorumq.lab.leash import Leashed, end, logged
 from quorumq.lab.local import HISTORIES, LocalCluster, NodeDied
 
 TOPIC: Final = "demo"
@@ -213,15 +211,8 @@ class Run:
         addresses = [self.cluster.address(node)]
         addresses += [self.cluster.address(other) for other in self.cluster.nodes if other != node]
         options = Options(name, self.run_name, addresses, TOPIC, GROUP, str(path), HOLD_S, batch, pace)
-        with open(self.histories / f"{name}.log", "ab") as log:
-            process = Leashed(
-                [sys.executable, "-m", "quorumq.lab.demo_worker", json.dumps(options._asdict())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+        command = [sys.executable, "-m", "quorumq.lab.demo_worker", json.dumps(options._asdict())]
+        process = logged(command, self.histories / f"{name}.log")
         self.workers[name] = Worker(name, node, Tail(path), process)
         self.scene.workers[name] = WorkerScene(node=node)
 
@@ -371,19 +362,11 @@ class Run:
 
     def _stop_workers(self, patience: float = WORKER_STOP_S) -> None:
         """SIGTERM lets a worker finish what it holds; after ``patience`` seconds it is killed. Safe to repeat."""
-        running = [worker for worker in self.workers.values() if worker.process.poll() is None]
-        for worker in running:
-            worker.process.terminate()
+        for worker in self.workers.values():
             if worker.paused:
                 worker.process.send_signal(signal.SIGCONT)
                 worker.paused = False
-        end = time.monotonic() + patience
-        for worker in running:
-            try:
-                worker.process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+        end((worker.process for worker in self.workers.values()), patience)
 
     def _judge(self, expected: int) -> Verdict:
         account = Account()

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import subprocess
 import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 WATCH: Final = """
@@ -90,3 +94,34 @@ class Leashed(subprocess.Popen[Any]):
             self._held = False
             _WATCHER.tell(f"- {self.pid}\n")
         return code
+
+
+def logged(command: Sequence[str], log: Path, cwd: Path | None = None) -> Leashed:
+    """A process in a session of its own, so that Ctrl-C does not reach it, which adds what it prints to a file."""
+    with open(log, "ab") as file:
+        return Leashed(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+
+
+def end(processes: Iterable[Leashed], patience: float) -> None:
+    """SIGTERM to those that run, and SIGKILL to what is left after so many seconds. Safe to repeat."""
+    live = [process for process in processes if process.poll() is None]
+    for process in live:
+        process.terminate()
+    until = time.monotonic() + patience
+    try:
+        for process in live:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+    finally:
+        for process in live:
+            if process.poll() is None:
+                process.kill()
+                process.wait()

@@ -31,7 +31,7 @@ import trio
 from quorumq.cli.init import config_text
 from quorumq.cli.probe import Unreachable, status_of
 from quorumq.core.errors import QuorumqError, UsageError
-from quorumq.lab.leash import Leashed
+from quorumq.lab.leash import Leashed, end, logged
 from quorumq.lab.ports import free_ports, given_ports
 
 HISTORIES: Final = "histories"
@@ -191,16 +191,7 @@ class LocalCluster:
         """Start one node's process and do not wait for anything. A node that runs is left alone."""
         if self.running(name):
             return
-        with open(self.log_path(name), "ab") as log:
-            self._processes[name] = Leashed(
-                self.command(name),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.node_directory(name),
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                start_new_session=True,
-            )
+        self._processes[name] = logged(self.command(name), self.log_path(name), self.node_directory(name))
 
     def start(self, name: str, timeout: float = START_TIMEOUT_S) -> None:
         """Start one node from what is in its directory, and wait until it answers.
@@ -290,19 +281,7 @@ class LocalCluster:
         for name in list(self._paused):
             with contextlib.suppress(QuorumqError):
                 self.resume(name)
-        live = [process for process in self._processes.values() if process.poll() is None]
-        for process in live:
-            process.terminate()
-        end = time.monotonic() + STOP_TIMEOUT_S
-        try:
-            for process in live:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, end - time.monotonic()))
-        finally:
-            for process in live:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+        end(self._processes.values(), STOP_TIMEOUT_S)
 
     def keep(self) -> None:
         """Leave the directory behind at the end, though none was given."""
@@ -421,9 +400,9 @@ class LocalCluster:
         return {name: what for name, what in lacks.items() if what}
 
     def _wait(self, names: list[str], timeout: float, *, connected: bool, quarantine: bool) -> None:
-        end = time.monotonic() + timeout
+        until = time.monotonic() + timeout
         while lacks := self._poll(names, connected, quarantine):
-            if time.monotonic() > end:
+            if time.monotonic() > until:
                 raise not_ready(lacks, timeout)
             time.sleep(POLL_S)
 
