@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from quorumq.core.errors import QuorumqError, UsageError
@@ -87,7 +88,7 @@ class Ledger:
         self._published: dict[int, int] = {}
         self._acked: dict[int, bytearray] = {}
         self.settled = 0  # different messages
-        self.outcomes: dict[str, int] = {}
+        self.outcomes: Counter[str] = Counter()  # messages by verdict
         self.repeats: list[tuple[int, int]] = []
 
     @property
@@ -111,11 +112,6 @@ class Ledger:
                 else:
                     self.settled += 1
                 counts[number] = min(counts[number] + 1, 255)
-
-    def add_outcomes(self, outcomes: Mapping[str, int]) -> None:
-        """How many messages had which verdict."""
-        for name, count in outcomes.items():
-            self.outcomes[name] = self.outcomes.get(name, 0) + count
 
     def check(self, *, repeats: bool = False) -> None:
         """Every published message was acked exactly once, and nothing else was.

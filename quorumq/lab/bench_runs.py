@@ -237,7 +237,7 @@ class Bench:
                     ledger.add_published(line["producer"], line["count"])
             elif line["is"] == "settled":
                 ledgers[line["group"]].add_settled(line["runs"])
-                ledgers[line["group"]].add_outcomes(line["outcomes"])
+                ledgers[line["group"]].outcomes.update(line["outcomes"])
             if line["is"] in ("published", "publishing"):
                 counts[told.worker.name] = line["count"]
             done = sum(one.settled for one in ledgers.values()) if settled else sum(counts.values())
@@ -406,7 +406,7 @@ class Latency(Bench):
             if line["is"] == "settled":
                 ledger.add_published(0, line["published"])
                 ledger.add_settled(line["runs"])
-                ledger.add_outcomes(line["outcomes"])
+                ledger.outcomes.update(line["outcomes"])
                 self.progress("one by one", ledger.settled, messages)
             elif line["is"] == "done":
                 break

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -146,7 +147,7 @@ class Consuming:
         self.ended = 0
         self.cpu = time.process_time()
         self._settled: list[tuple[int, int]] = []
-        self._outcomes: dict[str, int] = {}
+        self._outcomes: Counter[str] = Counter()
 
     async def run(self, *, stop: trio.Event) -> None:
         """Take, check and ack until told to stop."""
@@ -191,8 +192,7 @@ class Consuming:
     def settled(self, numbers: list[tuple[int, int]], outcomes: Sequence[Outcome]) -> None:
         """Acks were answered."""
         self._settled += numbers
-        for outcome in outcomes:
-            self._outcomes[outcome.value] = self._outcomes.get(outcome.value, 0) + 1
+        self._outcomes.update(outcome.value for outcome in outcomes)
 
     def report(self, **more: Any) -> None:
         """Say what was settled since the last report."""
@@ -200,7 +200,7 @@ class Consuming:
             line = {"is": "settled", "group": self.group, "runs": runs_of(self._settled)}
             say(**line, outcomes=self._outcomes, **more)
             self._settled = []
-            self._outcomes = {}
+            self._outcomes = Counter()
 
     async def _report(self) -> None:
         while True:
