@@ -11,16 +11,14 @@ stopped when it ends, by Ctrl-C too; without --keep nothing is left behind.
 from __future__ import annotations
 
 import contextlib
-import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
-from quorumq.cli.common import console, json_option, print_json, run
+from quorumq.cli.common import console, ended_by_sigterm, json_option, print_json, run
 from quorumq.core.errors import UsageError
 from quorumq.lab.demo_input import pieces_of_lines
 from quorumq.lab.demo_run import GROUP, TOPIC, Run
@@ -62,12 +60,8 @@ def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
         )
     pieces = pieces_of_lines(lines) if lines is not None else None
     out = console(stderr=as_json)
-    previous = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        with _directory(keep) as directory:
-            verdict = run(Run(directory, pieces, out).main)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    with ended_by_sigterm(), _directory(keep) as directory:
+        verdict = run(Run(directory, pieces, out).main)
     out.print()
     out.print(verdict_table(verdict))
     out.print()
@@ -76,10 +70,6 @@ def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
         print_json(verdict.as_json())
     if not verdict.passed:
         raise click.exceptions.Exit(1)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import click
 
-from quorumq.cli.common import NODES_DEFAULT, NODES_VARIABLE, json_option, print_json
+from quorumq.cli.common import NODES_DEFAULT, NODES_VARIABLE, ended_by_sigterm, json_option, print_json
 from quorumq.core import limits
 from quorumq.core.errors import QuorumqError
 
@@ -79,20 +77,12 @@ def dev(
         else:
             click.echo(f"ready: {', '.join(addresses)}")
         return
-    count = nodes
-    stop: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.append(number)
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, on_signal)
-    try:
-        cluster = LocalCluster(count, keep=directory, base_port=port, hold_time_max=hold_time_max)
+    with ended_by_sigterm():
+        cluster = LocalCluster(nodes, keep=directory, base_port=port, hold_time_max=hold_time_max)
         died: dict[str, None] = {}
         try:
             cluster.start_all()
-            _create(cluster.addresses, topics, min(3, count if count % 2 else count - 1))
+            _create(cluster.addresses, topics, min(3, nodes if nodes % 2 else nodes - 1))
             _announce(cluster, topics, directory, as_json)
             _watch(cluster, died, as_json)
         except KeyboardInterrupt:
@@ -108,8 +98,6 @@ def dev(
             ) from error
         finally:
             cluster.close()
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _create(addresses: list[str], topics: tuple[str, ...], rf: int) -> None:
