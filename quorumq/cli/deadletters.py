@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -58,32 +57,21 @@ class Wanted(NamedTuple):
     ids: tuple[str, ...] = ()
 
 
-NARROWING: Final = Wanted._fields[2:]
-
-
 def _filters(command: Any) -> Any:
-    """Adds options that choose dead letters; the command gets those that are given as ``filters``."""
-
-    @wraps(command)
-    def chosen(*args: Any, **more: Any) -> Any:
-        filters = {name: value for name in NARROWING if (value := more.pop(name)) not in (None, ())}
-        return command(*args, filters=filters, **more)
-
-    options = (
-        click.option(
-            "--error-class", metavar="NAME", help="Only those that failed with this class of error."
-        ),
-        click.option("--fingerprint", metavar="HEX", help="Only those with this fingerprint (see the list)."),
-        partition_option,
+    """Adds options that choose dead letters; the command gets them by the names that `Wanted` has."""
+    for option in (
         ids_option(
             "Only this message; may be given several times. One that is no dead letter of the group is named, and the "
             "exit code is 66."
         ),
-    )
-    found: Any = chosen
-    for option in reversed(options):
-        found = option(found)
-    return found
+        partition_option,
+        click.option("--fingerprint", metavar="HEX", help="Only those with this fingerprint (see the list)."),
+        click.option(
+            "--error-class", metavar="NAME", help="Only those that failed with this class of error."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -106,7 +94,7 @@ def deadletters() -> None:
 @click.option("--each", is_flag=True, help="One line for each dead letter, not for each kind of failure.")
 @cluster_options
 async def list_letters(
-    topic: str, group: str, filters: dict[str, Any], limit: int, each: bool, where: Where, as_json: bool
+    topic: str, group: str, limit: int, each: bool, where: Where, as_json: bool, **filters: Any
 ) -> None:
     """List the dead letters of TOPIC for a group, equal failures together.
 
@@ -166,7 +154,6 @@ async def list_letters(
 async def redrive(
     topic: str | None,
     group: str | None,
-    filters: dict[str, Any],
     plan: Path | None,
     limit: int | None,
     everything: bool,
@@ -175,6 +162,7 @@ async def redrive(
     yes: bool,
     where: Where,
     as_json: bool,
+    **filters: Any,
 ) -> None:
     """Make dead letters of TOPIC available to the group again.
 
@@ -187,8 +175,9 @@ async def redrive(
     With --plan FILE, the plan of `python -m spark deadletters`, TOPIC and --group are left out. What was redriven,
     acked or purged since the plan was made is left alone and counted, so it can be run again.
     """
+    chosen_by = [value for value in (*filters.values(), limit) if value not in (None, ())]
     if plan is not None:
-        if topic or group or filters or limit or everything:
+        if topic or group or chosen_by or everything:
             raise click.UsageError(
                 "a plan says which dead letters: beside --plan give only --rate and --dry-run"
             )
@@ -198,7 +187,7 @@ async def redrive(
         return
     if not topic or not group:
         raise click.UsageError("give TOPIC and --group, or --plan FILE")
-    if not (filters or limit or everything):
+    if not (chosen_by or everything):
         raise click.UsageError(
             "say which dead letters: --id, --error-class, --fingerprint, --partition, --limit, or --all for all of them"
         )
