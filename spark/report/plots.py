@@ -141,8 +141,6 @@ def bars(
     label: str,
     labels: Sequence[str],
     series: Sequence[tuple[str, Sequence[int], int]],
-    *,
-    title: str = "",
 ) -> Html:
     """Counts side by side: names below, numbers on top where there are few."""
     figure, axes = draw(380, 210)
@@ -159,7 +157,6 @@ def bars(
                 axes.annotate(number(total), (index, total), (0, 3), textcoords="offset points", ha="center", size=9,
                               color=COLOURS["--soft"])  # fmt: skip
         axes.margins(y=0.12)
-    axes.set_xlabel(title, color=COLOURS["--soft"], size=10)
     whole(axes)
     return svg(figure, name, label)
 

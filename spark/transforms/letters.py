@@ -11,6 +11,7 @@ the shuffle, and no list grows with the number of rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -125,10 +126,7 @@ def failures(
     What was gone is listed on, with no deaths, so that its return is noticed.
     """
     totals = letters.groupBy(*KIND).agg(
-        F.count("*").alias("deaths"),
-        *(F.count_if(F.col("resolution") == name).alias(name) for name in RESOLUTIONS),
-        F.min("died_at").alias("first_died_at"),
-        F.max("died_at").alias("last_died_at"),
+        *tally(), *(F.count_if(F.col("resolution") == name).alias(name) for name in RESOLUTIONS[1:])
     )
     found = _with_status(letters, totals, previous)
     own = samples.groupBy(*KIND).agg(
@@ -205,7 +203,7 @@ def _with_status(letters: DataFrame, totals: DataFrame, previous: DataFrame | No
 
 def samples(letters: DataFrame, most: int = SAMPLES) -> DataFrame:
     """A few dead letters of each kind, those still dead first, then the newest: LETTERS in, SAMPLES_OF out."""
-    order = Window.partitionBy(*KIND).orderBy(
+    newest = (
         F.col("resolution") != "dead",
         F.col("died_at").desc_nulls_last(),
         "id",
@@ -214,12 +212,8 @@ def samples(letters: DataFrame, most: int = SAMPLES) -> DataFrame:
     )
     # The long texts are fetched afterwards, for the few rows that stay.
     names = ("id", "group", "generation", "n")
-    chosen = (
-        letters.select(*KIND, "id", "generation", "n", "died_at", "resolution")
-        .withColumn("rank", F.row_number().over(order))
-        .where(F.col("rank") <= most)
-        .select(*names, "rank")
-    )
+    some = letters.select(*KIND, "id", "generation", "n", "died_at", "resolution")
+    chosen = ranked(some, KIND, *newest, most=most).select(*names, "rank")
     return shaped(letters.join(F.broadcast(chosen), [*names]), SAMPLES_OF)
 
 
@@ -269,39 +263,16 @@ def places(letters: DataFrame, now: datetime) -> DataFrame:
     each = (
         letters.select(*KIND, "died_at", "resolution", *kinds.values())
         .withColumn("place", place)
-        .withColumn("kind", F.col("place.kind"))
-        .withColumn("name", F.col("place.name"))
-        .groupBy(*KIND, "kind", "name")
-        .agg(
-            F.count("*").alias("deaths"),
-            F.count_if(F.col("resolution") == "dead").alias("dead"),
-            F.min("died_at").alias("first_died_at"),
-            F.max("died_at").alias("last_died_at"),
-        )
+        .groupBy(*KIND, "place.kind", "place.name")
+        .agg(*tally())
     )
-    most = Window.partitionBy(*GROUP, "kind", "name").orderBy(F.col("deaths").desc(), "failure")
-    top = (
-        each.withColumn("rank", F.row_number().over(most))
-        .where("rank = 1")
-        .select(*GROUP, "kind", "name", "failure", F.col("deaths").alias("failure_deaths"))
-    )
+    most, name = F.col("deaths").desc(), (*GROUP, "kind", "name")
+    top = ranked(each, name, most, "failure")
+    top = top.select(*name, "failure", F.col("deaths").alias("failure_deaths"))
     of_group = Window.partitionBy(*GROUP, "kind")
-    summed = (
-        each.groupBy(*GROUP, "kind", "name")
-        .agg(
-            F.sum("deaths").alias("deaths"),
-            F.sum("dead").alias("dead"),
-            F.count("*").alias("failures"),
-            F.min("first_died_at").alias("first_died_at"),
-            F.max("last_died_at").alias("last_died_at"),
-        )
-        .join(top, [*GROUP, "kind", "name"])
-    )
-    in_failure = Window.partitionBy(*KIND).orderBy(F.col("deaths").desc(), "name")
+    summed = each.groupBy(*name).agg(F.count("*").alias("failures"), *tallied()).join(top, [*name])
     of_failures = (
-        each.where(F.col("kind") == "version")
-        .withColumn("rank", F.row_number().over(in_failure))
-        .where(F.col("rank") <= VERSIONS_MAX)
+        ranked(each.where(F.col("kind") == "version"), KIND, most, "name", most=VERSIONS_MAX)
         .withColumn("kind", F.lit("version-of-failure"))
         .withColumn("failures", F.lit(1).cast("bigint"))
         .withColumn("failure_deaths", F.col("deaths"))
@@ -313,7 +284,7 @@ def places(letters: DataFrame, now: datetime) -> DataFrame:
     return shaped(both.withColumn("date", date_of(now)), PLACES)
 
 
-def repeated(letters: DataFrame, thresholds: Thresholds = DEFAULTS) -> DataFrame:
+def repeated(letters: DataFrame) -> DataFrame:
     """What may be poison: LETTERS in, REPEATED out: a hash for each key and payload that enough deaths of a group have.
 
     Nearly every key and payload dies once; this leaves them out by counting numbers, before anything else is asked.
@@ -321,7 +292,7 @@ def repeated(letters: DataFrame, thresholds: Thresholds = DEFAULTS) -> DataFrame
     name = F.explode(_named("key", "payload")).alias("what")
     found = letters.select(*GROUP, "key_digest", "digest").select(*GROUP, name)
     hashes = found.where(F.col("what.name").isNotNull()).select(_hash("what").alias("hash"))
-    enough = min(thresholds.poison_key, thresholds.poison_payload)
+    enough = min(DEFAULTS.poison_key, DEFAULTS.poison_payload)
     return shaped(hashes.groupBy("hash").count().where(F.col("count") >= enough), REPEATED)
 
 
@@ -339,9 +310,7 @@ def _hash(what: str) -> Column:
     return F.xxhash64(*GROUP, f"{what}.kind", f"{what}.name")
 
 
-def poison(
-    letters: DataFrame, repeated: DataFrame, now: datetime, thresholds: Thresholds = DEFAULTS
-) -> DataFrame:
+def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
     """What dies again and again: LETTERS and REPEATED in, POISON out.
 
     ``kind`` is `key` (at least `poison_key` messages with this key died), `payload` (at least `poison_payload` messages
@@ -356,39 +325,24 @@ def poison(
         again.join(repeated, "hash", "left_semi")
         .drop("hash")
         .unionByName(redriven)
-        .withColumn("kind", F.col("what.kind"))
-        .withColumn("name", F.col("what.name"))
-        .where(F.col("name").isNotNull())
-        .groupBy(*KIND, "kind", "name", "id")
-        .agg(
-            F.count("*").alias("deaths"),
-            F.count_if(F.col("resolution") == "dead").alias("dead"),
-            F.max("n").alias("redrives"),
-            F.min("died_at").alias("first_died_at"),
-            F.max("died_at").alias("last_died_at"),
-        )
+        .where(F.col("what.name").isNotNull())
+        .groupBy(*KIND, "what.kind", "what.name", "id")
+        .agg(*tally(), F.max("n").alias("redrives"))
     )
-    numbers = (
-        F.sum("deaths").alias("deaths"),
-        F.sum("dead").alias("dead"),
-        F.max("redrives").alias("redrives"),
-        F.min("first_died_at").alias("first_died_at"),
-        F.max("last_died_at").alias("last_died_at"),
-    )
-    by_message = each.groupBy(*GROUP, "kind", "name", "id").agg(*numbers)
-    by_failure = each.groupBy(*GROUP, "kind", "name", "failure").agg(F.lit(1).alias("one"))
-    failures = by_failure.groupBy(*GROUP, "kind", "name").agg(F.count("*").alias("failures"))
+    numbers, name = (*tallied(), F.max("redrives").alias("redrives")), (*GROUP, "kind", "name")
+    by_message = each.groupBy(*name, "id").agg(*numbers)
+    failures = each.select(*name, "failure").distinct().groupBy(*name).agg(F.count("*").alias("failures"))
     enough = (
-        ((F.col("kind") == "key") & (F.col("messages") >= thresholds.poison_key))
-        | ((F.col("kind") == "payload") & (F.col("messages") >= thresholds.poison_payload))
-        | ((F.col("kind") == "message") & (F.col("redrives") >= thresholds.poison_redrives))
+        ((F.col("kind") == "key") & (F.col("messages") >= DEFAULTS.poison_key))
+        | ((F.col("kind") == "payload") & (F.col("messages") >= DEFAULTS.poison_payload))
+        | ((F.col("kind") == "message") & (F.col("redrives") >= DEFAULTS.poison_redrives))
     )
     total = letters.groupBy(*GROUP).agg(F.count("*").alias("all"))
     made = (
-        by_message.groupBy(*GROUP, "kind", "name")
+        by_message.groupBy(*name)
         .agg(F.count("*").alias("messages"), F.min("id").alias("sample_id"), *numbers)
         .where(enough)
-        .join(failures, [*GROUP, "kind", "name"])
+        .join(failures, [*name])
         .join(F.broadcast(total), [*GROUP])
         .withColumn("share", F.col("deaths") / F.col("all"))
         .withColumn("date", date_of(now))
@@ -437,6 +391,33 @@ def to_death(letters: DataFrame, now: datetime) -> DataFrame:
         .withColumn("seconds_to", F.pow(F.lit(10.0), (F.col("step") + 1) / 4))
     )
     return shaped(made.withColumn("date", date_of(now)), TO_DEATH)
+
+
+def tally() -> list[Column]:
+    """Of rows of LETTERS: how many died, how many of them are dead, and when the first and the last died."""
+    return [
+        F.count("*").alias("deaths"),
+        F.count_if(F.col("resolution") == "dead").alias("dead"),
+        F.min("died_at").alias("first_died_at"),
+        F.max("died_at").alias("last_died_at"),
+    ]
+
+
+def tallied() -> list[Column]:
+    """The same of rows that `tally` has made."""
+    first, last = F.min("first_died_at").alias("first_died_at"), F.max("last_died_at").alias("last_died_at")
+    return [*summed("deaths", "dead"), first, last]
+
+
+def summed(*names: str) -> list[Column]:
+    """The sums of columns, under the same names."""
+    return [F.sum(name).alias(name) for name in names]
+
+
+def ranked(rows: DataFrame, by: Sequence[str], *order: Column | str, most: int = 1) -> DataFrame:
+    """The first rows of each group in an order, so many, numbered as ``rank``."""
+    rank = F.row_number().over(Window.partitionBy(*by).orderBy(*order))
+    return rows.withColumn("rank", rank).where(F.col("rank") <= most)
 
 
 def seconds_of(time: Column) -> Column:

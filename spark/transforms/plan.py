@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .letters import GROUP, KIND, date_of, shaped
+from .letters import GROUP, KIND, date_of, ranked, shaped
 
 VERDICTS: Final = ("redrive", "hold", "discard")
 
@@ -170,26 +170,13 @@ def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limit
         .groupBy(*KIND)
         .agg(F.max("copies").alias("same_payload"))
     )
-    causes = (
-        dead.groupBy(*KIND, "reason", "error_class")
-        .agg(F.count("*").alias("times"))
-        .withColumn(
-            "rank",
-            F.row_number().over(
-                Window.partitionBy(*KIND).orderBy(F.col("times").desc(), "reason", "error_class")
-            ),
-        )
-        .where("rank = 1")
-        .select(*KIND, "reason", "error_class")
+    causes = dead.groupBy(*KIND, "reason", "error_class").agg(F.count("*").alias("times"))
+    causes = ranked(causes, KIND, F.col("times").desc(), "reason", "error_class").drop("rank", "times")
+    versions = places.where((F.col("kind") == "version") & (F.col("name") != ""))
+    versions = versions.select(
+        *GROUP, F.col("name").alias("version"), F.col("first_died_at").alias("version_at")
     )
-    latest = Window.partitionBy(*GROUP).orderBy(F.col("version_at").desc_nulls_last(), "version")
-    newest = (
-        places.where((F.col("kind") == "version") & (F.col("name") != ""))
-        .select(*GROUP, F.col("name").alias("version"), F.col("first_died_at").alias("version_at"))
-        .withColumn("rank", F.row_number().over(latest))
-        .where("rank = 1")
-        .drop("rank")
-    )
+    newest = ranked(versions, GROUP, F.col("version_at").desc_nulls_last(), "version").drop("rank")
     found = (
         totals.join(times, [*KIND])
         .join(causes, [*KIND])

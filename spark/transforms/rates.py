@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .letters import DEFAULTS, GROUP, KIND, VERSIONS_MAX, Thresholds, date_of, seconds_of, shaped
+from .letters import DEFAULTS, GROUP, KIND, VERSIONS_MAX, date_of, ranked, seconds_of, shaped
 
 COUNTS: Final = """
     topic STRING, `group` STRING, failure STRING, consumer_version STRING, from_at TIMESTAMP, deaths BIGINT"""
@@ -42,20 +42,18 @@ def counts(letters: DataFrame, seconds: int) -> DataFrame:
     )
 
 
-def rates(
-    counts: DataFrame, begin: datetime, end: datetime, seconds: int, thresholds: Thresholds = DEFAULTS
-) -> DataFrame:
+def rates(counts: DataFrame, begin: datetime, end: datetime, seconds: int) -> DataFrame:
     """Deaths of each group over time, empty buckets included, and which are bursts: COUNTS in, RATES out.
 
     A bucket's score says by how many standard deviations it is above the usual: deaths n become y = 2·sqrt(n + 3/8),
     whose deviation is 1 where deaths come independently (Anscombe), and the score is (y - median) / max(1, 1.4826·MAD).
     Median and MAD, as a burst must not raise what it is measured against; at least 1, as a flat line has MAD 0.
+    A burst has `burst_score`, at least `burst_deaths` in its bucket, and at least `burst_buckets` to compare with.
 
     Args:
         counts: of buckets of ``seconds``.
         begin, end: the times of the first and last death that count.
         seconds: of a bucket.
-        thresholds: `burst_score`, `burst_deaths` in one bucket at least, `burst_buckets` in all at least.
     """
     first, last = (F.floor(seconds_of(F.lit(time)) / seconds) * seconds for time in (begin, end))
     per_group = counts.groupBy(*GROUP, "from_at").agg(F.sum("deaths").alias("deaths"))
@@ -81,9 +79,9 @@ def rates(
         )
         .withColumn(
             "burst",
-            (F.col("score") >= thresholds.burst_score)
-            & (F.col("deaths") >= thresholds.burst_deaths)
-            & (F.col("buckets") >= thresholds.burst_buckets),
+            (F.col("score") >= DEFAULTS.burst_score)
+            & (F.col("deaths") >= DEFAULTS.burst_deaths)
+            & (F.col("buckets") >= DEFAULTS.burst_buckets),
         )
         .withColumn("date", F.to_date("from_at"))
         .withColumn("seconds", F.lit(seconds).cast("bigint"))
@@ -108,15 +106,12 @@ def bursts(rates: DataFrame, counts: DataFrame, seconds: int) -> DataFrame:
         F.first("usual").alias("usual"),
         F.max("score").alias("score"),
     )
-    most = Window.partitionBy(*GROUP, "run").orderBy(F.col("failure_deaths").desc(), "failure")
     causes = (
         counts.join(F.broadcast(runs.select(*GROUP, "run", "from_at")), [*GROUP, "from_at"])
         .groupBy(*GROUP, "run", "failure")
         .agg(F.sum("deaths").alias("failure_deaths"))
-        .withColumn("rank", F.row_number().over(most))
-        .where("rank = 1")
-        .drop("rank")
     )
+    causes = ranked(causes, (*GROUP, "run"), F.col("failure_deaths").desc(), "failure").drop("rank")
     made = found.join(causes, [*GROUP, "run"], "left").withColumn("date", F.to_date("from_at"))
     return shaped(made, BURSTS)
 
@@ -127,7 +122,6 @@ def deploys(
     end: datetime,
     seconds: int,
     now: datetime,
-    thresholds: Thresholds = DEFAULTS,
 ) -> DataFrame:
     """Deaths before and after each consumer version's first: COUNTS in, DEPLOYS out.
 
@@ -139,16 +133,13 @@ def deploys(
 
     These are deaths an hour, not deaths per delivery: a version that is given more messages dies more.
     """
-    reach = thresholds.deploy_buckets
-    ranked = Window.partitionBy(*GROUP).orderBy(F.col("all").desc(), "version")
+    reach = DEFAULTS.deploy_buckets
     versions = (
         counts.where(F.col("consumer_version") != "")
         .groupBy(*GROUP, F.col("consumer_version").alias("version"))
         .agg(F.min("from_at").alias("start"), F.sum("deaths").alias("all"))
-        .withColumn("rank", F.row_number().over(ranked))
-        .where(F.col("rank") <= VERSIONS_MAX)
-        .drop("rank")
     )
+    versions = ranked(versions, GROUP, F.col("all").desc(), "version", most=VERSIONS_MAX).drop("rank")
     per_version = counts.groupBy(*GROUP, "consumer_version", "from_at").agg(F.sum("deaths").alias("deaths"))
     offset = (seconds_of(F.col("from_at")) - seconds_of(F.col("start"))) / seconds
     after = (offset >= 0) & (offset < reach)
@@ -180,9 +171,9 @@ def deploys(
             "regression",
             F.when(
                 F.col("score").isNotNull(),
-                (F.col("score") >= thresholds.deploy_score)
-                & (total >= thresholds.deploy_deaths)
-                & (F.col("after_own") >= thresholds.deploy_share * F.col("after_deaths")),
+                (F.col("score") >= DEFAULTS.deploy_score)
+                & (total >= DEFAULTS.deploy_deaths)
+                & (F.col("after_own") >= DEFAULTS.deploy_share * F.col("after_deaths")),
             ),
         )
         .withColumn(
