@@ -238,7 +238,7 @@ class Looker:
         await self.each_member(look)
         if not self.out.wants(*CONTENT, "crc", "published_at"):
             for span, mask in have.items():
-                for batch in self._message(span, mask, [None] * span.size, None, 0, 0):
+                for batch in self._message(span, mask, None, 0):
                     yield batch
             return
         for member in self.asked:
@@ -248,38 +248,27 @@ class Looker:
                 for part, first, span in sections_of(page):
                     for piece, mask in have.within(span):
                         start = first + piece.start - span.start
-                        for batch in self._message(piece, mask, None, part, start, part.header.published_ms):
+                        for batch in self._message(piece, mask, part, start):
                             yield batch
                         have.remove(piece)
         # What is left was reclaimed since it was listed: every group is done with it.
 
-    def _message(
-        self,
-        span: Span,
-        mask: int,
-        messages: list[Message | None] | None,
-        part: WireSlice | None,
-        first: int,
-        published_ms: int,
-    ) -> Iterator[pa.RecordBatch]:
-        messages, crcs, size = (
-            self._content(span, part, first) if messages is None else (messages, Same(None), 0)
-        )
-        members = sorted(self.task.members)
+    def _message(self, span: Span, mask: int, part: WireSlice | None, first: int) -> Iterator[pa.RecordBatch]:
+        messages, crcs, size = self._content(span, part, first)
         yield from self.out.add(
             span.size,
             size,
             {
                 **names(self.task.key, span, self.task.topic),
                 **content(messages, crcs),
-                "published_at": Same(time_of(published_ms)),
+                "published_at": Same(time_of(0 if part is None else part.header.published_ms)),
                 "delay_ms": Same(None),
                 "ttl_ms": Same(None),
                 "replicas": Same(self.nodes_of(mask)),
                 "damaged": Same([]),
                 "reclaimed": Same([]),
                 "asked": Same(sorted(self.asked)),
-                "replica_set": Same(members),
+                "replica_set": Same(sorted(self.task.members)),
             },
         )
 

@@ -161,15 +161,12 @@ class MessagesReader(MergingReader):
         if frame.type in BATCHES:
             self.take_batch(at, plan, frame)
         elif frame.type == _RECLAIMED and plan.state:
-            record = self._decoded(at, plan, frame)
+            record = decoded(self.open_directories[at].files[plan.number].name, frame)
             if record.partition in self.task.keys:
                 found = self.reclaimed.setdefault(record.partition, SpanMap())
                 for span in record.spans:
                     if self.mine(span.origin):
                         found.update(span, lambda old: (old or 0) | 1 << at)
-
-    def _decoded(self, at: int, plan: SegmentPlan, frame: Frame) -> Any:
-        return decoded(self.open_directories[at].files[plan.number].name, frame)
 
     def _intact(self, number: int) -> bool:
         found = self.whole.get(number)

@@ -204,11 +204,8 @@ class LettersReader(RecordsReader):
         return self.options.resolved and (only is None or bool(only - {"dead"}))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        self.scan(self._take_letter, state_only=not self.settled_too)
+        self.scan(self.take_record, state_only=not self.settled_too)
         yield from self.letters_found()
-
-    def _take_letter(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
-        self.take_record(at, plan, frame)
 
     def letters_found(self) -> Iterator[pa.RecordBatch]:
         """Rows of what `died` has: a second pass over the batches, then over the letters, in the order of the files."""

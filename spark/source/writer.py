@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -72,13 +73,6 @@ class Options(NamedTuple):
     timeout: float
 
 
-class Done(WriterCommitMessage):
-    """What a task did. Kept for whoever debugs a job; nothing depends on it."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-
-
 def write_options(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Options:
     """Check the options of a write, and the columns of its rows.
 
@@ -131,28 +125,17 @@ class Writer(DataSourceWriter):
 
         context = TaskContext.get()
         assert context is not None
-        return Done(trio.run(self._write, iterator, context.partitionId()))
+        first = next(iterator, None)
+        if first is not None:
+            trio.run(self._write, chain((first,), iterator), context.partitionId())
+        return WriterCommitMessage()
 
-    async def _write(self, rows: Iterator[Row], task: int) -> int:
-        first = next(rows, None)
-        if first is None:
-            return 0
-        count = 0
-
-        def counted() -> Iterator[Row]:
-            nonlocal count
-            count = 1
-            yield first
-            for row in rows:
-                count += 1
-                yield row
-
+    async def _write(self, rows: Iterator[Row], task: int) -> None:
         async with connect(self.options.nodes, timeout=self.options.timeout) as client:
             if self.options.redrive:
-                await redrive(client, counted())
+                await redrive(client, rows)
             else:
-                await Publisher(client, self.options, task).publish(counted())
-        return count
+                await Publisher(client, self.options, task).publish(rows)
 
 
 def binary(value: str | bytes | bytearray | None) -> bytes | None:
@@ -210,14 +193,14 @@ class Publisher:
             if batch and (
                 size > BATCH_BYTES or len(batch) >= BATCH_MESSAGES_MAX or len(batch) >= SECTIONS_MAX
             ):
-                await self._send(PartitionId(topic.id, named.partition), batch)
+                await self._send(PartitionId(topic.id, named.partition), sorted(batch), batch)
                 batch = open_batches[named.partition] = {}
                 size = len(named.record)
             batch[name] = named.record
             sizes[named.partition] = size
         for partition, batch in open_batches.items():
             if batch:
-                await self._send(PartitionId(topic.id, partition), batch)
+                await self._send(PartitionId(topic.id, partition), sorted(batch), batch)
 
     def name(self, row: Row, topic: Topic) -> Named:
         """A row's message and its name.
@@ -280,10 +263,7 @@ class Publisher:
             "order: sort them, or give them ids, and write under a new job"
         )
 
-    async def _send(self, partition: PartitionId, batch: Mapping[tuple[Origin, int], bytes]) -> None:
-        await self._publish(partition, sorted(batch), batch)
-
-    async def _publish(
+    async def _send(
         self,
         partition: PartitionId,
         some: Sequence[tuple[Origin, int]],
@@ -304,7 +284,7 @@ class Publisher:
                 failed: QuorumqError | None = None
                 for part in (some[:half], some[half:]):
                     try:
-                        await self._publish(partition, part, batch)
+                        await self._send(partition, part, batch)
                     except (Conflict, OriginClosed) as exc:
                         failed = exc
                 if failed is not None:
