@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from ..source.journals import HARMLESS
-from ..transforms.letters import RESOLUTIONS
+from ..transforms.letters import RESOLUTIONS, summed
 from ..transforms.plan import VERDICTS
 from .letters_input import OUTPUT, Input
 
@@ -62,7 +62,7 @@ def _top(rows: DataFrame, *order: Column | str, most: int = TOP) -> list[dict[st
 
 
 def _histogram(rows: DataFrame, *by: str) -> list[dict[str, Any]]:
-    return _top(rows.groupBy(*by).agg(F.sum("deaths").alias("deaths")), *by)
+    return _top(rows.groupBy(*by).agg(*summed("deaths")), *by)
 
 
 def summarised(
@@ -139,16 +139,12 @@ def summarised(
 
 def series(frames: Mapping[str, DataFrame], failures: list[dict[str, Any]]) -> dict[str, Any]:
     """Deaths over time: of the largest kinds of failures and the rest, of each group, and of each version."""
-    names: list[str] = []
-    for row in failures:
-        if row["failure"] not in names and row["deaths"]:
-            names.append(row["failure"])
-    names = names[:SERIES]
+    names = list(dict.fromkeys(row["failure"] for row in failures if row["deaths"]))[:SERIES]
     counts = frames["counts"]
     kind = F.when(F.col("failure").isin(names), F.col("failure")).otherwise(F.lit("")) if names else F.lit("")
 
     def over_time(name: str, column: Any) -> list[dict[str, Any]]:
-        grouped = counts.groupBy(column.alias(name), "from_at").agg(F.sum("deaths").alias("deaths"))
+        grouped = counts.groupBy(column.alias(name), "from_at").agg(*summed("deaths"))
         return [plain(row) for row in grouped.orderBy("from_at", name).collect()]
 
     largest = counts.groupBy("consumer_version").agg(F.sum("deaths").alias("all"))
@@ -158,21 +154,9 @@ def series(frames: Mapping[str, DataFrame], failures: list[dict[str, Any]]) -> d
     version = F.when(F.col("consumer_version").isin(versions), F.col("consumer_version")).otherwise(
         F.lit("others")
     )
-    groups = [
-        plain(row)
-        for row in frames["rates"]
-        .groupBy("topic", "group")
-        .agg(F.sum("deaths").alias("all"))
-        .orderBy(F.col("all").desc(), "topic", "group")
-        .limit(SERIES + 1)
-        .collect()
-    ]
-    rates = frames["rates"].join(
-        frames["rates"].sparkSession.createDataFrame(
-            [(row["topic"], row["group"]) for row in groups], "topic string, `group` string"
-        ),
-        ["topic", "group"],
-    )
+    groups = frames["rates"].groupBy("topic", "group").agg(F.sum("deaths").alias("all"))
+    groups = groups.orderBy(F.col("all").desc(), "topic", "group").limit(SERIES + 1)
+    rates = frames["rates"].join(F.broadcast(groups.select("topic", "group")), ["topic", "group"])
     return {
         "by_failure": over_time("failure", kind),
         "by_version": over_time("version", version if versions else F.lit("")),
