@@ -32,6 +32,7 @@ from ..transforms import (
     audit_messages,
     audit_settings,
 )
+from ..transforms.letters import summed
 from .output import SUMMARY, Output
 
 OUTPUT: Final = Output("audit", 1)
@@ -138,22 +139,17 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
                  "runs": 0, "runs_checked": 0, "runs_broken": 0}
             )  # fmt: skip
     found = tables["violations"]
-    latency = tables["latency"].groupBy("topic", "group").agg(
-        F.sum("messages").alias("messages"), F.sum("deliveries").alias("deliveries"),
-        F.sum("redelivered").alias("redelivered"), F.max("p50").alias("p50"), F.max("p99").alias("p99"),
-        F.max("max").alias("max"),
-    )  # fmt: skip
-    redeliveries = (
-        tables["redeliveries"].groupBy("topic", "group", "after").agg(F.sum("deliveries").alias("deliveries"))
-    )
-    faults = (
-        tables["faults"]
-        .groupBy("fault")
+    latency = (
+        tables["latency"]
+        .groupBy("topic", "group")
         .agg(
-            F.count("*").alias("times"),
-            *(F.sum(name).alias(name) for name in ("published", "unknown", "delivered", "acked", "broken")),
+            *summed("messages", "deliveries", "redelivered"),
+            *(F.max(name).alias(name) for name in ("p50", "p99", "max")),
         )
     )
+    redeliveries = tables["redeliveries"].groupBy("topic", "group", "after").agg(*summed("deliveries"))
+    counts_of_faults = (F.count("*").alias("times"), *summed(*t.COUNTED))
+    faults = tables["faults"].groupBy("fault").agg(*counts_of_faults)
     others = {
         "remainder": remainder.orderBy(F.desc("count"), "run", "what"),
         "latency": latency.orderBy("topic", "group"),

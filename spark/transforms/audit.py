@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from .audit_events import KEY
 from .audit_findings import BROKEN, UNDECIDED
-from .letters import shaped
+from .letters import shaped, summed
 
 GUARANTEES: Final[dict[str, str]] = {
     "G1": "durable: what was confirmed is delivered and settled, or is a dead letter",
@@ -50,6 +50,9 @@ FAULTS: Final = (
     "run STRING, fault STRING, begin DOUBLE, end DOUBLE, nodes STRING, published BIGINT, unknown BIGINT, "
     "delivered BIGINT, acked BIGINT, broken BIGINT"
 )
+COUNTED: Final = ("published", "unknown", "delivered", "acked", "broken")
+"""What is counted while a fault lasts."""
+
 DIVERGENCE: Final = (
     "run STRING, topic STRING, partition INT, `group` STRING, origin STRING, seq BIGINT, listed_by STRING, "
     "missing_at STRING"
@@ -153,10 +156,9 @@ def violations(
     asked = asked.withColumn("hash", F.lit(0).cast("bigint"))
     for table in (deliveries, messages, holds, asked):
         together = together.unionByName(table.select(*KEY, _flag(table, "dead"), F.inline("findings")))
-    group = F.when(F.col("dead"), F.concat("grp", F.lit("!dead"))).otherwise(F.col("grp"))
     slash = F.lit("/")
     name = F.concat("topic", slash, "partition", slash, "origin", slash, "seq")  # null of what is no message
-    together = together.withColumns({"group": group, "id": name})
+    together = together.withColumns({"group": _group(), "id": name})
     stuck = of_runs.where(
         F.col("healed_at").isNotNull() & F.col("drained_at").isNull() & F.col("ended_at").isNotNull()
     )
@@ -173,6 +175,11 @@ def violations(
         text.alias("text"),
     )
     return shaped(together.unionByName(of_run, allowMissingColumns=True), VIOLATIONS)
+
+
+def _group() -> Column:
+    """The name of a group, or of the group of its dead letters."""
+    return F.when(F.col("dead"), F.concat("grp", F.lit("!dead"))).otherwise(F.col("grp"))
 
 
 def _flag(table: DataFrame, name: str) -> Column:
@@ -229,10 +236,7 @@ def tallies(
     )
     together = of_deliveries.unionByName(of_messages).unionByName(of_holds).unionByName(of_others)
     together = together.unionByName(unread)
-    return together.groupBy("run", "guarantee").agg(
-        F.sum("checked").cast("bigint").alias("checked"),
-        F.sum("undecidable").cast("bigint").alias("undecidable"),
-    )
+    return together.groupBy("run", "guarantee").agg(*summed("checked", "undecidable"))
 
 
 def verdicts(tally: DataFrame, broken: DataFrame) -> DataFrame:
@@ -244,14 +248,8 @@ def verdicts(tally: DataFrame, broken: DataFrame) -> DataFrame:
     joined = tally.join(found, on=["run", "guarantee"], how="left")
     bad = F.coalesce("broken", F.lit(0))
     left = F.col("undecidable") + F.coalesce("more", F.lit(0))
-    return joined.select(
-        "run",
-        "guarantee",
-        verdict(F.col("checked"), bad, left).alias("verdict"),
-        "checked",
-        bad.alias("broken"),
-        left.alias("undecidable"),
-    )
+    said = verdict(F.col("checked"), bad, left).alias("verdict")
+    return joined.select("run", "guarantee", said, "checked", bad.alias("broken"), left.alias("undecidable"))
 
 
 def verdict(checked: Column, broken: Column, undecidable: Column) -> Column:
@@ -268,24 +266,15 @@ def overall(of_runs: DataFrame) -> DataFrame:
     """VERDICTS over all runs together, a row for each guarantee, with how many runs there are, in how many of them it
     was checked (`runs_checked`), and in how many it is broken (`runs_broken`).
     """
+    counts = ("checked", "broken", "undecidable")
     sums = of_runs.groupBy("guarantee").agg(
-        F.sum("checked").alias("checked"),
-        F.sum("broken").alias("broken"),
-        F.sum("undecidable").alias("undecidable"),
+        *summed(*counts),
         F.count("*").alias("runs"),
         F.count_if(F.col("checked") > 0).alias("runs_checked"),
         F.count_if(F.col("verdict") == BROKEN).alias("runs_broken"),
     )
-    return sums.select(
-        "guarantee",
-        verdict(F.col("checked"), F.col("broken"), F.col("undecidable")).alias("verdict"),
-        "checked",
-        "broken",
-        "undecidable",
-        "runs",
-        "runs_checked",
-        "runs_broken",
-    )
+    said = verdict(*(F.col(name) for name in counts)).alias("verdict")
+    return sums.select("guarantee", said, *sums.columns[1:])
 
 
 # --------------------------------------------------------------------------- figures
@@ -306,9 +295,7 @@ def latency(deliveries: DataFrame) -> DataFrame:
         F.sum("times").alias("deliveries"),
         F.count("*").alias("messages"),
         F.count_if(F.col("times") > 1).alias("redelivered"),
-        F.percentile_approx("waited", 0.5).alias("p50"),
-        F.percentile_approx("waited", 0.9).alias("p90"),
-        F.percentile_approx("waited", 0.99).alias("p99"),
+        *(F.percentile_approx("waited", share / 100).alias(f"p{share}") for share in (50, 90, 99)),
         F.max("waited").alias("max"),
         F.percentile_approx("attempt", 0.5).alias("attempts_p50"),
         F.percentile_approx("attempt", 0.99).alias("attempts_p99"),
@@ -333,10 +320,8 @@ def redeliveries(holds: DataFrame) -> DataFrame:
         .when(F.col("_before.acked_t").isNotNull(), F.lit("expiry, an ACK unanswered"))
         .otherwise(F.lit("expiry"))
     )
-    group = F.when(F.col("dead"), F.concat("grp", F.lit("!dead"))).otherwise(F.col("grp"))
-    return again.groupBy("run", "topic", group.alias("group"), after.alias("after")).agg(
-        F.count("*").alias("deliveries")
-    )
+    by = ("run", "topic", _group().alias("group"), after.alias("after"))
+    return again.groupBy(*by).agg(F.count("*").alias("deliveries"))
 
 
 def per_fault(lines: DataFrame, of_faults: DataFrame, broken: DataFrame) -> DataFrame:
@@ -367,16 +352,10 @@ def per_fault(lines: DataFrame, of_faults: DataFrame, broken: DataFrame) -> Data
         .agg(F.count("*").alias("broken"))
     )
     each = of_faults.select("run", F.struct("fault", "begin", "end", "nodes").alias("f")).distinct()
-    counts = ("published", "unknown", "delivered", "acked", "broken")
     found = each.join(seen, on=["run", "f"], how="left").join(wrong, on=["run", "f"], how="left")
-    return found.select(
-        "run",
-        F.col("f.fault").alias("fault"),
-        F.col("f.begin").alias("begin"),
-        F.col("f.end").alias("end"),
-        F.concat_ws(", ", "f.nodes").alias("nodes"),
-        *(F.coalesce(name, F.lit(0)).alias(name) for name in counts),
-    )
+    nodes = F.concat_ws(", ", "f.nodes").alias("nodes")
+    known = (F.coalesce(name, F.lit(0)).alias(name) for name in COUNTED)
+    return found.select("run", "f.fault", "f.begin", "f.end", nodes, *known)
 
 
 def divergence(lines: DataFrame, events: DataFrame) -> DataFrame:
@@ -391,13 +370,9 @@ def divergence(lines: DataFrame, events: DataFrame) -> DataFrame:
     listed = events.where(mine).groupBy(*KEY).agg(F.collect_set("who").alias("by"))
     found = listed.join(F.broadcast(told), on=list(place), how="inner")
     absent = F.array_except("nodes", "by")
-    return found.where(F.size(absent) > 0).select(
-        "run",
-        "topic",
-        "partition",
-        F.col("grp").alias("group"),
-        "origin",
-        "seq",
-        F.concat_ws(", ", F.sort_array("by")).alias("listed_by"),
-        F.concat_ws(", ", F.sort_array(absent)).alias("missing_at"),
-    )
+    found = found.where(F.size(absent) > 0).withColumns({
+        "group": F.col("grp"),
+        "listed_by": F.concat_ws(", ", F.sort_array("by")),
+        "missing_at": F.concat_ws(", ", F.sort_array(absent)),
+    })  # fmt: skip
+    return shaped(found, DIVERGENCE)

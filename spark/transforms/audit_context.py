@@ -33,8 +33,8 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
         drained: whether a run that does not say so is over, with nothing left to deliver.
     """
 
-    def at(phase: str) -> Column:
-        return F.min(F.when(F.col("phase") == phase, F.col("t")))
+    def at(phase: str, time: str = "t") -> Column:
+        return F.min(F.when(F.col("phase") == phase, F.col(time)))
 
     real = F.coalesce(F.col("domain") != "simulated", F.expr("true"))
     start, turned = F.col("kind") == "start", F.col("fault").isin("wall-jump", "wrong-clock")
@@ -44,7 +44,7 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
         ),
         F.flatten(F.collect_set(F.when(turned, F.col("nodes")))).alias("_turned"),
         at("healed").alias("healed_at"),
-        F.min(F.when(F.col("phase") == "healed", F.col("high"))).alias("healed_high"),
+        at("healed", "high").alias("healed_high"),
         F.max(F.when(F.col("phase") == "healed", F.col("seconds"))).alias("bound"),
         at("drained").alias("drained_at"),
         at("end").alias("ended_at"),
@@ -127,12 +127,7 @@ def group_facts(lines: DataFrame) -> DataFrame:
     zero = F.lit(0).cast("decimal(20,0)")
     newest = F.expr("array_max(registers).generation")
     return found.select(
-        "run",
-        "topic",
-        "grp",
-        "registers",
-        "confirmed",
-        "known",
+        *("run", "topic", "grp", "registers", "confirmed", "known"),
         F.coalesce("_current.generation", zero).alias("current"),
         F.coalesce("_current.from_ms", F.lit(0)).alias("current_from"),
         F.coalesce(F.col("seen") > F.coalesce(newest, zero), F.expr("false")).alias("unregistered"),

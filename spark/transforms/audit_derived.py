@@ -72,12 +72,8 @@ def _made(lines: DataFrame) -> DataFrame:
             ).alias("place", "pair"),
         )
         .select(
-            "run",
-            "topic",
-            "partition",
-            "grp",
-            "pair.of.origin",
-            "pair.of.seq",
+            *MESSAGE[:4],
+            *("pair.of.origin", "pair.of.seq"),
             F.col("_into.topic").alias("into"),
             F.coalesce("_into.index", F.lit(0)).alias("index"),
             F.struct(
@@ -174,12 +170,8 @@ def _outputs(made: DataFrame, fate: DataFrame, runs: DataFrame) -> DataFrame:
     both = outputs.join(there, on=list(OUTPUT), how="full").join(runs, on="run", how="left")
     other = F.array_except("got", "derived")
     return both.select(
-        "run",
-        "topic",
-        "partition",
+        *OUTPUT,
         F.lit("").alias("grp"),
-        "origin",
-        "seq",
         F.lit(DERIVED).alias("guarantee"),
         F.col("delivered").isNotNull().alias("checked"),
         F.expr("false").alias("pending"),

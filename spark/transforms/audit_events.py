@@ -41,6 +41,11 @@ KINDS: Final = (
 )
 """What the audit asks about messages."""
 
+AS_WRITTEN: Final = (
+    "kind", "outcome", "dead", "who", "op", "owner", "attempt", "token", "published_ms", "state", "domain", "within",
+)  # fmt: skip
+"""What an event has of its line as it is."""
+
 
 def timed(rows: DataFrame, of_writers: DataFrame, offsets: DataFrame) -> DataFrame:
     """Lines with times common to their run: HISTORY in, and what `audit_clocks.clocks` gives.
@@ -87,11 +92,7 @@ def timed(rows: DataFrame, of_writers: DataFrame, offsets: DataFrame) -> DataFra
         }
     ).select(
         *plain,
-        "domain",
-        "several",
-        "t",
-        "low",
-        "high",
+        *("domain", "several", "t", "low", "high"),
         *later("until"),
         *later("asked"),
         F.regexp_replace("group", "!dead$", "").alias("grp"),
@@ -151,27 +152,14 @@ def events(lines: DataFrame) -> DataFrame:
         origin.alias("origin"),
         "seq",
         F.col("_group.turn").alias("turn"),
-        "kind",
-        "outcome",
-        "dead",
-        "who",
-        "op",
-        "owner",
+        *AS_WRITTEN,
         life.alias("generation"),
         F.coalesce("n", F.lit(0)).alias("n"),
-        "attempt",
-        "token",
         F.when(F.col("crcs").isNotNull(), F.substr("crcs", place, F.lit(8))).alias("crc"),
-        "published_ms",
         due.alias("due"),
-        "state",
         F.coalesce(F.startswith("detail", F.lit("conflict")), F.expr("false")).alias("conflict"),
-        "domain",
-        "within",
         *(f"{time}{end}" for time in ("until", "asked") for end in ("", "_low", "_high")),
-        "t",
-        "low",
-        "high",
+        *("t", "low", "high"),
     )
 
 

@@ -126,19 +126,16 @@ class Story:
         self.rows.append({**common, "kind": kind, **fields})
         return self
 
+    def call(
+        self, who: str, kind: str, at: float, where: dict[str, Any], outcome: str = "ok", **asked: Any
+    ) -> Story:
+        """Asked, and answered 10 ms later."""
+        self.add(who, kind, at, **where, outcome="invoke", **asked)
+        return self.add(who, kind, at + 0.01, **where, outcome=outcome)
+
     def publish(self, at: float = 0.0, **more: Any) -> Story:
         where = {"topic": "t", "partition": 0, "spans": [["a.1.1.1", 0, 1]], "op": 1}
-        self.add(
-            "client:p",
-            "publish",
-            at,
-            **where,
-            outcome="invoke",
-            crcs="0a0b0c0d",
-            published_ms=int(1e12),
-            **more,
-        )
-        return self.add("client:p", "publish", at + 0.01, **where, outcome="ok")
+        return self.call("client:p", "publish", at, where, crcs="0a0b0c0d", published_ms=int(1e12), **more)
 
     def deliver(self, who: str, at: float, until: float, time: int, node: str = "") -> Story:
         """Handed over; where a node is named, it says that it won it, which took 2 ms with both ways."""
@@ -174,27 +171,20 @@ class Story:
         return self.add(who, "register", at, topic="t", group="g", generation=generation, from_ms=0)
 
     def ack(self, who: str, at: float, time: int) -> Story:
-        self.add(who, "ack", at, **held(time), op=time, outcome="invoke")
-        return self.add(who, "ack", at + 0.01, **held(time), op=time, outcome="acked")
+        return self.call(who, "ack", at, {**held(time), "op": time}, "acked")
 
     def reject(self, who: str, at: float, time: int, delay: float) -> Story:
-        self.add(who, "reject", at, **held(time), op=time, outcome="invoke", delay=delay)
-        return self.add(who, "reject", at + 0.01, **held(time), op=time, outcome="ok")
+        return self.call(who, "reject", at, {**held(time), "op": time}, delay=delay)
 
     def set_topic(self, at: float, topic: str = "t", **asked: dict[str, Any]) -> Story:
-        where = {"topic": topic, "op": len(self.rows)}
-        self.add("client:p", "set_topic", at, **where, outcome="invoke", **asked)
-        return self.add("client:p", "set_topic", at + 0.01, **where, outcome="ok")
+        return self.call("client:p", "set_topic", at, {"topic": topic, "op": len(self.rows)}, **asked)
 
     def delete_topic(self, at: float) -> Story:
-        where = {"topic": "t", "op": len(self.rows)}
-        self.add("client:p", "delete_topic", at, **where, outcome="invoke")
-        return self.add("client:p", "delete_topic", at + 0.01, **where, outcome="ok")
+        return self.call("client:p", "delete_topic", at, {"topic": "t", "op": len(self.rows)})
 
     def delete_group(self, at: float, outcome: str = "ok") -> Story:
         where = {"topic": "t", "group": "g", "op": len(self.rows)}
-        self.add("client:p", "delete_group", at, **where, outcome="invoke")
-        return self.add("client:p", "delete_group", at + 0.01, **where, outcome=outcome)
+        return self.call("client:p", "delete_group", at, where, outcome)
 
     def has(self, who: str, at: float, topic: str = "t", **settings: Any) -> Story:
         return self.add(who, "topic", at, topic=topic, settings=settings)
