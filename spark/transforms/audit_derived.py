@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from .audit_events import MESSAGE
@@ -124,34 +124,28 @@ def _places(made: DataFrame, fate: DataFrame, events: DataFrame, runs: DataFrame
     absent = is_output & readers & F.col("acked").isNotNull() & F.col("there").isNull()
     drained = F.col("drained_at").isNotNull()
     output = "{output.origin}[{output.seq}] of partition {output.partition}"
+    changed = "its output {index} in {into} was derived as {to_json(seen)}"
+    unnamed = f"is said to have the output {output}, which is no name of one"
+    lost = f"was acked at {{acked:s}}, and its output {{index}}, {output} of {{into}}, was never delivered"
     return known.select(
         *MESSAGE,
-        F.lit(DERIVED).alias("guarantee"),
-        (is_output & readers).alias("checked"),
-        (absent & ~drained).alias("pending"),
-        findings(
-            finding(
-                F.size("seen") > 1,
-                DERIVED,
-                "its output {index} in {into} was derived as {to_json(seen)}",
-                F.col("last"),
-            ),
-            finding(
-                ~is_output,
-                DERIVED,
-                f"is said to have the output {output}, which is no name of one",
-                F.col("last"),
-                sure=F.expr("false"),
-            ),
-            finding(
-                absent & drained,
-                DERIVED,
-                f"was acked at {{acked:s}}, and its output {{index}}, {output} of {{into}}, was never delivered",
-                F.col("drained_at"),
-                sure=~F.col("lossy"),
-            ),
+        *_asked(
+            is_output & readers,
+            absent & ~drained,
+            (F.size("seen") > 1, changed, F.col("last"), None),
+            (~is_output, unnamed, F.col("last"), F.expr("false")),
+            (absent & drained, lost, F.col("drained_at"), ~F.col("lossy")),
         ),
     )
+
+
+def _asked(
+    checked: Column, pending: Column, *some: tuple[Column, str | Column, Column, Column | None]
+) -> list[Column]:
+    """The columns of ASKED behind those of a message; ``some`` findings as `finding` takes them."""
+    found = (finding(when, DERIVED, text, at, sure=sure) for when, text, at, sure in some)
+    guarantee = F.lit(DERIVED).alias("guarantee")
+    return [guarantee, checked.alias("checked"), pending.alias("pending"), findings(*found)]
 
 
 def _outputs(made: DataFrame, fate: DataFrame, runs: DataFrame) -> DataFrame:
@@ -169,31 +163,17 @@ def _outputs(made: DataFrame, fate: DataFrame, runs: DataFrame) -> DataFrame:
     there = fate.where(F.col("delivered").isNotNull()).join(into, on=["run", "topic"], how="left_semi")
     both = outputs.join(there, on=list(OUTPUT), how="full").join(runs, on="run", how="left")
     other = F.array_except("got", "derived")
+    several = "was derived as {array_join(derived, ' and as ')}"
+    nobody = "was delivered at {delivered:s}, and nobody derived it"
+    differs = say("was derived as {derived[0]} and delivered as {other}", other=F.array_join(other, ", "))
     return both.select(
         *OUTPUT,
         F.lit("").alias("grp"),
-        F.lit(DERIVED).alias("guarantee"),
-        F.col("delivered").isNotNull().alias("checked"),
-        F.expr("false").alias("pending"),
-        findings(
-            finding(
-                F.size("derived") > 1,
-                DERIVED,
-                "was derived as {array_join(derived, ' and as ')}",
-                F.col("last"),
-            ),
-            finding(
-                F.col("known").isNull(),
-                DERIVED,
-                "was delivered at {delivered:s}, and nobody derived it",
-                F.col("delivered"),
-                sure=~F.col("lossy") & F.col("simulated"),
-            ),
-            finding(
-                (F.size("derived") > 0) & (F.size(other) > 0),
-                DERIVED,
-                say("was derived as {derived[0]} and delivered as {other}", other=F.array_join(other, ", ")),
-                F.col("delivered"),
-            ),
+        *_asked(
+            F.col("delivered").isNotNull(),
+            F.expr("false"),
+            (F.size("derived") > 1, several, F.col("last"), None),
+            (F.col("known").isNull(), nobody, F.col("delivered"), ~F.col("lossy") & F.col("simulated")),
+            ((F.size("derived") > 0) & (F.size(other) > 0), differs, F.col("delivered"), None),
         ),
     )

@@ -81,9 +81,18 @@ def _writes(lines: DataFrame) -> DataFrame:
     return named.unionByName(calls.select(*_PLACE, "sent", never, F.inline("defaults")))
 
 
-def _asked(found: DataFrame, *some: Column) -> DataFrame:
-    """What was found about settings of topics: nothing of one message."""
-    drained = F.col("drained_at").isNotNull()
+def _asked(found: DataFrame, *broken: tuple[Column, str, Column]) -> DataFrame:
+    """What was found about settings of topics: nothing of one message.
+
+    Args:
+        found: what is asked about.
+        broken: where it is in a run that is over, in which words, and where for sure: of a real run nothing is.
+    """
+    drained, at = F.col("drained_at").isNotNull(), F.col("drained_at")
+    some = (
+        finding(drained & when, SETTINGS, text, at, sure=sure & F.col("simulated"))
+        for when, text, sure in broken
+    )
     no_text, no_number = F.lit(None).cast("string"), F.lit(None).cast("bigint")
     return found.select(
         *_PLACE,
@@ -102,9 +111,8 @@ def _agreed(registers: DataFrame, runs: DataFrame) -> DataFrame:
     """One register of a topic at all nodes."""
     seen = F.sort_array(F.collect_set("pairs"))
     found = registers.groupBy(*_PLACE).agg(seen.alias("seen")).join(runs, on="run", how="left")
-    differ = F.col("drained_at").isNotNull() & (F.size("seen") > 1)
     text = "nodes have different settings: {to_json(seen)}"
-    return _asked(found, finding(differ, SETTINGS, text, F.col("drained_at"), sure=F.col("simulated")))
+    return _asked(found, (F.size("seen") > 1, text, F.expr("true")))
 
 
 def _written(registers: DataFrame, writes: DataFrame, runs: DataFrame) -> DataFrame:
@@ -125,32 +133,15 @@ def _written(registers: DataFrame, writes: DataFrame, runs: DataFrame) -> DataFr
         .join(lasts, on=by_name, how="left")
         .join(runs, on="run", how="left")
     )
-    drained, partitions = F.col("drained_at").isNotNull(), F.col("name") == "partitions"
+    partitions, never = F.col("name") == "partitions", F.col("never")
+    fewer = partitions & (F.col("value").try_cast("int") < F.col("least"))
+    older = (
+        ~partitions & (F.col("value") != F.col("last.value")) & ~never & maybe_before("ended", "last.sent")
+    )
+    again = "{name} is {value}, confirmed at {ended.t:s}, and was written again at {last.sent.t:s}"
     return _asked(
         found,
-        finding(
-            drained & F.col("never").isNull(),
-            SETTINGS,
-            "{name} is {value}, and nobody wrote that",
-            F.col("drained_at"),
-            sure=~F.col("lossy") & F.col("simulated"),
-        ),
-        finding(
-            drained
-            & ~partitions
-            & (F.col("value") != F.col("last.value"))
-            & ~F.col("never")
-            & maybe_before("ended", "last.sent"),
-            SETTINGS,
-            "{name} is {value}, confirmed at {ended.t:s}, and was written again at {last.sent.t:s}",
-            F.col("drained_at"),
-            sure=surely_before("ended", "last.sent") & F.col("simulated"),
-        ),
-        finding(
-            drained & partitions & (F.col("value").try_cast("int") < F.col("least")),
-            SETTINGS,
-            "{name} is {value}, and {least} were confirmed",
-            F.col("drained_at"),
-            sure=F.col("simulated"),
-        ),
+        (never.isNull(), "{name} is {value}, and nobody wrote that", ~F.col("lossy")),
+        (older, again, surely_before("ended", "last.sent")),
+        (fewer, "{name} is {value}, and {least} were confirmed", F.expr("true")),
     )
