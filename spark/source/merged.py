@@ -97,16 +97,8 @@ class MergingReader(Reader):
             known = within.get(key)
             spans = [] if known is None else [part for span in spans for part, _ in known.within(span)]
         if spans:
-            place = Place(
-                at,
-                plan.number,
-                frame.offset,
-                header.published_ms,
-                header.delay_ms,
-                header.ttl_ms,
-                found.damaged,
-            )
-            self.index.add(key, place, spans)
+            times = (header.published_ms, header.delay_ms, header.ttl_ms)
+            self.index.add(key, Place(at, plan.number, frame.offset, *times, found.damaged), spans)
 
     def take_closed(self, frame: Frame, record: OriginsClosed) -> None:
         """Note origins that are over: what else is said of them is void."""

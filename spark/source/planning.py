@@ -157,13 +157,12 @@ class _Planner:
         self.moved: dict[int, list[tuple[int, int]]] = {}  # by the segment that they were moved into
         self.ignored: list[int] = []
 
-    def note(self, problem: Problem) -> None:
+    def note(self, segment: int, offset: int, size: int | None, what: str, reason: str) -> None:
+        problem = self.problem(segment, offset, size, what, reason)
         self.problems.append(problem)
         self.report(problem)
 
-    def problem(
-        self, segment: int | None, offset: int | None, size: int | None, what: str, reason: str
-    ) -> Problem:
+    def problem(self, segment: int, offset: int, size: int | None, what: str, reason: str) -> Problem:
         impact = {
             "torn": "nothing: nobody was told that it was written",
             "missing": "whatever was in it",
@@ -179,17 +178,11 @@ class _Planner:
         self.node = start.node
         earlier = self._earlier(start, found)
         if start.segment != newest:
-            self.note(
-                self.problem(
-                    newest, 0, None, "damage", "the first record of the newest segment cannot be read"
-                )
-            )
+            self.note(newest, 0, None, "damage", "the first record of the newest segment cannot be read")
         for hole in start.holes:
-            self.note(
-                self.problem(hole.segment, hole.first, hole.stop - hole.first, "hole", "it could not be read")
-            )
+            self.note(hole.segment, hole.first, hole.stop - hole.first, "hole", "it could not be read")
         if start.cannot_vouch:
-            self.note(self.problem(newest, 0, None, "cannot-vouch", start.cannot_vouch))
+            self.note(newest, 0, None, "cannot-vouch", start.cannot_vouch)
         holes = {
             number: tuple((hole.first, hole.stop) for hole in start.holes if hole.segment == number)
             for number in [entry.segment for entry in earlier]
@@ -283,11 +276,11 @@ class _Planner:
             except FileNotFoundError:
                 if segments_in(self.path)[-1] != found[-1]:
                     raise SegmentGone(f"segment {entry.segment} was reclaimed meanwhile") from None
-                self.note(self.problem(entry.segment, 0, entry.bytes, "missing", "the file is missing"))
+                self.note(entry.segment, 0, entry.bytes, "missing", "the file is missing")
                 continue
             if size < entry.bytes < 1 << 62:
                 reason = f"the file ends here, and byte {entry.bytes} of it counts"
-                self.note(self.problem(entry.segment, size, entry.bytes - size, "damage", reason))
+                self.note(entry.segment, size, entry.bytes - size, "damage", reason)
             there.append(entry._replace(bytes=min(size, entry.bytes)))
         return there
 
@@ -323,22 +316,21 @@ class _Planner:
                     witness = scan.first_valid(at + 1, salt, lambda frame, at=at: frame.durable > at)  # type: ignore[misc]
                     if witness is None:
                         end = at
-                        self.note(self.problem(number, at, size - at, "torn", reason))
+                        self.note(number, at, size - at, "torn", reason)
                         break
                 after = scan.first_valid(at + 1, salt, lambda frame: frame.end <= size)
                 offset = size if after is None else after.offset
-                self.note(self.problem(number, at, offset - at, "damage", reason))
+                self.note(number, at, offset - at, "damage", reason)
                 snapshot = False if not readable else snapshot
             for (
                 frame
             ) in undecided:  # the last write: a body that is not all there was torn, with what follows
-                if (
-                    frame.body_length
-                    and crc32c(file.read(frame.body_offset, frame.body_length)) != frame.body_crc
-                ):
+                body = file.read(frame.body_offset, frame.body_length)
+                if frame.body_length and crc32c(body) != frame.body_crc:
                     end = frame.offset
-                    reason = "the body of the batch does not match its checksum"
-                    self.note(self.problem(number, end, size - end, "torn", reason))
+                    self.note(
+                        number, end, size - end, "torn", "the body of the batch does not match its checksum"
+                    )
                     break
                 self._take(file, number, frame, snapshot)
         return end, position

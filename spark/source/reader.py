@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -244,31 +245,20 @@ class Reader:
         header, body = loaded
         if body is None:
             return [None] * count
-        try:
-            return list(
-                records_of(
-                    header,
-                    first,
-                    first + count,
-                    body[header.end_of(first - 1) : header.end_of(first + count - 1)],
-                )
-            )
-        except Corrupt:
-            return [
-                self._message(directory, segment, frame, loaded, index)
-                for index in range(first, first + count)
-            ]
 
-    def _message(
-        self, directory: OpenDirectory, segment: int, frame: Frame, loaded: Loaded, index: int
-    ) -> Message | None:
-        header, body = loaded
-        assert body is not None
-        try:
-            return records_of(
-                header, index, index + 1, body[header.end_of(index - 1) : header.end_of(index)]
-            )[0]
-        except Corrupt as error:
-            problem = directory.body_problem(segment, frame, str(error))
-            self.report(problem._replace(what="record", impact="key, headers and payload of this message"))
-            return None
+        def read(start: int, stop: int) -> Sequence[Message]:
+            return records_of(header, start, stop, body[header.end_of(start - 1) : header.end_of(stop - 1)])
+
+        with suppress(Corrupt):
+            return list(read(first, first + count))
+        found: list[Message | None] = []
+        for index in range(first, first + count):
+            try:
+                found += read(index, index + 1)
+            except Corrupt as error:
+                found.append(None)
+                problem = directory.body_problem(segment, frame, str(error))
+                self.report(
+                    problem._replace(what="record", impact="key, headers and payload of this message")
+                )
+        return found

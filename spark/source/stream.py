@@ -103,23 +103,22 @@ class Tail:
         """Open a segment and pass over its snapshot."""
         self.file = OpenFile(self.path, number)
         scan = self.file.scan(self.file.size())
-        found = scan.frame(0, 0) if scan.size else Bad(0, "the file is empty")
-        if isinstance(found, Bad):
-            raise StorageError(
-                f"{self.file.name}, byte 0: {found.reason}: a damaged journal cannot be followed"
-            )
+
+        def frame(offset: int, salt: int) -> Frame:
+            found = scan.frame(offset, salt) if offset < scan.size else Bad(offset, "it ends here")
+            if isinstance(found, Bad):
+                what = f"{found.reason}: a damaged journal cannot be followed"
+                raise StorageError(f"{self.file.name}, byte {offset}: {what}")
+            return found
+
+        found = frame(0, 0)
         start = decoded(self.file.name, found)
         assert isinstance(start, SegmentStart)
         self.number, self.node, self.directory = number, start.node, start.directory
         self.salt = salt_of(start.directory, number)
         offset = found.end
         while found.type != SNAPSHOT_END:
-            found = scan.frame(offset, self.salt) if offset < scan.size else Bad(offset, "it ends here")
-            if isinstance(found, Bad):
-                name = self.file.name
-                raise StorageError(
-                    f"{name}, byte {offset}: {found.reason}: a damaged journal cannot be followed"
-                )
+            found = frame(offset, self.salt)
             offset = found.end
         self.offset = self.durable = offset
         self.position = self.read_to = start.position
