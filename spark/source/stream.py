@@ -272,30 +272,20 @@ class LettersStream(DataSourceStreamReader):
         planned = [plan_directory(path, report) for path in self.options.data]
         directories = tuple(found.directory for found in planned)
         check_nodes(directories)
-        since: list[int] = []
-        until: list[int] = []
-        known: list[int] = []
-        new: list[tuple[Entry, ...]] = []
+        parts: list[tuple[int, int, int, tuple[Entry, ...]]] = []
         for found in directories:
-            tail, from_here = self._tail(found.path, start)
-            since.append(from_here)
-            until.append(int(end[found.node]["position"]) if found.node in end else NOTHING)
-            known.append(tail.position)
-            new.append(tuple(entry for entry in tail.entries if entry.position > from_here))
+            tail, since = self._tail(found.path, start)
+            until = int(end[found.node]["position"]) if found.node in end else NOTHING
+            new = tuple(entry for entry in tail.entries if entry.position > since)
+            parts.append((since, until, tail.position, new))
         registers = Registers()
         sizes: dict[PartitionId, int] = {}
         for each in planned:
             registers.update(each.registers)
             sizes.update(each.sizes)
         wanted = wanted_keys(sizes, registers, self.options, Wanted(), deleted=False)
-        if NOTHING not in since:
-            coming = {
-                entry.key
-                for entries, last in zip(new, until, strict=True)
-                for entry in entries
-                if entry.position <= last
-            }
-            wanted &= coming
+        if all(since != NOTHING for since, *_ in parts):
+            wanted &= {entry.key for _, until, _, new in parts for entry in new if entry.position <= until}
         tasks: list[InputPartition] = []
         for key in sorted(wanted):
             task = StreamTask(
@@ -304,8 +294,8 @@ class LettersStream(DataSourceStreamReader):
                 topics={key.topic: registers.topics[key.topic]} if key.topic in registers.topics else {},
                 groups={name: group for name, group in registers.groups.items() if name[0] == key.topic},
             )
-            task.since, task.until, task.known = tuple(since), tuple(until), tuple(known)
-            task.new = tuple(tuple(entry for entry in entries if entry.key == key) for entries in new)
+            task.since, task.until, task.known, every = zip(*parts, strict=True)
+            task.new = tuple(tuple(entry for entry in entries if entry.key == key) for entries in every)
             tasks.append(task)
         return tasks
 
