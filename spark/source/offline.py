@@ -108,23 +108,20 @@ def wanted_keys(
     sizes: Mapping[PartitionId, int], registers: Registers, options: Options, wanted: Wanted, *, deleted: bool
 ) -> frozenset[PartitionId]:
     """The topic partitions that options and filters leave."""
-    found: list[PartitionId] = []
-    for key in sizes:
+
+    def is_wanted(key: PartitionId) -> bool:
         topic = registers.topics.get(key.topic)
         name = key.topic.hex() if topic is None else topic.name
-        if topic is not None and topic.deleted and not deleted:
-            continue
-        if options.topics is not None and name not in options.topics:
-            continue
-        if options.partitions is not None and key.number not in options.partitions:
-            continue
-        if (
-            wanted.may_be("topic", name)
+        return (
+            (topic is None or not topic.deleted or deleted)
+            and (options.topics is None or name in options.topics)
+            and (options.partitions is None or key.number in options.partitions)
+            and wanted.may_be("topic", name)
             and wanted.may_be("topic_id", key.topic.hex())
             and wanted.may_be("partition", key.number)
-        ):
-            found.append(key)
-    return frozenset(found)
+        )
+
+    return frozenset(filter(is_wanted, sizes))
 
 
 def _together(

@@ -100,25 +100,18 @@ def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
         F.array_distinct(F.flatten(F.collect_list("nodes"))).alias("nodes"),
         F.collect_set(F.regexp_extract("who", "^node:(.*)$", 1)).alias("wrote"),
     )
-    absent = F.array_except("nodes", "wrote")
-    missing = named.where(F.size(absent) > 0).select(
-        "run",
-        F.lit("a node without a history").alias("what"),
-        F.concat_ws(", ", F.sort_array(absent)).alias("detail"),
-        F.size(absent).cast("bigint").alias("count"),
-        F.expr("false").alias("gap"),
-        F.expr("true").alias("lossy"),
-    )
+    absent = named.select("run", F.explode(F.array_except("nodes", "wrote")).alias("who"))
+    missing = _gap(absent, "a node without a history", F.count("*"), gap="false")
     return lines.unionByName(unsaid).unionByName(cut).unionByName(doubled).unionByName(missing)
 
 
-def _gap(of_writers: DataFrame, what: str, count: Column) -> DataFrame:
-    """What is the matter with some writers of a run, so that it holds nothing: a row for each run, as in REMAINDER."""
+def _gap(of_writers: DataFrame, what: str, count: Column, *, gap: str = "true") -> DataFrame:
+    """What is the matter with some writers of a run: a row for each run, as in REMAINDER."""
     return of_writers.groupBy("run").agg(
         F.lit(what).alias("what"),
         F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
         count.alias("count"),
-        F.expr("true").alias("gap"),
+        F.expr(gap).alias("gap"),
         F.expr("true").alias("lossy"),
     )
 
@@ -129,17 +122,15 @@ def with_remainder(of_runs: DataFrame, rest: DataFrame) -> DataFrame:
         F.coalesce(F.sum(F.when(F.col("gap"), F.col("count"))), F.lit(0)).alias("gaps"),
         F.max("lossy").alias("lossy"),
     )
-    of_all = total.where(F.col("run") == "").select(
-        F.col("gaps").alias("all_gaps"), F.col("lossy").alias("all_lossy")
+    of_all = total.where(F.col("run") == "").agg(
+        F.sum("gaps").alias("all_gaps"), F.max("lossy").alias("all_lossy")
     )
-    of_all = of_all.agg(F.sum("all_gaps").alias("all_gaps"), F.max("all_lossy").alias("all_lossy"))
     return (
         of_runs.join(F.broadcast(total), on="run", how="left")
-        .withColumn("_all", F.lit(1))
-        .join(F.broadcast(of_all.withColumn("_all", F.lit(1))), on="_all", how="left")
+        .crossJoin(F.broadcast(of_all))
         .withColumn("gaps", F.coalesce("gaps", F.lit(0)) + F.coalesce("all_gaps", F.lit(0)))
         .withColumn("lossy", F.coalesce("lossy", F.expr("false")) | F.coalesce("all_lossy", F.expr("false")))
-        .drop("_all", "all_gaps", "all_lossy")
+        .drop("all_gaps", "all_lossy")
     )
 
 
