@@ -36,17 +36,12 @@ def plan(options: Options, wanted: Wanted) -> list[HistoryFile]:
     found: list[str] = []
     for name in options.paths:
         path = Path(name)
-        if path.is_dir():
-            inside = histories_of(path)
-            if not inside:
-                raise UsageError(
-                    f"{path}: no file in this directory ends in {' or '.join(SUFFIXES)}; give the files of a history"
-                )
-            found += map(str, inside)
-        elif path.is_file():
-            found.append(name)
-        else:
-            raise UsageError(f"{path}: there is no such file; give the files of a history")
+        inside = histories_of(path)
+        if not inside:
+            ends = f"no file in this directory ends in {' or '.join(SUFFIXES)}"
+            what = ends if path.is_dir() else "there is no such file"
+            raise UsageError(f"{path}: {what}; give the files of a history")
+        found += map(str, inside)
     return [HistoryFile(name) for name in dict.fromkeys(found)]
 
 

@@ -312,16 +312,9 @@ class OpenDirectory:
 
     def body_problem(self, segment: int, frame: Frame, reason: str = "") -> Problem:
         """That a batch's body is damaged."""
-        return Problem(
-            self.plan.node,
-            self.plan.path,
-            segment,
-            frame.offset,
-            frame.body_length,
-            "body",
-            reason or "the body of the batch does not match its checksum",
-            "this copy of its messages",
-        )
+        place = (self.plan.node, self.plan.path, segment, frame.offset, frame.body_length)
+        reason = reason or "the body of the batch does not match its checksum"
+        return Problem(*place, "body", reason, "this copy of its messages")
 
 
 def _allow_files(more: int) -> None:
