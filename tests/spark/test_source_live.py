@@ -36,7 +36,6 @@ async def fill(client: Client) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(3, hold_time_max=600.0) as found:
-        found.start_all()
 
         async def run() -> None:
             async with connect(list(found.addresses)) as client:

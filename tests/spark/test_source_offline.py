@@ -213,6 +213,14 @@ def filled(cluster: DiskCluster, batches: int = 12) -> None:
         cluster.commit()
 
 
+def stopped(tmp_path: Path, batches: int = 12, **options: Any) -> DiskCluster:
+    """The same, with all nodes stopped."""
+    cluster = DiskCluster(tmp_path, **options)
+    filled(cluster, batches)
+    cluster.close()
+    return cluster
+
+
 def segments(path: Path) -> list[Path]:
     return sorted(path.glob("*.journal"))
 
@@ -236,9 +244,7 @@ def first_batch(path: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("tail", [b"qjR1", b"\0" * 500, b"x" * 30])
 def test_a_torn_tail_is_cut_and_listed(tmp_path: Path, tail: bytes) -> None:
-    cluster = DiskCluster(tmp_path)
-    filled(cluster)
-    cluster.close()
+    cluster = stopped(tmp_path)
     before = by_name(rows_of("messages", cluster.data))
     newest = segments(cluster.data[0])[-1]
     size = newest.stat().st_size
@@ -273,9 +279,7 @@ def test_a_batch_that_is_half_written_is_cut_at_every_byte(tmp_path: Path) -> No
 
 
 def test_a_damaged_body_ends_the_read_or_is_shown(tmp_path: Path) -> None:
-    cluster = DiskCluster(tmp_path)
-    filled(cluster)
-    cluster.close()
+    cluster = stopped(tmp_path)
     path = segments(cluster.data[1])[-1]
     record, body = first_batch(path)
     flip(path, body)
@@ -297,9 +301,7 @@ def test_a_damaged_body_ends_the_read_or_is_shown(tmp_path: Path) -> None:
 
 
 def test_bodies_are_not_read_where_they_are_not_wanted(tmp_path: Path) -> None:
-    cluster = DiskCluster(tmp_path)
-    filled(cluster)
-    cluster.close()
+    cluster = stopped(tmp_path)
     for path in segments(cluster.data[0]):
         flip(path, first_batch(path)[1])
     rows_of("messages", cluster.data, columns="id,crc,published_at")
@@ -313,9 +315,7 @@ def test_bodies_are_not_read_where_they_are_not_wanted(tmp_path: Path) -> None:
 
 
 def test_damage_between_records_is_passed_over_only_when_asked(tmp_path: Path) -> None:
-    cluster = DiskCluster(tmp_path, segment_bytes=1_500)
-    filled(cluster)
-    cluster.close()
+    cluster = stopped(tmp_path, segment_bytes=1_500)
     path = segments(cluster.data[0])[0]
     record, _ = first_batch(path)
     whole = rows_of("copies", cluster.data)
@@ -333,9 +333,7 @@ def test_damage_between_records_is_passed_over_only_when_asked(tmp_path: Path) -
 
 
 def test_small_state_that_is_damaged_is_looked_for_in_older_segments(tmp_path: Path) -> None:
-    cluster = DiskCluster(tmp_path, segment_bytes=1_500)
-    filled(cluster)
-    cluster.close()
+    cluster = stopped(tmp_path, segment_bytes=1_500)
     expected = {row["id"] for row in rows_of("deadletters", cluster.data[:1])}
     path = segments(cluster.data[0])[-1]
     for kind, header in record_headers(path.read_bytes()):
@@ -356,9 +354,7 @@ def test_small_state_that_is_damaged_is_looked_for_in_older_segments(tmp_path: P
 
 
 def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
-    cluster = DiskCluster(tmp_path, segment_bytes=1_500)
-    filled(cluster)
-    cluster.close()
+    cluster = stopped(tmp_path, segment_bytes=1_500)
     gone = segments(cluster.data[0])[0]
     gone.unlink()
     with pytest.raises(StorageError, match=f"{gone}.*missing"):
@@ -371,9 +367,7 @@ def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_a_newer_format_and_unknown_records_are_refused_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    cluster = DiskCluster(tmp_path)
-    filled(cluster, 3)
-    cluster.close()
+    cluster = stopped(tmp_path, 3)
     with monkeypatch.context() as patch:
         patch.setattr(planning, "FORMAT_VERSION", FORMAT_VERSION - 1)
         with pytest.raises(StorageError, match=f"format version {FORMAT_VERSION} by a newer quorumq"):
@@ -386,9 +380,7 @@ def test_a_newer_format_and_unknown_records_are_refused_always(
 
 
 def test_two_directories_of_one_node_or_of_two_clusters_are_refused(tmp_path: Path) -> None:
-    cluster = DiskCluster(tmp_path)
-    filled(cluster, 1)
-    cluster.close()
+    cluster = stopped(tmp_path, 1)
     copy = tmp_path / "copy"
     shutil.copytree(cluster.data[0], copy)
     with pytest.raises(UsageError, match=r"are both of node 'n1'"):
