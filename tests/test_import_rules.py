@@ -42,7 +42,7 @@ OURS = {
 """What each package may import of ours."""
 
 CORE_MAY_USE = {
-    "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
+    "__future__", "abc", "array", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
     "hashlib", "heapq", "itertools", "operator", "random", "sortedcontainers", "typing",
     "fnmatch",
     "math",

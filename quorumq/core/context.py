@@ -400,7 +400,7 @@ class Context:
         effects: list[Effect] = []
         for found in [found for found in self.replicas if found.topic == topic.id]:
             replica = self.replicas.pop(found)
-            effects += forget(sorted({**replica.batches.stored, **replica.batches.damaged}))
+            effects += forget(sorted({*replica.batches.stored, *replica.batches.damaged}))
         self.catalogue.forget_groups(topic.id)
         self.census.forget(topic.id)
         for hints in (self.state.parked, self.state.active, self.state.readers):

@@ -349,7 +349,7 @@ class NodeCore:
         for partition, name in stirred:
             replica = self.replicas.get(partition)
             view = replica.views.groups.get(name) if replica is not None else None
-            if view is not None and (view.available.ready or view.suspects.ready):
+            if view is not None and (view.available.ready.size or view.suspects.ready.size):
                 found.append((partition, name))
         return found
 

@@ -103,6 +103,11 @@ class _Runs:
     SMALL_AGAIN: ClassVar[int] = 128
     """Runs at which a SortedDict changes back. Far below SMALL_MAX, so that nothing flips to and fro."""
 
+    MANY: ClassVar[Any] = SortedDict
+    """What keeps more of them: a SortedDict, or what does as one, and is asked by `MANY_OVERLAP`."""
+
+    MANY_OVERLAP: ClassVar[Any]
+
     def __init__(self) -> None:
         # Per origin either a tuple of runs or a SortedDict start -> run; never an empty one. Any,
         # because sortedcontainers has no types, and (start,) is compared with runs below.
@@ -119,7 +124,7 @@ class _Runs:
         if runs is None or start >= stop:
             return ()
         if type(runs) is not tuple:
-            return _overlap_sorted(runs, start, stop)
+            return self.MANY_OVERLAP(runs, start, stop)  # type: ignore[no-any-return]
         if len(runs) == 1:
             run = runs[0]
             return runs if run[0] < stop and start < run[1] else ()
@@ -160,7 +165,7 @@ class _Runs:
             last = bisect_left(runs, (stop + 1,), first)
             old = runs[first:last]
         else:
-            old = tuple(_overlap_sorted(runs, start - 1, stop + 1))
+            old = tuple(self.MANY_OVERLAP(runs, start - 1, stop + 1))
 
         new: list[Run] = []
         if old:
@@ -195,7 +200,7 @@ class _Runs:
             elif len(now) <= self.SMALL_MAX:
                 self.runs[origin] = now
             else:
-                self.runs[origin] = SortedDict([(run[0], run) for run in now])
+                self.runs[origin] = self.MANY([(run[0], run) for run in now])
                 self._owned.add(origin)
             return
         rest = len(runs) + len(now) - len(old)
@@ -203,11 +208,11 @@ class _Runs:
             keys = runs.keys()
             first = runs.bisect_left(old[0][0])
             kept = [*keys[:first], *keys[first + len(old) :]]
-            self.runs[origin] = runs = SortedDict([(key, runs[key]) for key in kept])
+            self.runs[origin] = runs = self.MANY([(key, runs[key]) for key in kept])
             self._owned.add(origin)
             old = ()
         elif origin not in self._owned:
-            self.runs[origin] = runs = SortedDict(runs)
+            self.runs[origin] = runs = self.MANY(runs.items())
             self._owned.add(origin)
         starts = {run[0] for run in now}
         for run in old:
@@ -407,7 +412,7 @@ class SpanMap(_Runs, Generic[V]):
         if type(runs) is tuple:
             run = runs[bisect_left(runs, (seq + 1,)) - 1]
             return run[2] if run[0] <= seq < run[1] else None
-        found = _overlap_sorted(runs, seq, seq + 1)
+        found = self.MANY_OVERLAP(runs, seq, seq + 1)
         return found[0][2] if found else None
 
     def items(self) -> list[tuple[Span, V]]:
@@ -656,6 +661,9 @@ def _overlap_sorted(runs: Any, start: int, stop: int) -> list[Run]:
     if stop - start > 1:
         found.extend([runs[key] for key in runs.irange(start, stop, (False, False))])
     return found
+
+
+_Runs.MANY_OVERLAP = staticmethod(_overlap_sorted)
 
 
 def _refuse_unless_empty(span: Span) -> None:

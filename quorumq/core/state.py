@@ -62,6 +62,7 @@ class NodeConfig:
         late_after: seconds after which those are asked that need not answer at once; 0: all are asked at once (may
             differ). Less than ``steal_after``: until then nobody takes what ranks first for who was asked at once.
         origin_idle: seconds after which a producer's session of which nothing is left may be closed (may differ).
+        packed_above: so many of the newest batches of one message a partition keeps as objects (may differ).
     """
 
     node: NodeId
@@ -78,6 +79,7 @@ class NodeConfig:
     steal_after: float = 0.05
     late_after: float = 0.0
     origin_idle: float = limits.ORIGIN_IDLE_S
+    packed_above: int = limits.PACKED_ABOVE
 
     def __post_init__(self) -> None:
         if self.node not in self.nodes:

@@ -16,6 +16,8 @@ from typing import Any
 from sortedcontainers import SortedDict, SortedList
 
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.stored import StoredBatches
+from quorumq.core.rows import Rows
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.state import NodeConfig
 
@@ -40,11 +42,10 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Replica": frozenset(
         {"members", "topic", "partition", "choice", "learning", "recall", "storing", "unanswered"}
     ),
-    "Batches": frozenset({"members", "partition", "digests", "idle_since"}),
+    "Batches": frozenset({"fresh", "members", "partition", "digests", "idle_since"}),
     "Views": frozenset({"partition", "to_reclaim"}),
     "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests", "kept", "lasting"}),
-    "StoredBatch": frozenset({"_salt", "born", "header"}),
 }
 """What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
 rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and when a batch was
@@ -112,7 +113,7 @@ def _cloner_for(kind: type) -> Cloner:
     if is_atomic(kind):
         _atomic.add(kind)
         return lambda value, memo: value
-    if issubclass(kind, SpanMap | SpanSet):
+    if issubclass(kind, SpanMap | SpanSet | Rows | StoredBatches):
         return lambda value, memo: value.clone()
     if kind is dict:
         return _clone_dict
@@ -209,8 +210,10 @@ def _keyer_for(kind: type) -> Keyer:
     if is_atomic(kind):
         _atomic.add(kind)
         return lambda value, memo: value  # type: ignore[no-any-return]
-    if issubclass(kind, SpanMap | SpanSet):
+    if issubclass(kind, SpanMap | SpanSet | Rows):
         return lambda value, memo: value.state() if value else ()  # type: ignore[no-any-return]
+    if kind is StoredBatches:
+        return lambda value, memo: value.state()  # type: ignore[no-any-return]
     if kind is dict or kind is SortedDict:
         return _key_dict
     if kind in (list, tuple, SortedList):

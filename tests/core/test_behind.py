@@ -161,7 +161,7 @@ def test_a_group_from_a_time_on_begins_with_what_it_covers() -> None:
     assert reply.group.from_ms == middle  # type: ignore[attr-defined]
     first = seqs(answered(cluster, "a", fetch(most=1)))
     assert replica_of(cluster).group("g").behind is not None, "what was before has not been looked at"
-    assert first == [min(seq for seq in range(30) if replica_of(cluster).batches.order[seq][0] >= middle)]
+    assert first == [min(seq for seq in range(30) if [*replica_of(cluster).batches.order][seq][0] >= middle)]
 
 
 @pytest.mark.usefixtures("few")

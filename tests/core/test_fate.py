@@ -218,8 +218,7 @@ class FateMachine(RuleBasedStateMachine):
                 if free:
                     offered[alone][number] = offered[alone].get(number, 0) + 1
             for alone, offer in ((False, view.available), (True, view.suspects)):
-                assert offered[alone] == offer.counts
-                assert {number for _, number in offer.ready} == set(offered[alone])
+                assert offered[alone] == {number: count for _, number, _, count in offer.ready}
             lasting = [lease.attempts or lease.delay for lease in twin.leases.values()]
             if which == 0:
                 lasting += [record != OPEN_ZERO for record in twin.records.values()]  # type: ignore[misc]

@@ -369,13 +369,15 @@ def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for seq in range(100, 1100):
+        for seq in range(100, 4100):
             store(seq)
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (after - before) / 1000 < 1350
+    assert (after - before) / 4000 < 200, "and the journal's index takes 36 bytes"
     headers = [batch.header for batch in replica.batches.stored.values()]
-    assert len({id(header.partition) for header in headers}) == 1
+    assert len({id(header.partition) for header in headers}) <= 2, (
+        "the replica's own, and that of the newest batches"
+    )
     assert len({id(header.sections[0].origin) for header in headers}) == 1

@@ -426,7 +426,7 @@ def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer
     topic, origin = published(cluster, 5)
     cluster.ask("a", Publish(cluster.batch(topic, origin, 5, [b"good"] * 2)))
     replica = next(iter(cluster.nodes["b"].replicas.values()))
-    first = replica.batches.order[0][1]
+    first = replica.batches.order.first()[1]
     cluster.feed("b", Damaged(first))
     assert [item.receipt.span.start for item in receipts(cluster.ask("b", fetch()))] == [5]
     cluster.feed("b", Damaged(first))
@@ -476,7 +476,7 @@ def test_a_damaged_batch_goes_with_its_topic() -> None:
     cluster = Cluster()
     topic, _ = published(cluster, 5)
     (replica,) = cluster.nodes["b"].replicas.values()
-    number = replica.batches.order[0][1]
+    number = replica.batches.order.first()[1]
     cluster.drop = lambda sender, to, message: isinstance(message, SyncState)
     cluster.feed("b", Damaged(number))
     cluster.ask("a", DeleteTopic("jobs", topic.id))

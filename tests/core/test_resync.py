@@ -378,7 +378,7 @@ def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
     cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3)))
     (home,) = topic.replicas[0]
     (only,) = cluster.nodes[home].replicas.values()
-    cluster.feed(home, Damaged(only.batches.order[0][1]))
+    cluster.feed(home, Damaged(only.batches.order.first()[1]))
     assert only.batches.lost == 3
 
 

@@ -6,18 +6,19 @@ reclaimed; of a closed origin only its number is kept.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
-
-from sortedcontainers import SortedList
 
 from quorumq.core import limits
 from quorumq.core.closed import ClosedOrigins, number_of
 from quorumq.core.messages import Digest
-from quorumq.core.partition.hashing import salt_of
+from quorumq.core.partition.places import Places, Slot
+from quorumq.core.partition.stored import StoredBatch, StoredBatches
 from quorumq.core.records import BatchStored
 from quorumq.core.rounds import majority_of
-from quorumq.core.spans import SpanMap, SpanSet, merge_spans, subtract
+from quorumq.core.rows import Rows
+from quorumq.core.spans import SpanSet, merge_spans, subtract
 from quorumq.core.state import NodeState
 from quorumq.core.tallied import TalliedMap
 from quorumq.core.types import BatchHeader, NodeId, Now, Origin, PartitionId, Span
@@ -26,50 +27,12 @@ AGE_UNKNOWN = -1
 """Of a batch that a peer brought: its age is by the peer's clock."""
 
 
-class Slot(NamedTuple):
-    """Where a present message is: record ``seq + shift`` of stored batch ``number``."""
-
-    number: int
-    shift: int
-
-
 class Missing(NamedTuple):
     """What we know of messages that are known and not present here."""
 
     since: float  # monotonic seconds
     # The other replicas that said since then that they have not got them, sorted.
     denied: tuple[NodeId, ...] = ()
-
-
-class StoredBatch:
-    """A batch that is on this replica's disk (or about to be).
-
-    ``born`` is when its producer made it, on our monotonic clock, as far as its age is known: what was not counted
-    on the way makes it younger, so that nothing is due, or expires, too early. ``key``: oldest first, by publish time;
-    best effort, as producers' clocks differ.
-    """
-
-    __slots__ = ("_salt", "born", "durable", "header", "key", "number")
-
-    def __init__(self, number: int, header: BatchHeader, born: float, durable: bool) -> None:
-        self.number = number
-        self.header = header
-        self.born = born
-        self.durable = durable
-        self.key = (header.published_ms, number)
-        self._salt = -1
-
-    @property
-    def salt(self) -> int:
-        """What its chunks are ranked by, with a node's own: asked where several nodes fetch."""
-        if self._salt < 0:
-            self._salt = salt_of(repr(self.header.sections[0].origin))
-        return self._salt
-
-    @property
-    def due(self) -> float:
-        """Before then (monotonic seconds) its messages are not to be delivered."""
-        return self.born + self.header.delay_ms / 1000
 
 
 class Batches:
@@ -81,6 +44,7 @@ class Batches:
         members: its replica set.
 
     Attributes:
+        fresh: the newest batches of one message, which are not packed yet.
         stored: the batches by their number.
         order: their keys, oldest first.
         index: where each present message is.
@@ -102,6 +66,7 @@ class Batches:
         "damaged",
         "digests",
         "doubtful",
+        "fresh",
         "idle_since",
         "index",
         "members",
@@ -119,9 +84,9 @@ class Batches:
         self.node = node
         self.partition = partition
         self.members = members
-        self.stored: dict[int, StoredBatch] = {}
-        self.order: SortedList = SortedList()
-        self.index: SpanMap[Slot] = SpanMap()
+        self.stored = StoredBatches(partition)
+        self.order = Rows("qQ", 2)
+        self.index = Places()
         self.present = SpanSet()
         self.absent: TalliedMap[Missing] = TalliedMap(denials)
         self.reclaimed = SpanSet()
@@ -129,6 +94,7 @@ class Batches:
         self.closed = ClosedOrigins()
         self.idle_since: dict[Origin, float] = {}
         self.damaged: dict[int, tuple[Span, ...]] = {}
+        self.fresh: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
         self.doubtful: dict[int, dict[NodeId, float]] = {}
         self.digests: dict[Origin, Digest] = {}
@@ -193,10 +159,14 @@ class Batches:
     def add(self, batch: StoredBatch, now: Now) -> None:
         """List a batch; until it is due by our clock it is left out of every choice. `put` its messages next."""
         self.stored[batch.number] = batch
-        self.order.add(batch.key)
+        self.order.put(batch.key)
         if batch.due > now.mono:
             self.waiting[batch.number] = None
             self.node.at(batch.due, ("due", self.partition, batch.number))
+        if len(batch.header.crcs) == 4:
+            self.fresh[batch.number] = None
+            if len(self.fresh) > self.node.config.packed_above:
+                self.pack()
 
     def put(self, span: Span, slot: Slot) -> list[Span]:
         """``span`` is present from now on, there; what of it had been reclaimed and is back."""
@@ -210,6 +180,21 @@ class Batches:
         if back:
             self.wanted.remove(span)
         return back
+
+    def pack(self) -> None:
+        """Another batch has come: pack the oldest of the fresh ones. Most of them are gone before.
+
+        One that may still change is among the fresh ones again.
+        """
+        for number in list(itertools.islice(self.fresh, 2)):
+            if len(self.fresh) <= self.node.config.packed_above:
+                return
+            del self.fresh[number]
+            batch = self.stored[number]
+            if not batch.durable or number in self.waiting or number in self.doubtful:
+                self.fresh[number] = None
+            else:
+                self.stored.pack(batch)
 
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> list[Span]:
         """Take from a batch of the journal what nothing else here has, at start; what of it had been reclaimed.
@@ -281,10 +266,10 @@ class Batches:
             self.index.remove(part)
             self.present.remove(part)
             self.digests.pop(part.origin, None)
-        self.order.remove(batch.key)
+        self.order.pop(batch.key)
         del self.stored[batch.number]
-        self.waiting.pop(batch.number, None)
-        self.doubtful.pop(batch.number, None)
+        for table in (self.fresh, self.waiting, self.doubtful):
+            table.pop(batch.number, None)
         return parts
 
     def learn_reclaimed(self, spans: Iterable[Span], now: Now) -> list[Span]:
@@ -415,6 +400,9 @@ class Batches:
     def check(self, now: Now) -> None:
         """Assert what holds between any two events."""
         self.index.check()
+        self.stored.check()
+        self.order.check()
+        assert set(self.order) == {batch.key for batch in self.stored.values()}
         self.present.check()
         self.absent.check()
         assert merge_spans(span for span, _ in self.index.items()) == tuple(self.present.items())
@@ -429,6 +417,8 @@ class Batches:
             assert slot.number in self.stored, f"{span} is in batch {slot.number}, which is not here"
         for number in self.waiting:
             assert self.stored[number].due > now.mono, f"batch {number} is due, and waits"
+        for number in self.fresh:
+            assert number in self.stored, f"batch {number} is fresh, and is not here"
         for number in self.doubtful:
             assert number in self.stored, f"the age of batch {number} is asked for, and it is not here"
 

@@ -6,10 +6,12 @@ Several coordinators that fetch for one group begin with different chunks of the
 from __future__ import annotations
 
 from quorumq.core.messages import Want
-from quorumq.core.partition.batches import Batches, Slot, StoredBatch
+from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hashing import MASK, mix, salt_of
 from quorumq.core.partition.offer import Offer
+from quorumq.core.partition.places import Slot
+from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now, Span
 
@@ -110,11 +112,10 @@ class Choice:
         mature = now.mono - self.node.config.steal_after if patient else float("inf")
         for mine in (True, False) if len(active) > 1 else (True,):
             scanned = 0
-            for key, since in offer.ready.items():
+            for published_ms, number, since, _ in offer.ready:
                 scanned += 1
-                if picked.full or scanned > SCAN_MAX or (end is not None and key >= end):
+                if picked.full or scanned > SCAN_MAX or (end is not None and (published_ms, number) >= end):
                     break
-                number = key[1]
                 fetchers = parked if since >= parked_since else active
                 if not mine and since > mature:
                     again = since + self.node.config.steal_after

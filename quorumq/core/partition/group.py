@@ -239,7 +239,13 @@ class GroupView:
             self.available.count(key, balance, now)
         if alone:
             self.suspects.count(key, alone, now)
-        if key[1] not in self.available.counts and key[1] not in self.suspects.counts:
+        one, other = self.available.ready, self.suspects.ready
+        if (
+            balance <= 0
+            and alone <= 0
+            and not (one.size and key in one)
+            and not (other.size and key in other)
+        ):
             changes.idle.append(key[1])
 
     def cut(self, span: Span) -> list[tuple[Span, int]]:

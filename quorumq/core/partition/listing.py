@@ -10,9 +10,10 @@ from quorumq.core import limits
 from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.messages import Peeked, PeekReply, PeekRequest, ShownGroup, ShowReply, Slice, Survey
 from quorumq.core.partition import fate
-from quorumq.core.partition.batches import Batches, StoredBatch
+from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.fate import FREE, NO_BALLOTS
 from quorumq.core.partition.group import GroupView, join
+from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.spans import SpanSet
 from quorumq.core.types import STAMP_ZERO, Kind, Now, Span
 
@@ -31,7 +32,7 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     room = PEEK_BYTES_MAX
     at = batches.stored.get(message.cursor[0])
     scanned = 0
-    for _, number in batches.order.irange(at.key if at is not None else None):
+    for _, number in batches.order.onward(at.key if at is not None else None):
         scanned += 1
         begin = message.cursor[1] if number == message.cursor[0] else 0
         batch = batches.stored[number]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from sortedcontainers import SortedDict
-
+from quorumq.core.rows import Rows
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Span
 
@@ -19,17 +18,16 @@ class Offer:
 
     Attributes:
         spans: the messages.
-        ready: the batches that they are in, oldest first: (published_ms, batch number) -> available since (mono).
-        counts: how many of them each batch has, by its number.
+        ready: the batches that they are in, oldest first: published_ms, batch number (both are the key), available
+            since (mono), and how many of them it has.
         told_until: of suspects: until then nobody else is told that they wait (mono); 0.0 where there are none.
     """
 
-    __slots__ = ("counts", "ready", "spans", "told_until")
+    __slots__ = ("ready", "spans", "told_until")
 
     def __init__(self) -> None:
         self.spans = SpanSet()
-        self.ready: SortedDict = SortedDict()
-        self.counts: dict[int, int] = {}
+        self.ready = Rows("qQdI", 2)
         self.told_until = 0.0
 
     @property
@@ -40,23 +38,22 @@ class Offer:
     @property
     def oldest_ms(self) -> int | None:
         """When the oldest batch of which something is offered was published; None where nothing is."""
-        return self.ready.peekitem(0)[0][0] if self.ready else None
+        row = self.ready.first()
+        return row[0] if row is not None else None
 
     def count(self, key: tuple[int, int], balance: int, now: float) -> None:
         """Of the batch with ``key`` so many messages more are available, or fewer; not none."""
-        before = self.counts.get(key[1], 0)
+        row = self.ready.pop(key)
+        since, before = (now, 0) if row is None else row[2:]
         if before + balance:
-            self.counts[key[1]] = before + balance
-            if not before:
-                self.ready[key] = now
-        else:
-            self.forget_batch(key)
+            self.ready.put((*key, since, before + balance))
+        elif not self.ready.size:
+            self.told_until = 0.0
 
     def forget_batch(self, key: tuple[int, int]) -> None:
         """Nothing of the batch with that key in `ready` is available any more."""
-        self.ready.pop(key, None)
-        self.counts.pop(key[1], None)
-        if not self.ready:
+        self.ready.pop(key)
+        if not self.ready.size:
             self.told_until = 0.0
 
     def withdraw(self, key: tuple[int, int], spans: list[Span]) -> None:

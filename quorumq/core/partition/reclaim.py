@@ -6,7 +6,8 @@ import itertools
 
 from quorumq.core import limits
 from quorumq.core.effects import Effect, Forget, Persist
-from quorumq.core.partition.batches import Batches, StoredBatch
+from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.partition.views import Views
 from quorumq.core.records import Reclaimed
 from quorumq.core.spans import merge_spans

@@ -5,8 +5,10 @@ from __future__ import annotations
 from quorumq.core.errors import Code
 from quorumq.core.limits import SESSIONS_PER_PARTITION_MAX
 from quorumq.core.messages import Part
-from quorumq.core.partition.batches import AGE_UNKNOWN, Batches, Slot, StoredBatch
+from quorumq.core.partition.batches import AGE_UNKNOWN, Batches
 from quorumq.core.partition.closing import Closing
+from quorumq.core.partition.places import Slot
+from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.partition.views import Views
 from quorumq.core.records import BatchStored
 from quorumq.core.state import NodeState

@@ -18,7 +18,7 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
     oldest batch that the group keeps, for a dead letter as well.
     """
     kept = view.kept
-    ready = [*view.available.ready.keys()[:1], *view.suspects.ready.keys()[:1]]
+    ready = [row[:2] for offer in (view.available, view.suspects) if (row := offer.ready.first())]
     ready += kept.oldest(HELD, ELSEWHERE, DELAYED)
     return {
         "available": max(view.available.messages + view.suspects.messages, int(view.begins)),

@@ -16,11 +16,12 @@ from typing import Any
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
 from quorumq.core.partition import fate
-from quorumq.core.partition.batches import Batches, StoredBatch
+from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.fate import FREE, Facts, Rule
 from quorumq.core.partition.group import Changes, GroupView, join, why_kept
 from quorumq.core.partition.offer import Kept
+from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
 from quorumq.core.spans import across, merge_spans
 from quorumq.core.state import NodeState
@@ -220,7 +221,7 @@ class Views:
         behind = view.behind
         while behind is not None:
             begin, end = behind.range
-            for key in self.batches.order.irange(begin, end, inclusive=(True, False)):
+            for key in self.batches.order.onward(begin, end):
                 if not self._look_at(view, behind, self.batches.stored[key[1]], now):
                     self.node.put_off(self.partition)
                     return
@@ -404,9 +405,9 @@ class Views:
                 for span in offer.spans.items():
                     for part, slot in batches.index.within(span):
                         counts[slot.number] = counts.get(slot.number, 0) + part.size
-                assert counts == offer.counts, f"{view.name}: offers {offer.counts}, should offer {counts}"
-                ready = {number for _, number in offer.ready}
-                assert ready == set(counts), f"{view.name}: batches {ready} are ready, should be {counts}"
+                offer.ready.check()
+                have_counts = {number: count for _, number, _, count in offer.ready}
+                assert counts == have_counts, f"{view.name}: offers {have_counts}, should offer {counts}"
             self._check_kept(view, now)
 
     def _check_kept(self, view: GroupView, now: Now) -> None:

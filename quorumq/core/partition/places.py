@@ -1,0 +1,102 @@
+"""Where each present message of one partition is: in which batch, and where in that."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+from quorumq.core.rows import Rows
+from quorumq.core.spans import Run, SpanMap
+
+_new: Any = tuple.__new__
+
+
+class Slot(NamedTuple):
+    """Where a present message is: record ``seq + shift`` of stored batch ``number``."""
+
+    number: int
+    shift: int
+
+
+class SlotRuns:
+    """Runs of one origin, each with a `Slot`; what a `SpanMap` uses of a SortedDict, it has.
+
+    Attributes:
+        rows: start, stop, batch number, shift.
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, items: Iterable[tuple[int, Run]]) -> None:
+        self.rows = Rows("QQQq", 1)
+        for _, run in items:
+            self[run[0]] = run
+
+    def __setitem__(self, start: int, run: Run) -> None:
+        self.rows.put((start, run[1], *run[2]))
+
+    def __getitem__(self, start: int) -> Run:
+        row = self.rows.get((start,))
+        if row is None:
+            raise KeyError(start)
+        return _run(row)
+
+    def __delitem__(self, start: int) -> None:
+        if self.rows.pop((start,)) is None:
+            raise KeyError(start)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def keys(self) -> list[int]:
+        """The starts, in order."""
+        return [row[0] for row in self.rows]
+
+    def values(self) -> list[Run]:
+        """The runs, in order."""
+        return [_run(row) for row in self.rows]
+
+    def items(self) -> list[tuple[int, Run]]:
+        """Both."""
+        return [(row[0], _run(row)) for row in self.rows]
+
+    def bisect_left(self, start: int) -> int:
+        """How many runs begin before ``start``."""
+        return bisect_left(self.keys(), start)
+
+    def irange(
+        self, minimum: int | None = None, maximum: int | None = None, reverse: bool = False
+    ) -> Iterator[int]:
+        """The starts from the one to the other, in order; in ``reverse`` the last of them alone."""
+        if reverse:
+            assert minimum is None
+            assert maximum is not None
+            row = self.rows.before((maximum + 1,))
+            return iter(()) if row is None else iter((row[0],))
+        assert maximum is None
+        return (row[0] for row in self.rows.onward(None if minimum is None else (minimum,)))
+
+
+def _run(row: Any) -> Run:
+    return row[0], row[1], _new(Slot, row[2:])
+
+
+def _overlap(runs: SlotRuns, start: int, stop: int) -> list[Run]:
+    """The runs that share a message with ``[start, stop)``, in order, not clipped."""
+    row = runs.rows.before((start + 1,))
+    found = [_run(row)] if row is not None and row[1] > start else []
+    if stop - start > 1:
+        found += map(_run, runs.rows.within((start + 1,), (stop,)))
+    return found
+
+
+class Places(SpanMap[Slot]):
+    """From messages to slots. Where many messages of an origin were published alone, they take 32 bytes each."""
+
+    __slots__ = ()
+
+    SMALL_MAX: ClassVar[int] = 64
+    SMALL_AGAIN: ClassVar[int] = 16
+    MANY: ClassVar[Any] = SlotRuns
+    MANY_OVERLAP: ClassVar[Any] = staticmethod(_overlap)

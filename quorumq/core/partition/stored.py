@@ -1,0 +1,159 @@
+"""The batches of one partition, by number; those of one message as rows of numbers, and as objects when looked at."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quorumq.core.partition.hashing import salt_of
+from quorumq.core.rows import Rows
+from quorumq.core.types import BatchHeader, Origin, PartitionId, Span
+
+_new: Any = tuple.__new__
+"""`_new(BatchHeader, fields)` is a BatchHeader in half the time."""
+
+
+class StoredBatch:
+    """A batch that is on this replica's disk (or about to be).
+
+    ``born`` is when its producer made it, on our monotonic clock, as far as its age is known: what was not counted
+    on the way makes it younger, so that nothing is due, or expires, too early. ``key``: oldest first, by publish time;
+    best effort, as producers' clocks differ.
+    """
+
+    __slots__ = ("_salt", "born", "durable", "header", "key", "number")
+
+    def __init__(self, number: int, header: BatchHeader, born: float, durable: bool) -> None:
+        self.number = number
+        self.header = header
+        self.born = born
+        self.durable = durable
+        self.key = (header.published_ms, number)
+        self._salt = -1
+
+    @property
+    def salt(self) -> int:
+        """What its chunks are ranked by, with a node's own: asked where several nodes fetch."""
+        if self._salt < 0:
+            self._salt = salt_of(repr(self.header.sections[0].origin))
+        return self._salt
+
+    @property
+    def due(self) -> float:
+        """Before then (monotonic seconds) its messages are not to be delivered."""
+        return self.born + self.header.delay_ms / 1000
+
+
+class StoredBatches(dict[int, StoredBatch]):
+    """Batches by number.
+
+    A batch of one message that is packed takes 56 bytes, where its objects would take 600. It is made anew for
+    whoever looks at it, and so must not change any more. A dict has the others, which costs nothing more to ask.
+
+    Args:
+        partition: of all of them.
+    """
+
+    __slots__ = ("_names", "_numbers", "_packed", "_partition", "_seen", "_used")
+
+    def __init__(self, partition: PartitionId) -> None:
+        super().__init__()
+        self._partition = partition
+        # number, origin, sequence number, published_ms, born, bytes, CRC, delay_ms, ttl_ms
+        self._packed = Rows("QQQqdIIII", 1)
+        self._seen: StoredBatch | None = None  # the packed batch that was looked at last
+        self._numbers: dict[Origin, int] = {}  # of the origins of packed batches
+        self._names: dict[int, Origin] = {}  # the other way round
+        self._used: dict[int, int] = {}  # how many batches each has
+
+    def pack(self, batch: StoredBatch) -> None:
+        """Keep a batch that is here, and will not change, as a row, if a row can say all of it."""
+        header = batch.header
+        if len(header.crcs) != 4 or header.codec or header.crc != header.crc_of(0) or not batch.durable:
+            return
+        if max(header.delay_ms, header.ttl_ms) >= 1 << 32:
+            return
+        origin, start, _ = header.sections[0]
+        number = self._numbers.get(origin)
+        if number is None:
+            number = self._numbers[origin] = next(reversed(self._names), -1) + 1
+            self._names[number] = origin
+        self._used[number] = self._used.get(number, 0) + 1
+        ages = (header.published_ms, batch.born)
+        bounds = (header.end_of(0), header.crc, header.delay_ms, header.ttl_ms)
+        super().__delitem__(batch.number)
+        self._packed.put((batch.number, number, start, *ages, *bounds))
+
+    def __missing__(self, number: int) -> StoredBatch:
+        seen = self._seen
+        if seen is None or seen.number != number:
+            row = self._packed.get((number,))
+            if row is None:
+                raise KeyError(number)
+            self._seen = seen = self._unpacked(row)
+        return seen
+
+    def _unpacked(self, row: tuple[Any, ...]) -> StoredBatch:
+        number, origin, start, published_ms, born, size, crc, delay_ms, ttl_ms = row
+        section = _new(Span, (self._names[origin], start, start + 1))
+        ends, crcs = size.to_bytes(4, "little"), crc.to_bytes(4, "little")
+        fields = (self._partition, (section,), published_ms, 0, ends, crcs, crc, delay_ms, ttl_ms)
+        return StoredBatch(number, _new(BatchHeader, fields), born, durable=True)
+
+    def __delitem__(self, number: int) -> None:
+        if super().pop(number, None) is not None:
+            return
+        row = self._packed.pop((number,))
+        if row is None:
+            raise KeyError(number)
+        self._seen, origin = None, row[1]
+        self._used[origin] -= 1
+        if not self._used[origin]:
+            del self._numbers[self._names[origin]], self._names[origin], self._used[origin]
+
+    def get(self, number: int, default: Any = None) -> Any:
+        """The batch with that number; None where there is none."""
+        try:
+            return self[number]
+        except KeyError:
+            return default
+
+    def __contains__(self, number: object) -> bool:
+        return super().__contains__(number) or (number,) in self._packed
+
+    def __iter__(self) -> Iterator[int]:
+        return heapq.merge(sorted(super().__iter__()), (row[0] for row in self._packed))
+
+    def __len__(self) -> int:
+        return super().__len__() + len(self._packed)
+
+    keys = Mapping.keys  # type: ignore[assignment]
+    values = Mapping.values  # type: ignore[assignment]
+    items = Mapping.items  # type: ignore[assignment]
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+
+    def clone(self) -> StoredBatches:
+        """A copy that changes on its own."""
+        twin = StoredBatches(self._partition)
+        for number, batch in super().items():
+            twin[number] = StoredBatch(number, batch.header, batch.born, batch.durable)
+        twin._packed = self._packed.clone()
+        twin._numbers, twin._names, twin._used = self._numbers.copy(), self._names.copy(), self._used.copy()
+        return twin
+
+    def state(self) -> tuple[Any, ...]:
+        """Everything but the headers and when batches were made: equal content gives equal tuples."""
+        return tuple([(number, batch.durable, batch.key) for number, batch in self.items()])
+
+    def check(self) -> None:
+        """Assert what holds between any two operations."""
+        self._packed.check()
+        assert not any((number,) in self._packed for number in super().__iter__()), (
+            "a batch is packed, or not"
+        )
+        assert Counter(row[1] for row in self._packed) == self._used
+        assert {number: name for name, number in self._numbers.items()} == self._names
+        assert self._used.keys() == self._names.keys()

@@ -1,0 +1,134 @@
+"""Batches of one message are kept as rows of numbers, and nobody sees a difference but in memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core.messages import OpenSession, Publish
+from quorumq.core.partition.stored import StoredBatch, StoredBatches
+from quorumq.core.types import BatchHeader, Origin, PartitionId, Span
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch
+
+HERE = PartitionId(b"t" * 16, 0)
+SESSIONS = [Origin("a", 1, 2, k) for k in range(3)]
+
+
+def header(
+    seq: int = 0, origin: Origin = SESSIONS[0], published_ms: int = 5, size: int = 7, **more: int
+) -> BatchHeader:
+    crc = more.pop("crc", 0xFFFFFFFF - seq % 1000)
+    of_record = more.pop("of_record", crc).to_bytes(4, "little")
+    section = Span(origin, seq, seq + 1)
+    return BatchHeader(
+        HERE,
+        (section,),
+        published_ms,
+        more.pop("codec", 0),
+        size.to_bytes(4, "little"),
+        of_record,
+        crc,
+        **more,
+    )
+
+
+BATCHES = st.builds(
+    lambda number, seq, published_ms, size, delay_ms, ttl_ms, born: StoredBatch(
+        number,
+        header(seq, SESSIONS[number % 3], published_ms, size, delay_ms=delay_ms, ttl_ms=ttl_ms),
+        born,
+        durable=True,
+    ),
+    st.integers(1, 40),
+    st.integers(0, (1 << 62) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(1, 1 << 22),
+    st.sampled_from([0, 1, (1 << 32) - 1, 1 << 32]),
+    st.sampled_from([0, 9, (1 << 32) - 1, 1 << 32]),
+    st.floats(-1e9, 1e9),
+)
+
+
+def facts(batch: StoredBatch) -> tuple[object, ...]:
+    return batch.number, batch.header, batch.born, batch.durable, batch.key, batch.due, batch.salt
+
+
+@given(st.lists(st.tuples(BATCHES, st.sampled_from(["put", "put", "pack", "pack", "delete"])), max_size=40))
+def test_a_batch_is_what_it_was_whether_it_is_packed_or_not(steps: list[tuple[StoredBatch, str]]) -> None:
+    table, plain = StoredBatches(HERE), {}
+    for batch, step in steps:
+        number = batch.number
+        if step == "put" and number not in plain:
+            table[number] = plain[number] = batch
+        elif step == "pack" and number in plain and dict.__contains__(table, number):
+            table.pack(plain[number])
+            row_has_room = max(plain[number].header.delay_ms, plain[number].header.ttl_ms) < 1 << 32
+            assert dict.__contains__(table, number) is not row_has_room
+        elif step == "delete" and number in plain:
+            del table[number], plain[number]
+        table.check()
+        in_order = {number: plain[number] for number in sorted(plain)}
+        assert {number: facts(found) for number, found in table.items()} == {
+            number: facts(found) for number, found in in_order.items()
+        }
+        assert [*table] == [*table.keys()] == [*in_order]
+        assert [facts(found) for found in table.values()] == [facts(found) for found in in_order.values()]
+        assert (number in table, len(table), bool(table)) == (number in plain, len(plain), bool(plain))
+        found = table.get(number)
+        assert (found is None) is (number not in plain)
+        assert found is None or facts(found) == facts(plain[number])
+        twin = table.clone()
+        twin.check()
+        assert twin.state() == table.state() == tuple((n, True, plain[n].key) for n in in_order)
+        for gone in plain:
+            del twin[gone]
+        assert [*table] == [*in_order], "a copy changes on its own"
+    for number in range(41):
+        if number not in plain:
+            for question in (table.__getitem__, table.__delitem__):
+                with pytest.raises(KeyError):
+                    question(number)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        StoredBatch(1, header(codec=1), 0.0, durable=True),
+        StoredBatch(1, header(crc=1, of_record=2), 0.0, durable=True),
+        StoredBatch(1, header(), 0.0, durable=False),
+        StoredBatch(
+            1,
+            header()._replace(sections=(Span(SESSIONS[0], 0, 2),), offsets=b"1234" * 2, crcs=b"1234" * 2),
+            0.0,
+            durable=True,
+        ),
+    ],
+)
+def test_what_a_row_cannot_say_stays_an_object(batch: StoredBatch) -> None:
+    table = StoredBatches(HERE)
+    table[1] = batch
+    table.pack(batch)
+    assert dict.get(table, 1) is batch
+
+
+def test_which_batches_are_packed_and_when() -> None:
+    """The oldest of those of one message, once durable, due, and of a known age; never so many as `packed_above`."""
+    cluster = Cluster(1, packed_above=3)
+    topic = cluster.topic(rf=1)
+    origin = cluster.ask("a", OpenSession()).origin
+    for seq in range(8):
+        batch = cluster.batch(topic, origin, 10 * seq, [b"x"] * (1 + (seq == 1)), delay_ms=5000 * (seq == 2))
+        cluster.ask("a", Publish(batch))
+    (replica,) = cluster.nodes["a"].replicas.values()
+    plain = sorted(dict.keys(replica.batches.stored))
+    assert [number - plain[0] for number in plain] == [0, 1, 5, 6], "two messages; delayed; and the last two"
+    cluster.advance(10.0)
+    for seq in range(8, 12):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, 10 * seq, [b"x"])))
+    assert not replica.batches.stored[plain[1]].header.ttl_ms
+    assert plain[1] not in dict.keys(replica.batches.stored), "it is due"
+    assert [
+        one.start for part in cluster.ask("a", fetch(most=100)).slices for one in part.header.sections
+    ] == ([10 * seq for seq in range(12)])

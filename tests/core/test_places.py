@@ -1,0 +1,68 @@
+"""Places are a SpanMap of slots, whatever is kept as rows of numbers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core.partition.places import Places, Slot, SlotRuns
+from quorumq.core.spans import SpanMap
+from quorumq.core.types import Origin, Span
+
+SESSIONS = [Origin("a", 1, 2, k) for k in range(2)]
+
+
+class TinyPlaces(Places):
+    """Large at 3 runs, so that short programs cross both borders many times."""
+
+    SMALL_MAX: ClassVar[int] = 2
+    SMALL_AGAIN: ClassVar[int] = 1
+
+
+SPANS = st.builds(
+    lambda origin, start, size: Span(origin, start, start + size),
+    st.sampled_from(SESSIONS),
+    st.integers(0, 14),
+    st.integers(0, 4),
+)
+STEPS = st.lists(st.tuples(st.sampled_from(["set", "set", "set", "remove", "clone"]), SPANS), max_size=40)
+
+
+@given(STEPS, SPANS)
+def test_places_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) -> None:
+    places: SpanMap[Slot] = TinyPlaces()
+    plain: SpanMap[Slot] = SpanMap()
+    left: list[tuple[SpanMap[Slot], SpanMap[Slot]]] = []
+    for number, (step, span) in enumerate(steps):
+        if step == "clone":
+            left.append((places, plain))
+            places, plain = places.clone(), plain.clone()
+        elif step == "remove":
+            assert places.remove(span) == plain.remove(span)
+        else:
+            slot = Slot(number // 2, -span.start)
+            places.set(span, slot)
+            plain.set(span, slot)
+        for one, other in [*left, (places, plain)]:
+            one.check()
+            assert one.state() == other.state()
+    for span in (asked, asked._replace(start=0), Span(asked.origin, asked.start, asked.start + 1)):
+        assert places.within(span) == plain.within(span)
+        assert places.split(span) == plain.split(span)
+        assert places.gaps(span) == plain.gaps(span)
+        assert places.cut(span, 2) == plain.cut(span, 2)
+    assert places.get(asked.origin, asked.start) == plain.get(asked.origin, asked.start)
+    assert list(places.onward(asked.origin, asked.start)) == list(plain.onward(asked.origin, asked.start))
+
+
+def test_many_messages_that_were_published_alone_are_rows_until_few_are_left() -> None:
+    places = Places()
+    for seq in range(200):
+        places.set(Span(SESSIONS[0], seq, seq + 1), Slot(1000 + seq, -seq))
+    assert isinstance(places.runs[SESSIONS[0]], SlotRuns)
+    assert places.get(SESSIONS[0], 150) == Slot(1150, -150)
+    places.remove(Span(SESSIONS[0], 10, 200))
+    assert isinstance(places.runs[SESSIONS[0]], tuple)
+    assert places.spans == 10
