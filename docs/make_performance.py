@@ -57,9 +57,12 @@ def row(command: str, found: list[dict[str, Any]]) -> str:
     if "longest_pause_ms" in found[0]:
         cells.append(f"longest pause {median(found, 'longest_pause_ms'):,.0f} ms")
     if found[0].get("tenths"):
-        cells.append(f"{median(found, 'nodes_bytes_a_message'):,.0f} bytes of memory a message")
-        for key, rates in found[0]["tenths"].items():
-            cells.append(f"{key}, last tenth ÷ second {rates[-1] / rates[1]:.2f}")
+        cells.append(f"{median(found, 'node_bytes_a_message'):,.0f} bytes of each node's memory a message")
+        cells.append(f"restart {median(found, 'restart_s'):.1f} s")
+        for what, key in (("rate", "tenths"), ("processor", "cpu_tenths")):
+            for step in found[0][key]:
+                ratio = statistics.median(one[key][step][-1] / one[key][step][1] for one in found)
+                cells.append(f"{step}, {what} of the last tenth ÷ second {ratio:.2f}")
     messages = found[0]["messages"]
     used = [median(found, key) for key in ("nodes_cpu_s", "clients_cpu_s")]
     cpu = " + ".join("?" if seconds is None else f"{1e6 * seconds / messages:,.0f}" for seconds in used)

@@ -109,10 +109,11 @@ WORKLOADS: Final = (
     ),
     Workload(
         "backlog", Drain, 1_000_000,
-        """Let very many messages wait, then consume them: rates by tenth, and what they take of the nodes' memory.
+        """Let very many messages wait, then consume them: rates by tenth, and what they take of a node's memory.
 
-        The rates of the last tenth are those of the first where a backlog costs nothing. With --single each message is
-        a batch of its own, as where many producers publish now and then.
+        The rates of the last tenth are those of the first where a backlog costs nothing, and so is the processor time,
+        which a slow disk does not change. In between one of the nodes is killed and started again. With --single each
+        message is a batch of its own, as where many producers publish now and then.
         """,
         ("size", "producers", "consumers", "single"), {"tenths": True},
     ),
@@ -326,9 +327,9 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
                 progress.prefix = "warm-up: "
                 runner.phase(f"{name}-warm-up", min(options["warm_up"], messages))
                 progress.prefix = ""
-            before = _cpu_s(cluster)
+            before = runner.nodes_cpu_s()
             found = runner.phase(name, messages)
-            after = _cpu_s(cluster)
+            after = runner.nodes_cpu_s()
         finally:
             runner.stop()
     result = {
@@ -341,7 +342,7 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
         **found,
         "verified": True,
     }
-    if before is not None and after is not None:
+    if before is not None and after is not None and "nodes_cpu_s" not in found:
         result["nodes_cpu_s"] = round(after - before, 3)
     return result
 
@@ -418,20 +419,6 @@ def fsync_ms(directory: Path) -> dict[str, Any]:
     return percentiles(taken)
 
 
-def _cpu_s(cluster: Any) -> float | None:
-    """Processor seconds that the nodes have used so far, where the system tells."""
-    if cluster is None:
-        return None
-    try:
-        ticks = 0
-        for name in cluster.nodes:
-            fields = Path(f"/proc/{cluster.pid(name)}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 # --------------------------------------------------------------------------------------- output
 
 _LEGS: Final = {
@@ -482,6 +469,8 @@ def _print_run(name: str, run: Mapping[str, Any]) -> None:
             out.print(f"  {key:<10} {run[key]['messages_per_s']:>9,} messages/s  ({run[key]['seconds']} s)")
     for key, rates in run.get("tenths", {}).items():
         out.print(f"  {key} by tenth: {' '.join(f'{rate:,}' for rate in rates)}")
+    for key, used in run.get("cpu_tenths", {}).items():
+        out.print(f"  µs of the nodes' processors a message, {key} by tenth: {' '.join(map(str, used))}")
     if "longest_pause_ms" in run:
         out.print(f"  longest pause after a node was killed: {run['longest_pause_ms']:,} ms")
     columns = ("p50", "p99", "p999", "max", "count")
@@ -496,8 +485,10 @@ def _print_run(name: str, run: Mapping[str, Any]) -> None:
             out.print(
                 f"{who} used {run[key]} s of processor time, {1e6 * run[key] / run['messages']:,.0f} µs a message"
             )
-    if run.get("tenths") and "nodes_bytes_a_message" in run:
-        out.print(f"a message that waits takes {run['nodes_bytes_a_message']:,} bytes of all nodes' memory")
+    if "node_bytes_a_message" in run:
+        out.print(f"a message that waits takes {run['node_bytes_a_message']:,} bytes of each node's memory")
+    if "restart_s" in run:
+        out.print(f"a node that was killed while all of them wait starts in {run['restart_s']} s")
     if run["redelivered"]:
         out.print(f"{run['redelivered']:,} messages were delivered again, because a hold had run out")
     verdicts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(run["outcomes"].items()))

@@ -95,6 +95,7 @@ class Bench:
 
     Attributes:
         timeline: of the step that `follow` followed last, (seconds of the monotonic clock, messages done by then).
+        processor: the same with seconds of processor time that the nodes had used, where that can be seen.
     """
 
     produces = "produce"
@@ -111,6 +112,7 @@ class Bench:
         self.progress = progress
         self.cluster = cluster
         self.timeline: list[tuple[float, int]] = []
+        self.processor: list[tuple[float, int]] = []
         self.said: queue.Queue[Told] = queue.Queue()
         self.workers: list[Worker] = []
         self.producers: list[Worker] = []
@@ -227,7 +229,7 @@ class Bench:
         counts: dict[str, int] = {}
         total = messages * (len(ledgers) if settled else 1)
         done = 0
-        self.timeline = [(time.monotonic(), 0)]
+        self.timeline, self.processor = [(time.monotonic(), 0)], [(self.nodes_cpu_s() or 0.0, 0)]
         while (published and len(producers) < len(self.producers)) or (settled and done < total):
             told = self.next()
             line = told.line
@@ -242,6 +244,8 @@ class Bench:
                 counts[told.worker.name] = line["count"]
             done = sum(one.settled for one in ledgers.values()) if settled else sum(counts.values())
             self.timeline.append((time.monotonic(), done))
+            if self.options.get("tenths"):
+                self.processor.append((self.nodes_cpu_s() or 0.0, done))
             self.progress(what, done, total)
             if halfway is not None and 2 * done >= total:
                 halfway()
@@ -257,6 +261,16 @@ class Bench:
             return None
         return sum(pages) * os.sysconf("SC_PAGE_SIZE") if pages else None
 
+    def nodes_cpu_s(self) -> float | None:
+        """Processor seconds that the nodes have used so far, where that can be seen."""
+        try:
+            pids = [self.cluster.pid(name) for name in self.cluster.nodes] if self.cluster else []
+            stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+            ticks = sum(int(fields[11]) + int(fields[12]) for fields in stats)
+        except (OSError, ValueError, IndexError):
+            return None
+        return ticks / os.sysconf("SC_CLK_TCK") if pids else None
+
 
 def _rate(messages: int, seconds: float) -> dict[str, Any]:
     return {"seconds": round(seconds, 3), "messages_per_s": round(messages / seconds)}
@@ -267,15 +281,25 @@ def _span_s(lines: Sequence[Mapping[str, Any]]) -> float:
     return float(max(line["ended_ns"] for line in lines) - min(line["began_ns"] for line in lines)) / 1e9
 
 
-def by_tenth(timeline: Sequence[tuple[float, int]]) -> list[int]:
-    """Messages a second in each tenth of what was done."""
-    total = timeline[-1][1]
-    ends: list[float] = [timeline[0][0]]
-    for (since, before), (at, done) in pairwise(timeline):
+def tenths(points: Sequence[tuple[float, int]]) -> list[float]:
+    """What each tenth of all that was done took, in what is first in each point."""
+    total = points[-1][1]
+    ends: list[float] = [points[0][0]]
+    for (since, before), (at, done) in pairwise(points):
         while done > before and done * 10 >= len(ends) * total and len(ends) <= 10:
             # Reports come some times a second: in between it went on evenly, as far as anybody can tell.
             ends.append(since + (at - since) * (len(ends) * total / 10 - before) / (done - before))
-    return [round(total / 10 / (after - before)) for before, after in pairwise(ends)]
+    return [after - before for before, after in pairwise(ends)]
+
+
+def by_tenth(timeline: Sequence[tuple[float, int]]) -> list[int]:
+    """Messages a second in each tenth of what was done."""
+    return [round(timeline[-1][1] / 10 / seconds) for seconds in tenths(timeline)]
+
+
+def cpu_by_tenth(processor: Sequence[tuple[float, int]]) -> list[float]:
+    """Microseconds of processor time a message in each tenth of what was done."""
+    return [round(1e6 * seconds / (processor[-1][1] / 10), 1) for seconds in tenths(processor)]
 
 
 def longest_pause_s(timeline: Sequence[tuple[float, int]]) -> float:
@@ -308,11 +332,14 @@ class Drain(Bench):
         memory = self.memory_bytes()
         self.produce(setting, messages)
         produced = self.follow("publish", ledgers, messages, published=True)
-        tenths = {"publish": by_tenth(self.timeline)}
+        rates, cpu = {"publish": by_tenth(self.timeline)}, {"publish": self.processor}
         full = self.memory_bytes()
+        restart_s = (
+            self.restart_s() if self.options.get("tenths") and not topic.endswith("-warm-up") else None
+        )
         self.consume(setting)
         self.follow("consume", ledgers, messages, settled=True)
-        tenths["consume"] = by_tenth(self.timeline)
+        rates["consume"], cpu["consume"] = by_tenth(self.timeline), self.processor
         consumed = self.finish()
         ledgers["bench"].check()
         for line in consumed:  # how long messages waited for consumers to begin says nothing
@@ -322,9 +349,27 @@ class Drain(Bench):
             "consume": _rate(messages, _span_s(consumed)),
             **_outcome(ledgers.values(), produced, consumed),
         }
-        if memory is not None and full is not None:
-            found["nodes_bytes_a_message"] = round((full - memory) / messages)
-        return {**found, "tenths": tenths} if self.options.get("tenths") else found
+        if not self.options.get("tenths"):
+            return found
+        found["tenths"] = rates
+        if memory is not None and full is not None and self.cluster is not None:
+            found["node_bytes_a_message"] = round((full - memory) / messages / len(self.cluster.nodes))
+        if any(points[-1][0] for points in cpu.values()):
+            found["cpu_tenths"] = {step: cpu_by_tenth(points) for step, points in cpu.items()}
+            found["nodes_cpu_s"] = round(sum(points[-1][0] - points[0][0] for points in cpu.values()), 3)
+        if restart_s is not None:
+            found["restart_s"] = round(restart_s, 2)
+        return found
+
+    def restart_s(self) -> float | None:
+        """Kill a node, and start it again: how long until it answers."""
+        if self.cluster is None:
+            return None
+        name = self.cluster.nodes[-1]
+        self.cluster.kill(name)
+        began = time.monotonic()
+        self.cluster.start(name, timeout=SILENCE_MAX_S)
+        return time.monotonic() - began
 
 
 class FanIn(Drain):

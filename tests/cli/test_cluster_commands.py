@@ -420,6 +420,7 @@ def test_a_tiny_benchmark_is_verified(shell: Shell, kind: str) -> None:
         assert 0 < result["publish_ms"]["p50"] <= result["publish_ms"]["p99"] <= result["publish_ms"]["max"]
     if kind == "backlog":
         assert [len(rates) for rates in result["tenths"].values()] == [10, 10]
+        assert not {"cpu_tenths", "restart_s"} & result.keys(), "of nodes of somebody else"
 
 
 def test_a_benchmark_with_a_node_that_dies_goes_on_and_loses_nothing(shell: Shell) -> None:

@@ -7,7 +7,7 @@ import cProfile
 import pytest
 
 from quorumq.lab.bench_hot import calls_by_file, measure
-from quorumq.lab.bench_runs import by_tenth, longest_pause_s
+from quorumq.lab.bench_runs import by_tenth, cpu_by_tenth, longest_pause_s
 
 COUNTS = {
     "publish": {"steps": 8, "messages": 4, "commits": 3},
@@ -37,4 +37,5 @@ def test_rates_by_tenth_and_the_longest_pause_are_read_from_reports() -> None:
     steady = [(float(second), 20 * second) for second in range(6)]
     assert by_tenth(steady) == [20] * 10
     assert by_tenth([(0.0, 0), (1.0, 50), (1.5, 50), (11.5, 100)])[4:6] == [50, 4]
+    assert cpu_by_tenth([(5.0, 0), (5.0, 50), (5.5, 100)]) == [0.0] * 5 + [10_000.0] * 5
     assert longest_pause_s([(0.0, 0), (1.0, 50), (1.5, 50), (11.5, 100)]) == 10.5
