@@ -279,8 +279,7 @@ class NodeCore:
         else:  # mostly
             effects += new
             return
-        queue = list(new)
-        at = 0
+        queue, at = list(new), 0
         while at < len(queue):
             effect = queue[at]
             at += 1
@@ -336,9 +335,8 @@ class NodeCore:
                 if pending.done or not pending.looks_at(self._on_offer(stirred)):
                     continue
                 if pending.cost > limits.CHEAP:
-                    self.context.costly.put(
-                        pending.asker, pending.cost, ("advance", pending.key), pending.key
-                    )
+                    work: Costly = ("advance", pending.key)
+                    self.context.costly.put(pending.asker, pending.cost, work, pending.key)
                 else:
                     effects += pending.advance(self.context, now)
         return effects

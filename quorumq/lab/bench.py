@@ -241,7 +241,7 @@ def floor(messages: int, as_json: bool) -> None:
     if as_json:
         print_json({"bench": "floor", "messages": messages, "machine": machine, "whole_ms": found})
         return
-    _columns(shown := table(), "whole", "p50, ms", "p99, ms")
+    shown = table("|whole", ">p50, ms", ">p99, ms")
     for loop, ms in found.items():
         shown.add_row(loop, f"{ms['p50']:.2f}", f"{ms['p99']:.2f}")
     console().print(shown)

@@ -206,11 +206,7 @@ class Node:
         self._or_stop(self.driver.synced)
         self.feed()
         state = self.core.state
-        if self.trace.on:
-            present = [
-                (name, replica.batches.present.items()) for name, replica in self.core.replicas.items()
-            ]
-            self.trace.found(present, self.core.catalogue.topics)
+        self.trace.found(self.core.replicas.values())
         self.trace.started(state.incarnation, waits=state.quarantine_until > self.clock().mono)
 
     @property
@@ -269,12 +265,10 @@ class Node:
 
     def feed(self, *events: Event) -> None:
         """Take events in and carry out everything that follows from them. Never raises."""
-        for event in events:
-            if type(event) is not Received:
-                of_clients = [event for event in events if type(event) is not Received]
-                self.traffic.noticed(of_clients, self.clock().mono)
-                self.changes.noticed(of_clients, self.askers)
-                break
+        if events and (len(events) > 1 or type(events[0]) is not Received):
+            of_clients = [event for event in events if type(event) is not Received]
+            self.traffic.noticed(of_clients, self.clock().mono)
+            self.changes.noticed(of_clients, self.askers)
         driver = self.driver
         try:
             driver.feed(*events)
@@ -530,12 +524,11 @@ class Node:
         used = self.health.rss()
         if not full and used > most:
             self.log.warning("memory_full", rss=used, memory_max=most)
-            self.feed(
-                MemoryFull(
-                    f"node {self.config.node} takes {used} bytes of memory, and may take {most} (memory_max): "
-                    "no publishes, new topics and new groups until that is less; let consumers ack what is there"
-                )
+            refusal = (
+                f"node {self.config.node} takes {used} bytes of memory, and may take {most} (memory_max): "
+                "no publishes, new topics and new groups until that is less; let consumers ack what is there"
             )
+            self.feed(MemoryFull(refusal))
         elif full and used <= most - most // 10:
             self.log.info("memory_has_room", rss=used, memory_max=most)
             self.feed(MemoryFull(""))
@@ -599,10 +592,9 @@ def check_records(part: Slice, data: bytes | memoryview) -> None:
         Corrupt: a record has another CRC-32C.
     """
     header = part.header
-    base = at = header.end_of(part.first - 1)
-    view = memoryview(data)
+    at, view = header.end_of(part.first - 1), memoryview(data)
     for index in range(part.first, part.stop):
-        end = header.end_of(index)
-        if crc32c(view[at - base : end - base]) != header.crc_of(index):
+        size = header.end_of(index) - at
+        if crc32c(view[:size]) != header.crc_of(index):
             raise Corrupt(f"batch {header.key()}: record {index} is damaged on disk")
-        at = end
+        at, view = at + size, view[size:]

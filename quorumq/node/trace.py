@@ -7,10 +7,11 @@ written is given up with one line in the log: the node serves on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from quorumq.core.messages import FetchReply
+from quorumq.core.partition.replica import Replica
 from quorumq.core.records import BatchStored, GroupPut, JournalRecord, TopicPut
 from quorumq.core.types import STAMP_ZERO, Incarnation, Owner, PartitionId, Span, Topic
 from quorumq.history import (
@@ -84,22 +85,18 @@ class Trace:
         self._write("stop", incarnation=incarnation.n, reason=reason)
         self.close()
 
-    def found(
-        self, present: Iterable[tuple[PartitionId, Sequence[Span]]], topics: Mapping[bytes, Topic]
-    ) -> None:
-        """A start has found these messages in its directory, and fsynced them.
+    def found(self, replicas: Iterable[Replica]) -> None:
+        """A start has found what these have in its directory, and fsynced it.
 
         A process that is killed before an fsync leaves what it wrote, and no line that says so.
         """
-        for partition, spans in present:
-            topic = topics.get(partition.topic)
-            if topic is None:
-                continue
+        for replica in replicas if self.on else ():
+            spans = replica.batches.present.items()
             for some in range(0, len(spans), SPANS_PER_LINE):
                 self._write(
                     "store",
-                    topic=topic_label(topic.id, topic.name),
-                    partition=partition.number,
+                    topic=topic_label(replica.topic.id, replica.topic.name),
+                    partition=replica.partition.number,
                     spans=spans_value(spans[some : some + SPANS_PER_LINE]),
                     detail="found at the start",
                 )
