@@ -8,6 +8,7 @@ import pytest
 
 from quorumq.core.effects import DiskFull, Gone, LinkDown, Request
 from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
     AckRequest,
     Failed,
@@ -27,6 +28,7 @@ from quorumq.core.partition.batches import Missing, Slot
 from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.replica import Replica
 from quorumq.core.riding import is_new, may_choose, share_of, waiting
+from quorumq.core.rounds import Votes
 from quorumq.core.types import Batch, NodeId, Origin, PartitionId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import WALL_MS, Cluster
@@ -488,3 +490,19 @@ def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPa
     assert sum(found) <= CALLS * count
     assert len(found) <= STEPS * count
     assert len(said) <= SAID * count
+
+
+def test_who_is_ahead_of_our_own_disk_waits_for_it() -> None:
+    """Our own vote may come last: until then nothing is lost for want of it."""
+    riding = Riding()
+    riding.loses = lambda sender, to, message: isinstance(message, StoreReply)
+    riding.waits()
+    riding.publish()
+    core, replica = riding.cluster.nodes["a"], riding.replica("a")
+    (it,) = [one for one in core.context.requests.values() if isinstance(one, FetchCoordinator)]
+    (this,) = it.rounds.values()
+    assert isinstance(this, HoldRound)
+    this.heard.clear()
+    this.yes = Votes()
+    it._settle(core.context, this, replica, riding.cluster.now, timed_out=False)
+    assert this.pending.covers(Span(riding.origin, 0, 1))
