@@ -28,8 +28,10 @@ PATIENCE_S = 90.0
 PROGRAM = "from quorumq.cli.main import main; main()"
 
 TASKS = """
-import os, time
+import os, pathlib, time
 import trio
+
+pathlib.Path(f"{os.getpid()}.begun").touch()
 
 async def slow(message):
     await trio.sleep(1.0)
@@ -89,6 +91,12 @@ def is_settled(shell: Shell, topic: str, dead: int) -> bool:
     return found.pop("dead", 0) == dead and not found.keys() - {"acked"}
 
 
+def both_wait(folder: Path) -> None:
+    """Wait until two workers have imported their functions, and a little for their first FETCH."""
+    until(lambda: len(list(folder.glob("*.begun"))) == 2, "both have begun")
+    time.sleep(2.0)
+
+
 def stopped(process: subprocess.Popen[str]) -> dict[str, int]:
     """What a worker says that it has done, when it is told to stop."""
     process.send_signal(signal.SIGTERM)
@@ -99,11 +107,13 @@ def stopped(process: subprocess.Popen[str]) -> dict[str, int]:
 
 
 @pytest.mark.e2e
-def test_two_workers_share_jobs_and_sigterm_counts_nothing(shell: Shell, start: Start) -> None:
+def test_two_workers_share_jobs_and_sigterm_counts_nothing(
+    shell: Shell, start: Start, tmp_path: Path
+) -> None:
     shell("topics", "create", "jobs")
     shell("groups", "create", "jobs", "--group", "g")
     workers = [start("jobs", "tasks:slow", "--group", "g") for _ in range(2)]
-    time.sleep(5.0)  # both wait before anything is published
+    both_wait(tmp_path)
     shell("publish", "jobs", *(str(number) for number in range(8)))
     until(lambda: is_settled(shell, "jobs", 0), "all are done")
     assert [stopped(worker)["done"] for worker in workers] == [4, 4]
@@ -123,11 +133,11 @@ def test_a_worker_that_joins_late_gets_what_the_first_has_not_begun(shell: Shell
 
 
 @pytest.mark.e2e
-def test_nobody_waits_for_the_slow_handler_of_another(shell: Shell, start: Start) -> None:
+def test_nobody_waits_for_the_slow_handler_of_another(shell: Shell, start: Start, tmp_path: Path) -> None:
     shell("topics", "create", "mixed")
     shell("groups", "create", "mixed", "--group", "g")
     workers = [start("mixed", "tasks:mixed", "--group", "g") for _ in range(2)]
-    time.sleep(5.0)
+    both_wait(tmp_path)
     began = time.monotonic()
     shell("publish", "mixed", "6", *["0.5"] * 12)
     until(lambda: is_settled(shell, "mixed", 0), "all are done")
