@@ -1,8 +1,9 @@
 """A consumer whose process dies on a poison message, and loses all that it has in hand.
 
 It keeps some messages in stock, as the client library does, but nothing beside a suspect, and makes room where one
-waits. Nobody ever hears what became of what a dead process had. A supervisor starts it again at once. Each life has a
-name of its own in the history.
+waits. Nobody ever hears what became of what a dead process had. A supervisor starts it again at once. Where workers come
+and go, they join late, and one may stop: it rejects what it has in hand, as a pool does when its grace is over, and
+comes again as another process. Each life has a name of its own in the history.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from sim.clients.surroundings import Surroundings
 
 HANDLING_S = 0.02
 RESTART_S = 0.3
+LATE_S = 2.0
+"""How late a worker may join where workers come and go."""
 
 
 def is_poison(seq: int, share: float) -> bool:
@@ -35,6 +38,9 @@ class Worker(Consumer):
         self.life = 0
         self.alone = False  # what is in hand is a suspect, or one waits until nothing is in hand
         self.fetching = False
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        self.later(LATE_S * self.rng.random() if self.options.stops else 0.0, self.fetch)
 
     def fetch(self, _: object = None, __: object = None) -> None:
         if not self.fetching and not self.alone and len(self.hand) < self.options.fetch_messages:
@@ -58,6 +64,10 @@ class Worker(Consumer):
 
         return super().ask(node, request, timeout, answered, op)
 
+    def hang_up(self, op: int, _: object = None) -> None:
+        self.fetching = self.fetching and op not in self.pending
+        super().hang_up(op)
+
     def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
         some = any(delivery.suspect for part in answer.slices for delivery in part.deliveries)
         self.alone = some or (answer.suspects and bool(self.hand))
@@ -79,25 +89,35 @@ class Worker(Consumer):
         if life != self.life:
             return
         if self.hand:
+            if self.options.stops and not self.world.healed and self.rng.random() < self.options.stops:
+                self.end(tuple(_one(receipt, seq) for receipt, seq in self.hand))
+                return
             receipt, seq = self.hand[0]
             if is_poison(seq, self.options.poison) and not self.world.healed:
-                self.die()
+                self.end()
                 return
             del self.hand[0]
             self.in_hand = len(self.hand)
             self.alone = self.alone and bool(self.hand)
-            self.call("ack", (Named(receipt, (Span(receipt.span.origin, seq, seq + 1),)),), 6)
+            self.call("ack", (_one(receipt, seq),), 6)
         if self.hand:
             self.later(HANDLING_S, self.handle, self.life)
         self.fetch()
 
-    def die(self) -> None:
-        """All connections end, and whatever was in hand is lost."""
+    def end(self, rejected: tuple[Named, ...] = ()) -> None:
+        """All connections end, and whatever was in hand is lost, if it is not ``rejected``. Then it comes again."""
         for op, (_, node) in self.pending.items():
             self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
         self.pending.clear()
+        if rejected:
+            self.call("reject", rejected, 6)
         self.hand.clear()
         self.life += 1
         self.who = f"client:{self.name}.{self.life}"
         self.in_hand, self.alone, self.fetching = 0, False, False
         self.later(RESTART_S, self.fetch)
+
+
+def _one(receipt: Receipt, seq: int) -> Named:
+    """One message of those."""
+    return Named(receipt, (Span(receipt.span.origin, seq, seq + 1),))

@@ -68,6 +68,20 @@ def test_nor_does_it_where_a_network_loses_much(seed: int) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stock", [1, 8])
+def test_nor_does_it_where_workers_come_and_go(seed: int, stock: int) -> None:
+    """They join late, and stop beside those that die; then some give back what they do not begin, too."""
+    outcome = outcome_of(seed, fetch_messages=stock, consumers=3, stops=0.2)
+    assert outcome.violations == []
+    assert any(row["kind"] == "reject" for row in outcome.rows)
+    assert (judged(NobodyDiesByANeighbour(), outcome), judged(NobodyIdles(), outcome)) == ([], [])
+    outcome = outcome_of(seed, fetch_messages=stock, consumers=3, stops=0.2, leave=0.1)
+    assert outcome.violations == []
+    assert any(row["kind"] == "leave" for row in outcome.rows)
+    assert judged(NobodyDiesByANeighbour(), outcome) == []
+
+
 def test_without_suspects_good_messages_die() -> None:
     with patched(rule_named("suspects-are-alone").patches):
         _, good, found = run(0)
