@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,11 @@ from sim.rivals.designs import DESIGNS, start
 from sim.rivals.figures import Figures, longest_stop, measure
 from sim.rivals.harness import Knobs, Run
 from sim.rivals.log.assignors import ASSIGNORS, cooperative
+from sim.rivals.log.wire import Entry, Pull, Pulled
+from sim.rivals.machine import Machine
+from sim.rivals.oracle import Term
 from sim.rivals.plan import KINDS, draw
+from sim.rivals.workload import Key
 from sim.schedule import Schedule
 
 ROOT = Path(__file__).parents[2]
@@ -274,6 +278,37 @@ def test_tombstones_are_read_twice() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- the log
+
+
+@pytest.mark.parametrize(("kind", "seeds"), [("network", range(10, 19)), ("mixed", (31, 36, 532))])
+def test_replicas_of_a_log_agree_on_what_is_safe(kind: str, seeds: Sequence[int]) -> None:
+    """A follower that had asked twice put the same entries into its log twice; in seed 532 it was then elected."""
+    for seed in seeds:
+        run, found = played("log", draw(seed, kind))
+        brokers = [machine.core for machine in run.machines.values()]
+        for logs in zip(*(broker.logs for broker in brokers), strict=True):
+            high = min(log.high for log in logs)
+            assert all(log.entries[:high] == logs[0].entries[:high] for log in logs), seed
+        assert found.lost == 0
+
+
+def test_a_follower_takes_an_answer_once_and_none_to_an_earlier_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has forgotten by then how far its log went when it asked."""
+    asked: list[Pull] = []
+    monkeypatch.setattr(Machine, "send", lambda machine, to, message: asked.append(message))
+    run = start("log", calm(draw(0, "none")))
+    machine = run.machines["b"]
+    for life in (0, 1):
+        machine.life, machine.core = life, None
+        machine.boot(life)
+        machine.core.on_terms({0: Term("a", 1, ("a", "b", "c"))})
+    entry = Entry(1, Key(0, "p0.1.0.1", 0, 0), b"x")
+    first, second = asked
+    for pull, length in ((first, 0), (second, 1), (second, 1)):
+        machine.core.on_pulled("a", Pulled(pull.number, {0: (1, -1, (entry,), 0)}))
+        assert len(machine.core.logs[0].entries) == length
 
 
 @given(

@@ -112,7 +112,7 @@ class Broker:
         self.polls: dict[int, Poll] = {}
         self.pulls: dict[str, Pull] = {}
         self.pulling: dict[str, int] = {}
-        self.pulls_made = 0
+        self.pulls_made = machine.life << 32  # an answer to an earlier life's request may still come
         self.group: Group | None = None
         self.committed: dict[int, int] = {}
         self.commits: dict[tuple[int, int], int] = {}  # by generation and partition
@@ -222,7 +222,7 @@ class Broker:
             return
         self.pulls_made += 1
         self.pulling[leader] = self.pulls_made
-        self.machine.send(leader, Pull(ends))
+        self.machine.send(leader, Pull(self.pulls_made, ends))
         self.machine.after(PULL_S + 0.5, self.pull_again, leader, self.pulls_made)
 
     def pull_again(self, leader: str, number: int) -> None:
@@ -287,10 +287,12 @@ class Broker:
                 parts[number] = (epoch, -1, tuple(log.entries[end:]), log.high)
             if log.caught_up.get(sender) is not None and end == len(log.entries):
                 log.caught_up[sender] = self.machine.mono
-        self.machine.send(sender, Pulled(parts))
+        self.machine.send(sender, Pulled(pull.number, parts))
 
     def on_pulled(self, leader: str, answer: Pulled) -> None:
         """Append what the leader sent; the next request says that it is durable."""
+        if answer.number != self.pulling.get(leader):
+            return  # asked again meanwhile: these entries would stand at another place than the leader's
         self.pulling[leader] = 0
         left = 1
 

@@ -48,12 +48,14 @@ class Polled(NamedTuple):
 class Pull(NamedTuple):
     """A follower reads: per partition the epoch that it knows, where its log ends, and the epoch of its last entry."""
 
+    number: int
     ends: dict[int, tuple[int, int, int]]
 
 
 class Pulled(NamedTuple):
     """Per partition: epoch, where to cut its log off, or -1; entries from its end on, high watermark."""
 
+    number: int  # of the Pull
     parts: dict[int, tuple[int, int, tuple[Entry, ...], int]]
 
 
