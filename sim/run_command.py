@@ -13,6 +13,7 @@ from rich.table import Table
 
 from sim import command_line
 from sim.campaign import OtherCampaign, Report, commit, resumed, run_campaign, saved
+from sim.campaign_page import page, repeats
 from sim.replay import replay
 from sim.runner import Outcome
 from sim.schedule import Schedule, draw
@@ -41,6 +42,7 @@ SAVE_EVERY_S = 10.0
     "resume_path",
     text="Keep what the campaign has come to in this file, and go on from there if it is there already.",
 )
+@command_line.file("--html", "html_path", text="Write what a campaign contained to this file, as a page.")
 def run(
     seeds: int,
     seed: int | None,
@@ -53,6 +55,7 @@ def run(
     keep_going: bool,
     until_failure: bool,
     resume_path: Path | None,
+    html_path: Path | None,
 ) -> None:
     """Run whole clusters of the real node core under random faults, and judge what happened.
 
@@ -64,6 +67,8 @@ def run(
     one_seed = seed is not None and source == click.core.ParameterSource.DEFAULT
     single = single or (one_seed and not until_failure and resume_path is None)
     if single:
+        if html_path is not None:
+            raise click.UsageError("--html goes with a campaign: say --seeds, too")
         schedule = command_line.schedule_from(path) if path is not None else draw(seed or 0, profile)
         sys.exit(_run_one(schedule, as_json, history_path, rule))
     if rule is not None:
@@ -77,9 +82,13 @@ def run(
         except (OtherCampaign, OSError) as error:
             raise click.ClickException(f"{resume_path}: {error}") from None
         console.print(f"{report.seeds:,} seeds of it are in {resume_path}")
+    if html_path is not None:
+        command_line.written(html_path, "")  # where it cannot be written, nothing is run
     last = "until one fails" if until_failure else f"to {first + seeds - 1}"
     console.print(f"commit {commit()}, profile {profile}, seeds {first} {last}, {jobs} jobs")
     ended = _run_many(console, report, first, None if until_failure else seeds, jobs, keep_going, resume_path)
+    if html_path is not None:
+        command_line.written(html_path, page(report, first))
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
@@ -116,8 +125,7 @@ def _run_many(
             def on_outcome(outcome: Outcome, report: Report) -> bool:
                 if outcome.violations:
                     console.print(f"[red]seed {outcome.seed}[/]: {outcome.violations[0]}", soft_wrap=True)
-                    for command in ("run", "shrink"):
-                        again = f"python -m sim {command} --profile {report.profile} --seed {outcome.seed}"
+                    for again in repeats(report.profile, outcome.seed):
                         console.print(f"  {again}", soft_wrap=True)
                 if report.seeds % 1000 == 0:
                     console.print(f"{report.seeds} seeds, {report.failed} failed, {report.seconds:.0f} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from sim.pages import document
 from sim.rivals.campaign import Table
 from sim.rivals.designs import DESIGNS
 from sim.rivals.plan import KINDS
@@ -32,17 +33,6 @@ PLOTS = (
 )
 """What is drawn: a figure, its title, and of which kinds of fault."""
 
-STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
-h1{font-size:1.5rem}h2{font-size:1.05rem;margin:1.6rem 0 .3rem}svg{width:100%;height:auto}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.2rem .7rem;text-align:right}
-td:first-child,th:first-child{text-align:left}tr:nth-child(even){background:#f4f4f2}
-.key span{margin-right:1.2rem;white-space:nowrap}
-.key i{display:inline-block;width:.8em;height:.8em;margin-right:.35em}text{font:12px system-ui,sans-serif;fill:#222}
-@media(prefers-color-scheme:dark){body{background:#1b1b1b;color:#ddd}
-tr:nth-child(even){background:#262626}text{fill:#ddd}}
-"""
-
 
 def page(table: Table, rows: list[tuple[str, list[float]]], commit: str, seeds: int) -> str:
     """The whole page."""
@@ -61,15 +51,14 @@ def page(table: Table, rows: list[tuple[str, list[float]]], commit: str, seeds: 
         for title, found in rows
     )
     about = "".join(f"<li><b>{escape(kind)}</b>: {escape(KINDS[kind][2])}</li>" for kind in kinds)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>quorumq and its rivals</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-        f"<h1>quorumq and its rivals</h1><p>{seeds} seeds of each kind of fault, commit {escape(commit)}. "
+    return document(
+        "quorumq and its rivals",
+        f"<p>{seeds} seeds of each kind of fault, commit {escape(commit)}. "
         "Every design ran the same workloads on the same network, disks and clocks, under the same faults, and the "
         "same judges read the histories. docs/rivals.md says what each is.</p>"
         f'<p class="key">{key}</p>{plots}'
         f"<h2>Faults</h2><ul>{about}</ul><h2>All figures</h2>"
-        f"<table><tr><th>figure · fault</th>{head}</tr>{body}</table></html>\n"
+        f"<table><tr><th>figure · fault</th>{head}</tr>{body}</table>",
     )
 
 

@@ -1,0 +1,40 @@
+"""Which values of each option the seeds of a campaign had."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from sim.options import Options
+
+FEW = 6
+"""Values of an option that are counted one by one. Where it has more, 0 is, and the others are a range."""
+
+
+def coverage(drawn: Iterable[Options]) -> dict[str, list[tuple[str, int]]]:
+    """Of each option its values, the least first, and how many runs had them."""
+    counts: dict[str, Counter[Any]] = {field.name: Counter() for field in dataclasses.fields(Options)}
+    for options in drawn:
+        for name, counter in counts.items():
+            counter[getattr(options, name)] += 1
+    return {name: parts(counter) for name, counter in counts.items()}
+
+
+def parts(counter: Counter[Any]) -> list[tuple[str, int]]:
+    """The values of one option."""
+    if len(counter) <= FEW:
+        return [(said(value), counter[value]) for value in sorted(counter)]
+    others = [value for value in counter if value != 0]
+    found = [(f"{said(min(others))} to {said(max(others))}", sum(counter[value] for value in others))]
+    return [("0", counter[0]), *found] if counter[0] else found
+
+
+def said(value: Any) -> str:
+    """A value as a page shows it."""
+    if isinstance(value, tuple):
+        return "–".join(map(said, value))
+    if isinstance(value, float):
+        return f"{value:.4g}" if value < 1000 else f"{value:,.0f}"
+    return str(value)
