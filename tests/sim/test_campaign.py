@@ -173,8 +173,10 @@ def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("sim.campaign.run_seed", stopped)
     command = ["run", "--profile", "quiet", "--seed", "40", "--seeds", "6", "--resume", str(path), "--json"]
-    done = CliRunner().invoke(main, command)
+    html = tmp_path / "page.html"
+    done = CliRunner().invoke(main, [*command, "--html", str(html)])
     assert done.exit_code == 130, done.output
+    assert "3 seeds from 40 on" in html.read_text()
     assert "goes on" in done.output
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
@@ -322,7 +324,7 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
     assert "--html goes with a campaign" in done.output
     done = CliRunner().invoke(main, ["run", "--seeds", "2", "--html", str(tmp_path / "none" / "page.html")])
     assert "cannot be written" in done.output
-    assert "figure" not in done.output
+    assert "seeds 0 to 1" not in done.output  # nothing is run
 
 
 def test_a_campaign_that_cannot_be_kept_is_not_run(tmp_path: Path) -> None:
