@@ -311,6 +311,27 @@ def test_a_follower_takes_an_answer_once_and_none_to_an_earlier_life(
         assert len(machine.core.logs[0].entries) == length
 
 
+def test_a_follower_tells_a_new_leader_only_what_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says there counts for the high watermark; a crash would take back what is on its way to the disk."""
+    asked: list[Pull] = []
+    monkeypatch.setattr(Machine, "send", lambda machine, to, message: asked.append(message))
+    run = start("log", calm(draw(0, "none")))
+    machine = run.machines["b"]
+    machine.boot(0)
+    machine.core.on_terms({0: Term("a", 1, ("a", "b", "c"))})
+    entries = tuple(Entry(1, Key(0, "p0.1.0.1", at, 0), b"x") for at in range(2))
+    machine.core.on_pulled("a", Pulled(asked[0].number, {0: (1, -1, entries[:1], 0)}))
+    run.world.run(0.5)
+    assert [pull.ends[0] for pull in asked] == [(1, 0, 0), (1, 1, 1)]
+    machine.core.on_pulled("a", Pulled(asked[1].number, {0: (1, -1, entries[1:], 0)}))
+    machine.core.on_terms({0: Term("c", 2, ("b", "c"))})
+    assert asked[-1].ends[0] == (2, 1, 1)
+    machine.core.on_pulled("c", Pulled(asked[-1].number, {0: (2, -1, entries[1:], 0)}))
+    run.world.run(1.0)
+    assert machine.core.logs[0].entries == list(entries)
+    assert asked[-1].ends[0] == (2, 2, 1)
+
+
 @given(
     st.sampled_from(sorted(ASSIGNORS)),
     st.dictionaries(st.text("abc", min_size=1, max_size=2), st.lists(st.integers(0, 9), unique=True), min_size=1),

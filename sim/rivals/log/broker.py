@@ -211,12 +211,12 @@ class Broker:
     # ---------------------------------------------------------------- followers
 
     def pull(self, leader: str) -> None:
-        """Ask a leader for what is new in its partitions."""
-        ends = {
-            number: (log.term.epoch, len(log.entries), log.epoch_before(len(log.entries)))
-            for number, log in enumerate(self.logs)
-            if log.term.leader == leader
-        }
+        """Ask a leader for what is new in its partitions, from what is durable on."""
+        ends: dict[int, tuple[int, int, int]] = {}
+        for number, log in enumerate(self.logs):
+            if log.term.leader == leader:
+                log.cut(log.durable)  # another leader's answer is on its way to the disk
+                ends[number] = (log.term.epoch, log.durable, log.epoch_before(log.durable))
         if not ends:
             self.pulling.pop(leader, None)
             return
