@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from sortedcontainers import SortedDict, SortedList
 
@@ -55,6 +55,8 @@ HOLD's answers, and how many rounds went without, decide only when a round times
 UNSET = "(unset)"
 """Stands for a slot that nothing was put into yet."""
 
+T = TypeVar("T")
+
 _fields: dict[type, tuple[str, ...]] = {}
 
 
@@ -79,12 +81,30 @@ def is_named_tuple(kind: type) -> bool:
 
 # ---------------------------------------------------------------------------------- clone
 #
-# A cloner or keyer is made for each class when the first object of it is met. What cannot change is recognised by
-# its class (`_atomic`) in the loop that meets it: a call for each number would cost more than all the rest.
+# A cloner or keyer is made for each class when the first object of it is met; for a class of our own it is written
+# out for its slots, one after the other (`written_for`). What cannot change is recognised by its class (`_atomic`)
+# where it is met: a call for each number would cost more than all the rest. Most dicts are empty: nor for those.
 
 Cloner = Callable[[Any, dict[int, Any]], Any]
-_cloners: dict[type, Cloner] = {}
 _atomic: set[type] = set()
+
+
+class Made(dict[type, T]):
+    """What was made for each class that was met."""
+
+    def __init__(self, make: Callable[[type], T]) -> None:
+        self.make = make
+
+    def __missing__(self, kind: type) -> T:
+        made = self[kind] = self.make(kind)
+        return made
+
+
+def written_for(kind: type, lines: list[str], **names: object) -> Any:
+    """The function ``walk`` of these lines of Python, which know ``names``, for objects of ``kind``."""
+    inside = {"kind": kind, "atomic": _atomic, "UNSET": UNSET, **names}
+    exec("\n".join(lines), inside)
+    return inside["walk"]
 
 
 def clone(core: NodeCore) -> NodeCore:
@@ -93,15 +113,7 @@ def clone(core: NodeCore) -> NodeCore:
     References that several objects share (the node's state by its replicas, a coordinator by a request and its
     rounds) are shared in the copy in the same way.
     """
-    return _clone(core, {})  # type: ignore[no-any-return]
-
-
-def _clone(value: Any, memo: dict[int, Any]) -> Any:
-    kind = value.__class__
-    cloner = _cloners.get(kind)
-    if cloner is None:
-        cloner = _cloners[kind] = _cloner_for(kind)
-    return cloner(value, memo)
+    return _cloners[core.__class__](core, {})  # type: ignore[no-any-return]
 
 
 def is_atomic(kind: type) -> bool:
@@ -131,19 +143,16 @@ def _cloner_for(kind: type) -> Cloner:
 
 
 def _clone_dict(value: dict[Any, Any], memo: dict[int, Any]) -> dict[Any, Any]:
-    if not value:
-        return {}
     twin = value.copy()
-    atomic = _atomic
     for key, item in value.items():
-        if item.__class__ not in atomic:
-            twin[key] = _clone(item, memo)
+        kind = item.__class__
+        if kind not in _atomic:
+            twin[key] = _cloners[kind](item, memo)
     return twin
 
 
 def _clone_list(value: list[Any], memo: dict[int, Any]) -> list[Any]:
-    atomic = _atomic
-    return [item if item.__class__ in atomic else _clone(item, memo) for item in value]
+    return [item if item.__class__ in _atomic else _cloners[item.__class__](item, memo) for item in value]
 
 
 def _clone_tuple(value: tuple[Any, ...], memo: dict[int, Any]) -> tuple[Any, ...]:
@@ -156,38 +165,39 @@ def _clone_tuple(value: tuple[Any, ...], memo: dict[int, Any]) -> tuple[Any, ...
 
 def _object_cloner(kind: type) -> Cloner:
     """A cloner for a class of our own: slots, instance attributes, or both."""
-    names = fields_of(kind)
-    new, put, atomic = object.__new__, object.__setattr__, _atomic
+    frozen = kind.__setattr__ is not object.__setattr__
+    lines = [
+        "def walk(value, memo):",
+        "    twin = memo.get(id(value))",
+        "    if twin is not None:",
+        "        return twin",
+        "    twin = memo[id(value)] = new(kind)",
+    ]
+    for name in fields_of(kind):
+        copy = "item if of in atomic else {} if of is dict and not item else cloners[of](item, memo)"
+        lines += [
+            "    try:",
+            f"        item = value.{name}",
+            "    except AttributeError:",
+            "        pass",
+            "    else:",
+            "        of = item.__class__",
+            f"        put(twin, {name!r}, {copy})" if frozen else f"        twin.{name} = {copy}",
+        ]
+    if kind.__dictoffset__:
+        lines.append("    twin.__dict__.update(copied(value.__dict__, memo))")
+    lines.append("    return twin")
+    return written_for(  # type: ignore[no-any-return]
+        kind, lines, new=object.__new__, put=object.__setattr__, cloners=_cloners, copied=_clone_dict
+    )
 
-    def cloner(value: Any, memo: dict[int, Any]) -> Any:
-        twin = memo.get(id(value))
-        if twin is not None:
-            return twin
-        twin = memo[id(value)] = new(kind)
-        for name in names:
-            item = getattr(value, name, UNSET)
-            if item is UNSET:
-                continue
-            put(twin, name, item if item.__class__ in atomic else _clone(item, memo))
-        return twin
 
-    def cloner_with_dict(value: Any, memo: dict[int, Any]) -> Any:
-        twin = memo.get(id(value))
-        if twin is not None:
-            return twin
-        twin = cloner(value, memo)
-        inside = twin.__dict__
-        for name, item in value.__dict__.items():
-            inside[name] = item if item.__class__ in atomic else _clone(item, memo)
-        return twin
-
-    return cloner_with_dict if kind.__dictoffset__ else cloner
+_cloners: Made[Cloner] = Made(_cloner_for)
 
 
 # ------------------------------------------------------------------------------------ key
 
 Keyer = Callable[[Any, dict[int, int]], Hashable]
-_keyers: dict[type, Keyer] = {}
 
 
 def key_of(core: NodeCore) -> Hashable:
@@ -195,15 +205,7 @@ def key_of(core: NodeCore) -> Hashable:
 
     Dicts are listed in the order of their keys: in what order a node came to know things is not part of what it is.
     """
-    return _key(core, {})
-
-
-def _key(value: Any, memo: dict[int, int]) -> Hashable:
-    kind = value.__class__
-    keyer = _keyers.get(kind)
-    if keyer is None:
-        keyer = _keyers[kind] = _keyer_for(kind)
-    return keyer(value, memo)
+    return _keyers[core.__class__](core, {})
 
 
 def _keyer_for(kind: type) -> Keyer:
@@ -224,47 +226,51 @@ def _keyer_for(kind: type) -> Keyer:
 
 
 def _key_list(value: Any, memo: dict[int, int]) -> Hashable:
-    if not value:
-        return ()
-    atomic = _atomic
-    return tuple([item if item.__class__ in atomic else _key(item, memo) for item in value])
+    return tuple(
+        [item if item.__class__ in _atomic else _keyers[item.__class__](item, memo) for item in value]
+    )
 
 
-def _key_dict(value: dict[Any, Any], memo: dict[int, int]) -> Hashable:
-    if not value:
-        return ()
-    atomic = _atomic
+def _key_dict(
+    value: dict[Any, Any], memo: dict[int, int], left_out: frozenset[str] = frozenset()
+) -> tuple[Hashable, ...]:
     parts: list[Hashable] = []
     for name in sorted(value) if len(value) > 1 else value:
-        item = value[name]
-        parts.append(name)
-        parts.append(item if item.__class__ in atomic else _key(item, memo))
+        if name not in left_out:
+            item = value[name]
+            kind = item.__class__
+            parts += (name, item if kind in _atomic else _keyers[kind](item, memo))
     return tuple(parts)
 
 
 def _object_keyer(kind: type) -> Keyer:
     """A keyer for a class of our own. An object met again is named by its number, so sharing is part of the key."""
     left_out = LEFT_OUT.get(kind.__name__, frozenset())
+    lines = [
+        "def walk(value, memo):",
+        "    seen = memo.get(id(value))",
+        "    if seen is not None:",
+        "        return ('same', seen)",
+        "    memo[id(value)] = len(memo)",
+    ]
     names = [name for name in fields_of(kind) if name not in left_out]
-    atomic = _atomic
-    has_dict = bool(kind.__dictoffset__)
-    title = kind.__name__
+    for at, name in enumerate(names):
+        lines += [
+            "    try:",
+            f"        item = value.{name}",
+            "    except AttributeError:",
+            "        item = UNSET",
+            "    of = item.__class__",
+            f"    v{at} = item if of in atomic else () if of is dict and not item else keyers[of](item, memo)",
+        ]
+    parts = "".join(f"v{at}, " for at in range(len(names)))
+    if kind.__dictoffset__:
+        lines.append("    inside = keyed(value.__dict__, memo, left_out)")
+        parts += "*inside, "
+    lines.append(f"    return (title, {parts})")
+    return written_for(  # type: ignore[no-any-return]
+        kind, lines, keyers=_keyers, keyed=_key_dict, title=kind.__name__, left_out=left_out
+    )
 
-    def keyer(value: Any, memo: dict[int, int]) -> Hashable:
-        seen = memo.get(id(value))
-        if seen is not None:
-            return ("same", seen)
-        memo[id(value)] = len(memo)
-        parts: list[Hashable] = [title]
-        for name in names:
-            item = getattr(value, name, UNSET)
-            parts.append(item if item.__class__ in atomic else _key(item, memo))
-        if has_dict:
-            inside = value.__dict__
-            for name in sorted(inside):
-                if name not in left_out:
-                    item = inside[name]
-                    parts.append(item if item.__class__ in atomic else _key(item, memo))
-        return tuple(parts)
 
-    return keyer
+_keyers: Made[Keyer] = Made(_keyer_for)
