@@ -20,7 +20,7 @@ from sim.explorer.journals import UNTRACKED, Journals
 from sim.explorer.machine import Machine, Outcome
 from sim.explorer.requests import CREATED, GROUP, SPAN, fetch, named
 from sim.explorer.scenario import HOLD_S, NEVER, WALL_MS, ExplorerError, Scenario, now_at
-from sim.explorer.tidy import tidy
+from sim.explorer.tidy import take_apart, tidy
 from sim.explorer.traffic import Traffic
 
 
@@ -143,7 +143,9 @@ class Nodes:
         tidy(core, now, keeps_given=self.switches.leave_delivered)
         local = self.number(core, machine.number, machine.leave())
         this = self.locals[local]
-        if len(self.locals) > before and not problem:
+        if len(self.locals) == before:
+            take_apart(core)  # the state was met before, and this copy of it is not kept
+        elif not problem:
             this.problem = failure(core, core.check, now)
         if machine.stopped:
             problem = f"node {core.config.node} stops: {machine.stopped}"
