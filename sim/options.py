@@ -85,7 +85,7 @@ class Options:
         origin_idle: after which time a session of which nothing is left may be closed.
         check: share of the steps of cores that are followed by the core's own `check`.
         poison: share of the messages that end the process that handles them; 0: consumers do not die of messages.
-        stops: how often a worker stops instead of handling a message, and rejects what it has; then they join late, too.
+        stops: how often a worker stops instead of handling a message, and rejects what it has; then they join late.
         small: how many runs of equal values of one origin a span map keeps in a tuple, before it sorts them otherwise.
         recall: share of the steps after which its journal must know what the core knows.
     """
@@ -156,7 +156,7 @@ class Options:
     small: int = field(default=512, repr=False)
     recall: float = 0.0
     poison: float = 0.0
-    stops: float = 0.0
+    stops: float = field(default=0.0, repr=False)
     delayed: float = 0.0
     delayed_by: float = 0.0
     mortal: float = 0.0

@@ -1,9 +1,9 @@
 """A consumer whose process dies on a poison message, and loses all that it has in hand.
 
 It keeps some messages in stock, as the client library does, but nothing beside a suspect, and makes room where one
-waits. Nobody ever hears what became of what a dead process had. A supervisor starts it again at once. Where workers come
-and go, they join late, and one may stop: it rejects what it has in hand, as a pool does when its grace is over, and
-comes again as another process. Each life has a name of its own in the history.
+waits. Nobody ever hears what became of what a dead process had. A supervisor starts it again at once. Where workers
+come and go, they join late, and one may stop: it rejects what it has in hand, as a pool does when its grace is over,
+and comes again as another process. Each life has a name of its own in the history.
 """
 
 from __future__ import annotations

@@ -178,40 +178,40 @@ def _search(
     parents = array("q", [-1])
     frontier: list[State] = [first]
     broken: tuple[State, Step] | None = None
-    looked = 0
+    looked, found, transitions = 0, 1, 0
     full = False
     while frontier and broken is None and not full:
         following: list[State] = []
         for state in frontier:
-            looked += 1
-            mine = seen[state]
             for step in explorer.steps(state):
-                result.transitions += 1
+                transitions += 1
                 after = step[1]
                 if step[2]:
                     broken = (state, step)
                     break
-                if after not in seen:
-                    seen[after] = len(parents)
-                    parents.append(mine)
+                if seen.setdefault(after, found) == found:
+                    found += 1
+                    parents.append(looked)  # states are numbered in the order in which they are looked at
                     following.append(after)
+            looked += 1
             if broken is not None:
                 break
             sweeper.sweep(explorer.nodes.core_steps)
             if not looked % 2048:
-                result.states, result.seconds = len(seen), time.process_time() - began
+                result.states, result.seconds = found, time.process_time() - began
+                result.transitions = transitions
                 if on_progress is not None:
                     on_progress(result)
                 if result.seconds > seconds:
                     full = True
                     break
-            if len(seen) >= states_max:
+            if found >= states_max:
                 full = True
                 break
         if following or broken is not None:
             result.depth += 1
         frontier = following
-    result.states = len(seen)
+    result.states, result.transitions = len(seen), transitions
     result.seconds = time.process_time() - began
     result.exhausted = broken is None and not full
     result.node_states = len(explorer.nodes.locals)

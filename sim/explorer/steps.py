@@ -8,6 +8,7 @@ one is one that is never delivered, a doubled one is delivered twice, and any or
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from typing import Any
 
 from quorumq.core.messages import ClientRequest, Publish
@@ -52,6 +53,8 @@ class Explorer:
         self._heard: dict[tuple[int, int, int, int], tuple[int, str]] = {}
         self._spent: dict[tuple[int, int], int] = {}
         self._ticked: dict[tuple[int, int], int] = {}
+        self._alone: dict[State, list[tuple[int, Action]]] = {}
+        self._parted: dict[State, list[tuple[int, int]]] = {}
         self.first = self._begin()
 
     def facts(self, state: State) -> Facts:
@@ -84,22 +87,22 @@ class Explorer:
     def after(self, state: State, at: int, outcome: Outcome, tick: int) -> tuple[State, str]:
         """``state`` once node ``at`` has done what ``outcome`` says, and the promise that it broke."""
         world, nodes, to = self.world, self.nodes, self.traffic.to
+        local, sent, replies, problem = outcome
         net, budget, fact = state[-3:]
-        locals_ = (*state[:at], outcome.local, *state[at + 1 : -3])
-        sent = outcome.sent
+        locals_ = (*state[:at], local, *state[at + 1 : -3])
         if sent:
             sent = tuple([m for m in sent if not nodes.is_dead(m, locals_[to[m]], tick)])
-        key = (net, sent, at, outcome.local)
+        key = (net, sent, at, local)
         found = self._after_net.get(key)
         if found is None:
             before = self._nets.all[net]
-            kept = [m for m in before if to[m] != at or not nodes.is_dead(m, outcome.local, tick)]
+            kept = [m for m in before if to[m] != at or not nodes.is_dead(m, local, tick)]
             found = self._after_net[key] = self._nets.number(tuple(sorted({*kept, *sent})))
-        problem = outcome.problem
-        for request, reply in outcome.replies:
+        for request, reply in replies:
             fact, broken = self.hear(fact, request, reply, tick)
-            problem = problem or broken or promises.handed_out(world, outcome.local, reply)
-        problem = problem or promises.granted_in_vain(world, outcome.sent)
+            problem = problem or broken or promises.handed_out(world, local, reply)
+        if self.scenario.publishes:
+            problem = problem or promises.granted_in_vain(world, outcome.sent)
         state = (*locals_, found, budget, fact)
         facts = self._facts.all[fact]
         if facts.dead[1] >= 0 or facts.redriven[1] >= 0:
@@ -150,19 +153,12 @@ class Explorer:
             after, problem = self.after(state, at, outcome, tick)
             if after != state or problem:
                 yield ("deliver", message), after, problem
-        if scenario.give_up:
-            for at in range(self.count):
-                for number in nodes.locals[state[at]].core.context.rounds:
-                    yield self._one(state, at, ("give up", number), tick)
-        if scenario.unsynced:
-            for at in range(self.count):
-                if nodes.locals[state[at]].pending:
-                    yield self._one(state, at, ("fsync",), tick)
-        if scenario.late:
-            for at in range(self.count):
-                for _, _, what in nodes.locals[state[at]].core.state.timers:
-                    if what[0] in ("late", "hedge"):
-                        yield self._one(state, at, what, tick)
+        locals_ = state[:-3]
+        alone = self._alone.get(locals_)
+        if alone is None:
+            alone = self._alone[locals_] = self._find_alone(locals_)
+        for at, what in alone:
+            yield self._one(state, at, what, tick)
         if scenario.operators:
             yield from self._operations(state, tick)
         if left[SLOT["attempts"]]:
@@ -183,7 +179,11 @@ class Explorer:
                 yield self._ask(state, tick, name, "backlog_purges", "beside" if scenario.beside else "clear")
         if fact or len(self._facts.all) > 1:
             yield from self._settlings(state, left, tick)
-        yield from self._links(state, tick)
+        parted = self._parted.get(locals_)
+        if parted is None:
+            parted = self._parted[locals_] = self._find_parted(locals_)
+        for a, b in parted:
+            yield from self._link(state, a, b, tick)
         if left[SLOT["restarts"]]:
             for at in self._indexes(scenario.restart_nodes):
                 yield self._restart(state, at, tick, "restarts")
@@ -203,6 +203,20 @@ class Explorer:
                     yield self._one(paid, at, ("offer", peer), tick)
         if left[0]:
             yield self._tick(state, tick)
+
+    def _find_alone(self, locals_: State) -> list[tuple[int, Action]]:
+        """What a node may do by itself: a round gives up, an fsync ends, the others are asked."""
+        scenario = self.scenario
+        every = [(at, self.nodes.locals[local]) for at, local in enumerate(locals_)]
+        alone: list[tuple[int, Action]] = []
+        if scenario.give_up:
+            alone += [(at, ("give up", number)) for at, this in every for number in this.core.context.rounds]
+        if scenario.unsynced:
+            alone += [(at, ("fsync",)) for at, this in every if this.pending]
+        if scenario.late:
+            timers = [(at, what) for at, this in every for _, _, what in this.core.state.timers]
+            alone += [(at, what) for at, what in timers if what[0] in ("late", "hedge")]
+        return alone
 
     def _indexes(self, names: tuple[NodeId, ...]) -> list[int]:
         return [self.scenario.index[name] for name in names or self.scenario.nodes]
@@ -332,18 +346,21 @@ class Explorer:
         _, done, problem = self._one(begun, self.scenario.index[name], ("ask", key, request), tick)
         return ("ask", name, how, index, life[1]), done, problem
 
-    def _links(self, state: State, tick: int) -> Iterator[Step]:
-        """Two nodes that a start has parted find each other again; HELLO waits for the fsyncs before it."""
-        world, nodes = self.world, self.nodes
-        for a in range(self.count):
-            for b in range(a + 1, self.count):
-                busy = nodes.locals[state[a]].pending or nodes.locals[state[b]].pending
-                if busy or world.are_linked(state[a], state[b]):
-                    continue
-                linked = world.link(state[a], state[b], tick)
-                if linked is not None:
-                    after, problem = self._after_all(state, zip((a, b), linked, strict=True), tick)
-                    yield ("link", self.scenario.nodes[a], self.scenario.nodes[b]), after, problem
+    def _find_parted(self, locals_: State) -> list[tuple[int, int]]:
+        """Pairs of nodes that a start has parted, and that have no fsyncs to wait for before HELLO."""
+        busy = [bool(self.nodes.locals[local].pending) for local in locals_]
+        return [
+            (a, b)
+            for a, b in combinations(range(self.count), 2)
+            if not (busy[a] or busy[b] or self.world.are_linked(locals_[a], locals_[b]))
+        ]
+
+    def _link(self, state: State, a: int, b: int, tick: int) -> Iterator[Step]:
+        """Two nodes find each other again."""
+        linked = self.world.link(state[a], state[b], tick)
+        if linked is not None:
+            after, problem = self._after_all(state, zip((a, b), linked, strict=True), tick)
+            yield ("link", self.scenario.nodes[a], self.scenario.nodes[b]), after, problem
 
     def is_refused(self, state: State, one: NodeId, other: NodeId) -> bool:
         """Whether these two would not link up, because of what they are told of their cluster."""
