@@ -156,10 +156,10 @@ def _clone_list(value: list[Any], memo: dict[int, Any]) -> list[Any]:
 
 
 def _clone_tuple(value: tuple[Any, ...], memo: dict[int, Any]) -> tuple[Any, ...]:
-    copies = _clone_list(value, memo)  # type: ignore[arg-type]
-    for copy, item in zip(copies, value, strict=True):
-        if copy is not item:
-            return tuple(copies)
+    for at, item in enumerate(value):
+        kind = item.__class__
+        if kind not in _atomic and (copy := _cloners[kind](item, memo)) is not item:
+            return (*value[:at], copy, *_clone_list(value[at + 1 :], memo))  # type: ignore[arg-type]
     return value
 
 
@@ -218,17 +218,27 @@ def _keyer_for(kind: type) -> Keyer:
         return lambda value, memo: value.state()  # type: ignore[no-any-return]
     if kind is dict or kind is SortedDict:
         return _key_dict
-    if kind in (list, tuple, SortedList):
+    if kind is list or kind is SortedList:
         return _key_list
+    if kind is tuple:
+        return _key_tuple
     if kind is set:
         return lambda value, memo: tuple(sorted(value))
     return _object_keyer(kind)
 
 
-def _key_list(value: Any, memo: dict[int, int]) -> Hashable:
+def _key_list(value: Any, memo: dict[int, int]) -> tuple[Hashable, ...]:
     return tuple(
         [item if item.__class__ in _atomic else _keyers[item.__class__](item, memo) for item in value]
     )
+
+
+def _key_tuple(value: tuple[Any, ...], memo: dict[int, int]) -> tuple[Hashable, ...]:
+    for at, item in enumerate(value):
+        kind = item.__class__
+        if kind not in _atomic and (key := _keyers[kind](item, memo)) is not item:
+            return (*value[:at], key, *_key_list(value[at + 1 :], memo))
+    return value
 
 
 def _key_dict(

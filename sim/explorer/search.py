@@ -104,38 +104,17 @@ class Result:
         return "exhausted, nothing found" if self.exhausted else "bounded, nothing found"
 
 
-SWEEP_STEPS = 4000
-"""Steps of cores after which what they have left is swept: some 20 MiB."""
-
-
-class Sweeper:
-    """Looks for cyclic garbage where there is some: in what steps of cores have left since it looked last.
-
-    Left to itself the collector goes over all states again and again: a fifth of a search without restarts.
-    """
-
-    def __init__(self, steps: int) -> None:
-        self.swept = steps
-
-    def sweep(self, steps: int) -> None:
-        """Sweep, if ``steps`` of cores are far enough from the last time; what is alive is not looked at again."""
-        if steps - self.swept >= SWEEP_STEPS:
-            self.swept = steps
-            gc.collect()
-            gc.freeze()
-
-
 @contextmanager
-def sweeping(steps: int) -> Iterator[Sweeper]:
-    """Nothing but the sweeper looks for garbage while the context lasts."""
+def uncollected() -> Iterator[None]:
+    """Nobody looks for cyclic garbage while the context lasts.
+
+    The collector would go over all states again and again, and there is far less garbage than what a search keeps.
+    """
     enabled = gc.isenabled()
     gc.disable()
-    gc.collect()
-    gc.freeze()
     try:
-        yield Sweeper(steps)
+        yield
     finally:
-        gc.unfreeze()
         if enabled:
             gc.enable()
 
@@ -157,13 +136,12 @@ def search(
     Returns:
         the result, and the steps to the violation (with the scenario's script before them), if there is one.
     """
-    with sweeping(explorer.nodes.core_steps) as sweeper:
-        return _search(explorer, sweeper, states_max, seconds, on_progress)
+    with uncollected():
+        return _search(explorer, states_max, seconds, on_progress)
 
 
 def _search(
     explorer: Explorer,
-    sweeper: Sweeper,
     states_max: int,
     seconds: float,
     on_progress: Callable[[Result], None] | None,
@@ -196,7 +174,6 @@ def _search(
             looked += 1
             if broken is not None:
                 break
-            sweeper.sweep(explorer.nodes.core_steps)
             if not looked % 2048:
                 result.states, result.seconds = found, time.process_time() - began
                 result.transitions = transitions

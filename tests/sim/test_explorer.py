@@ -29,7 +29,6 @@ from quorumq.core.partition.fate import Attempts, Lease
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Incarnation
 from sim.__main__ import main
-from sim.explorer import search as search_module
 from sim.explorer.clone import clone, key_of
 from sim.explorer.nodes import Nodes
 from sim.explorer.scenario import Scenario
@@ -483,25 +482,23 @@ def test_command_line_fails_where_nothing_is_found_without_a_rule() -> None:
     assert outcome.exit_code == 1
 
 
-def test_a_search_leaves_the_collector_as_it_was_and_sweeps_what_cores_have_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(search_module, "SWEEP_STEPS", 50)
-    alive: list[int] = []
-
-    class Counting(search_module.Sweeper):
-        def sweep(self, steps: int) -> None:
+def test_a_search_leaves_the_collector_as_it_was_and_nothing_for_it_to_do() -> None:
+    scenario = next(found for found in SCENARIOS if found.name == "acks")
+    collected: list[bool] = []
+    with left_out(None) as (switches, _):
+        explorer = Explorer(scenario, switches)
+        gc.collect()
+        result, _ = search(explorer, 10_000, on_progress=lambda _: collected.append(gc.isenabled()))
+        assert gc.isenabled()
+        assert collected
+        assert not any(collected)
+        gc.disable()
+        try:
+            explorer = Explorer(scenario, switches)
+            gc.collect()
+            search(explorer, 10_000)
             assert not gc.isenabled()
-            last = self.swept
-            super().sweep(steps)
-            if self.swept != last:
-                alive.append(steps - last)
-
-    monkeypatch.setattr(search_module, "Sweeper", Counting)
-    scenario = next(found for found in SCENARIOS if found.name == "holds")
-    result = explore(scenario, states_max=2_000)
-    assert result.states >= 2_000
-    assert len(alive) > 5
-    assert max(alive) < 500, "it waits for no more than a state's steps"
-    assert gc.isenabled()
-    assert gc.get_freeze_count() == 0
+            assert gc.collect() < 10, "a node's state that is not kept is freed at once"
+        finally:
+            gc.enable()
+    assert result.core_steps > 1_000
