@@ -157,7 +157,7 @@ def test_fan_out(run: Run, client: Client) -> None:
 def test_delayed_job(run: Run, client: Client) -> None:
     began = time.monotonic()
     lines = run("delayed_job", lambda lines: len(lines) == 2).lines
-    assert lines == ["time for the tea", "time for the oven"]
+    assert sorted(lines) == ["time for the oven", "time for the tea"]  # a slow machine finds both due
     assert time.monotonic() - began > 1.0
     becomes_done(client, "reminders", "bells")
 
