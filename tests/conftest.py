@@ -24,9 +24,6 @@ from tests import virtual
 settings.register_profile("quorumq", deadline=None)
 settings.load_profile("quorumq")
 
-# A shell ignores Ctrl-C for what it starts in the background, and so would all that the tests start to interrupt it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Whatever a test starts ends with the tests, also where those are killed.
 subprocess.Popen = Leashed  # type: ignore[misc]
 
@@ -34,6 +31,15 @@ SIM = Path(__file__).parent / "sim"
 EXPLORER, RULES = str(SIM / "test_explorer.py"), str(SIM / "test_rules.py")
 FIRST = ("audit", "processes", EXPLORER, "spark", "commands", RULES)
 """The longest groups begin first, so that the short ones fill the gaps at the end."""
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> None:
+    """Have Ctrl-C do what it does in a program of its own, whatever ran in this process before.
+
+    A shell ignores it for what it starts in the background, and PySpark takes it when a session begins.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec
 
+import pytest
 import trio
 import trio.testing
 
@@ -30,15 +31,26 @@ def run(
     instruments: Sequence[trio.abc.Instrument] = (),
     limit: float = VIRTUAL_LIMIT_S,
 ) -> None:
-    """Run an async test; one that is still running after ``limit`` seconds of virtual time hangs."""
+    """Run an async test; one that is still running after ``limit`` seconds of virtual time hangs.
+
+    One with a limit starts no thread: it would end before or after the next deadline, as the machine likes.
+    """
 
     async def main() -> None:
-        with trio.fail_after(limit):
+        with trio.fail_after(limit), pytest.MonkeyPatch.context() as patch:
+            if limit < math.inf:
+                patch.setattr(trio.to_thread, "run_sync", no_thread)
             await test()
 
     trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True
     trio._core._run._r.seed(SEED)
     trio.run(main, clock=clock or trio.testing.MockClock(autojump_threshold=0), instruments=instruments)
+
+
+async def no_thread(*args: object, **more: object) -> None:
+    raise AssertionError(
+        f"a thread of {args[0]} in virtual time, which does not wait for it: see in_real_time"
+    )
 
 
 run_beside_threads = functools.partial(run, limit=math.inf)

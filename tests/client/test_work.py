@@ -505,6 +505,10 @@ async def test_an_event_after_a_signal_is_no_second_signal() -> None:
 
 async def test_a_group_that_is_deleted_or_that_nobody_may_make_ends_a_pool() -> None:
     async with cluster_of(1) as (_, client):
+
+        async def handler(message: Message) -> None:
+            pass
+
         async with trio.open_nursery() as nursery:
 
             async def delete() -> None:
@@ -513,10 +517,10 @@ async def test_a_group_that_is_deleted_or_that_nobody_may_make_ends_a_pool() -> 
 
             nursery.start_soon(delete)
             with pytest.raises(NotFound, match="'g'"), trio.fail_after(5.0):
-                await client.work("jobs", "g", print)
+                await client.work("jobs", "g", handler)
         await client.create_topic("strict", auto_create_groups=False)
         with pytest.raises(NotFound, match="'typo'"), trio.fail_after(1.0):
-            await client.work("strict", "typo", print)
+            await client.work("strict", "typo", handler)
 
 
 async def test_a_pool_that_starts_in_an_outage_begins_when_it_is_over() -> None:
