@@ -48,9 +48,7 @@ def run(
 
 
 async def no_thread(*args: object, **more: object) -> None:
-    raise AssertionError(
-        f"a thread of {args[0]} in virtual time, which does not wait for it: see in_real_time"
-    )
+    pytest.fail(f"a thread of {args[0]} in virtual time, which does not wait for it: see in_real_time")
 
 
 run_beside_threads = functools.partial(run, limit=math.inf)
