@@ -13,7 +13,7 @@ import pytest
 import trio
 
 import quorumq.client
-from quorumq.client import Client, connect
+from quorumq.client import Client, Message, connect
 from tests.client.fake import FakeCluster, fake_cluster
 from tests.client.steps import in_a_loop, in_a_thread, publish
 
@@ -28,6 +28,10 @@ def title(snippet: str) -> str:
     return snippet.strip().splitlines()[-1].strip()[:40]
 
 
+async def resize(message: Message) -> None:
+    """The handler of a section's first example, in its others."""
+
+
 @pytest.mark.parametrize("snippet", [it for it in SNIPPETS if it not in (*ASYNCIO, *BLOCKING)], ids=title)
 async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with fake_cluster(hold_time_max=5.0) as cluster:  # as `quorumq dev` has it
@@ -36,7 +40,8 @@ async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytes
             await client.create_topic("jobs")
             await publish(client, 20)
             scope: dict[str, Any] = {
-                "trio": trio, "client": client, "directory": tmp_path, "process": lambda payload: None, "__name__": "x",
+                "trio": trio, "client": client, "directory": tmp_path, "process": lambda payload: None,
+                "resize": resize, "__name__": "x",
             }  # fmt: skip
             with trio.fail_after(60.0):
                 if "async def main" in snippet:
