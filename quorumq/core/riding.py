@@ -67,18 +67,17 @@ def is_covered(view: GroupView, header: BatchHeader) -> bool:
 
 
 def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordinator | None:
-    """The FETCH that has waited longest here for a client that has nothing in hand."""
-    for it in context.requests.values():
-        if (
-            isinstance(it, FetchCoordinator)
-            and it.parked
-            and it.request.idle
-            and it.request.group == view.name
-            and replica.partition in it.partitions
-            and not (it.rounds or it.request.spans)
-        ):
-            return it
-    return None
+    """The FETCH that is served first of those that wait here: idle clients', then the longest waiting."""
+    found = [
+        it
+        for it in context.requests.values()
+        if isinstance(it, FetchCoordinator)
+        and it.parked
+        and it.request.group == view.name
+        and replica.partition in it.partitions
+        and not (it.rounds or it.request.spans)
+    ]
+    return min(found, key=lambda it: not it.request.idle, default=None)
 
 
 def share_of(fetch: FetchCoordinator, header: BatchHeader) -> Span | None:

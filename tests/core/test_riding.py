@@ -98,6 +98,15 @@ def test_who_waits_gets_what_is_published_in_one_round() -> None:
     assert outcomes(riding.cluster.ask("c", AckRequest(receipts(reply)))) == ["acked"]
 
 
+def test_who_has_nothing_in_hand_gets_it_before_who_waits_longer_and_has_something() -> None:
+    riding = Riding()
+    first, second, third, fourth = [riding.waits(most=1, idle=idle) for idle in (False, False, True, True)]
+    for number, key in enumerate((third, fourth, first, second)):
+        riding.publish(first=number)
+        assert len(riding.rode()) == 2 * (number + 1)
+        assert riding.got(key) == [Span(riding.origin, number, number + 1)]
+
+
 def test_what_is_behind_the_room_of_the_fetch_stays_for_others() -> None:
     riding = Riding()
     key = riding.waits(most=2)
@@ -174,7 +183,6 @@ def in_quarantine(riding: Riding) -> None:
 
 
 NOT_FOR: dict[str, tuple[dict[str, object], dict[str, int], Change]] = {
-    "a client that has something in hand": ({"idle": False}, {}, lambda riding: None),
     "one that may not wait": ({}, {}, lambda riding: riding.cluster.advance(1.5)),
     "what is published with a delay": ({}, {"delay_ms": 60_000}, lambda riding: None),
     "the group where another node may have it": ({}, {}, parked_elsewhere),
