@@ -277,6 +277,27 @@ def test_what_is_won_already_takes_room_in_bytes() -> None:
     assert share_of(it, header) is None
 
 
+@pytest.mark.parametrize(
+    ("answers_take", "hold_time", "usual"), [(0.001, 60.0, 1.0), (0.001, 5.0, 0.5), (0.9, 60.0, None)]
+)
+def test_it_is_waited_for_as_long_as_a_disk_may_take(
+    answers_take: float, hold_time: float, usual: float | None
+) -> None:
+    riding = Riding()
+    riding.waits(hold_time=hold_time)
+    context = riding.cluster.nodes["a"].context
+    for _ in range(1000):
+        context.hold_times.note(answers_take)
+    riding.loses = lambda sender, to, message: True
+    riding.publish()
+    (it,) = [it for it in context.requests.values() if isinstance(it, FetchCoordinator)]
+    (this,) = it.rounds.values()
+    assert isinstance(this, HoldRound)
+    by_answers = it.patience(context, riding.replica("a"))
+    assert (by_answers[0] < 0.1) is (usual is not None)
+    assert (this.usual, this.until - this.started) == pytest.approx((usual, usual) if usual else by_answers)
+
+
 def test_a_batch_of_several_sections_does_not_ride() -> None:
     riding = Riding()
     riding.waits()
