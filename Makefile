@@ -24,7 +24,7 @@ report: $(VENV)/.spark-stamp
 	$(BIN)/python -m spark deadletters --out $(REPORT)/deadletters \
 	  --data $(REPORT)/demo/n1/data --data $(REPORT)/demo/n2/data --data $(REPORT)/demo/n3/data
 	$(BIN)/python -m spark audit --drained --history $(REPORT)/demo/histories --out $(REPORT)/audit
-	@echo "Look at $(CURDIR)/$(REPORT)/deadletters/report.html and $(CURDIR)/$(REPORT)/audit/audit.html"
+	@echo "Look at $(abspath $(REPORT))/deadletters/report.html and $(abspath $(REPORT))/audit/audit.html"
 
 test: $(VENV)/.dev-stamp lint types
 	$(BIN)/python -m pytest -n 6
