@@ -26,6 +26,7 @@ from typing import Final
 import trio
 
 from quorumq.client.protocol import ClientProtocol
+from quorumq.client.tls import TlsStream
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
@@ -110,7 +111,7 @@ class Waiter:
         self.withdrawn = False
 
 
-async def dial_tcp(address: str) -> trio.abc.Stream:
+async def dial_tcp(address: str) -> trio.SocketStream:
     """A TCP stream to "host:port" (IPv6 as "[::1]:port").
 
     Raises:
@@ -131,9 +132,9 @@ def dial_tls(ca: str) -> Dial:
 
     async def dial(address: str) -> trio.abc.Stream:
         host, _ = split_address(address)
-        stream = trio.SSLStream(await dial_tcp(address), context, server_hostname=host, https_compatible=True)
+        stream = TlsStream(await dial_tcp(address), context, host)
         try:
-            await stream.do_handshake()
+            await stream.shake()
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise
@@ -164,14 +165,16 @@ class Connection:
         self.late: list[m.ClientReply] = []
         """Replies that came during `finish`, and that nobody waited for any more."""
         self._finishing = False
-        self._stream = stream
+        self._tls = stream if isinstance(stream, TlsStream) else None
+        self._stream = stream if self._tls is None else self._tls.inner
         self._protocol = protocol
         self._waiters: dict[int, Waiter] = {}
         self._outbox: deque[Waiter] = deque()
         self._begun: bytes | memoryview = b""  # behind what the socket took of a frame
         self._writing = False  # the stream is the writer's
-        # None where bytes are more than what is put into a socket.
-        self._socket = stream.socket if isinstance(stream, trio.SocketStream) and os.name == "posix" else None
+        # None where the bytes do not go into a socket.
+        socket = self._stream.socket if isinstance(self._stream, trio.SocketStream) else None
+        self._socket = socket if os.name == "posix" else None
         self._wake = trio.Event()
         self._asked = trio.Event()  # set where anybody waits
         self._heard = False  # anything, since the last tick
@@ -299,10 +302,14 @@ class Connection:
         if self._socket is None:
             return False
         data = b"".join(waiter.pieces)
+        if self._tls is not None:
+            data = self._tls.seal(data)
         try:
             taken = os.write(self._socket.fileno(), data)
         except OSError:
-            return False
+            if self._tls is None:
+                return False
+            taken = 0  # what is sealed has to be sent next
         self._outbox.clear()
         waiter.sent = True
         waiter.pieces = []
@@ -342,8 +349,9 @@ class Connection:
         while True:
             self._wake = trio.Event()
             while self._outbox or self._begun:
-                pieces: list[bytes | memoryview] = [self._begun]
-                size, self._begun = len(self._begun), b""
+                pieces: list[bytes | memoryview] = []
+                begun, self._begun = self._begun, b""
+                size = len(begun)
                 while self._outbox and size < WRITE_BYTES:
                     waiter = self._outbox.popleft()
                     if not waiter.withdrawn:
@@ -351,8 +359,10 @@ class Connection:
                         pieces += waiter.pieces
                         size += sum(map(len, waiter.pieces))
                         waiter.pieces = []
+                if self._tls is not None:
+                    pieces = [self._tls.seal(b"".join(pieces))]
                 self._writing = True
-                await self._stream.send_all(b"".join(pieces))
+                await self._stream.send_all(b"".join((begun, *pieces)))
                 self._writing = False
             if self._finishing:
                 break
@@ -428,6 +438,8 @@ class Connection:
                 self._protocol.close()
                 self._fail(f"node {self.node} closed the connection")
                 return
+            if self._tls is not None:
+                data = self._tls.hear(data)
             for number, reply in self._protocol.receive(data):
                 waiter = self._waiters.pop(number, None)
                 if waiter is None:
@@ -471,16 +483,14 @@ async def open_connection(
             while protocol.welcome is None:
                 data = await stream.receive_some(RECEIVE_BYTES)
                 if not data:
-                    hint = plain_hint(isinstance(stream, trio.SSLStream))
+                    hint = plain_hint(isinstance(stream, TlsStream))
                     raise Lost(f"the connection was closed before HELLO was answered{hint}", sent=False)
                 protocol.receive(data)
             done = True
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
         raise Lost(reason_of(exc), sent=False) from exc
     except PeerError as exc:
-        raise Lost(
-            f"not the protocol: {exc}{plain_hint(isinstance(stream, trio.SSLStream))}", sent=False
-        ) from exc
+        raise Lost(f"not the protocol: {exc}{plain_hint(isinstance(stream, TlsStream))}", sent=False) from exc
     except TooFewReplicas as exc:  # it has no room for another client
         raise Lost(str(exc), sent=False) from exc
     finally:

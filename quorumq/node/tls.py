@@ -15,12 +15,8 @@ from typing import Any, Final
 import trio
 
 from quorumq.core.errors import PeerError, UsageError
-from quorumq.core.limits import KIB
-from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, Transport
-from quorumq.wire.tls import names_in, peer_context, reason_of, server_context
-
-PIECE_BYTES: Final = 256 * KIB
-"""Encrypted at once."""
+from quorumq.node.transport import ConnectionLost, Transport
+from quorumq.wire.tls import Tunnel, peer_context, reason_of, server_context
 
 REREAD_S: Final = 1.0
 """Whether the certificates have changed is looked at when a connection begins, at most so often."""
@@ -37,9 +33,7 @@ class TlsTransport:
 
     def __init__(self, inner: Transport, context: ssl.SSLContext, *, server_side: bool) -> None:
         self._inner = inner
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+        self._tunnel = Tunnel(context, server_side=server_side)
         self._encrypted: memoryview = memoryview(b"")
         self._owed = 0  # bytes of the piece in `_encrypted` that were not counted yet
         self._shaken = trio.Event()
@@ -48,7 +42,7 @@ class TlsTransport:
     @property
     def names(self) -> frozenset[str]:
         """Whose certificate the other side has shown; none before the handshake is done."""
-        return names_in(self._tls.getpeercert()) if self._shaken.is_set() else frozenset()
+        return self._tunnel.names() if self._shaken.is_set() else frozenset()
 
     def send_some(self, buffers: Sequence[memoryview]) -> int:
         if self._closed:
@@ -58,13 +52,8 @@ class TlsTransport:
         if self._owed:
             owed, self._owed = self._owed, 0
             return owed
-        total = 0
         try:
-            for buffer in buffers:
-                piece = buffer[: PIECE_BYTES - total]
-                total += self._tls.write(piece)
-                if total >= PIECE_BYTES:
-                    break
+            total = self._tunnel.say(buffers)
         except ssl.SSLError as error:
             raise ConnectionLost(reason_of(error)) from None
         if self._push():
@@ -76,7 +65,7 @@ class TlsTransport:
         """Pass on what is encrypted, as far as there is room; whether nothing is left."""
         while True:
             if not self._encrypted:
-                self._encrypted = memoryview(self._outgoing.read())
+                self._encrypted = memoryview(self._tunnel.unsent())
                 if not self._encrypted:
                     return True
             taken = self._inner.send_some([self._encrypted])
@@ -92,21 +81,13 @@ class TlsTransport:
 
     async def receive(self) -> bytes:
         try:
-            while not self._shaken.is_set():
-                try:
-                    self._tls.do_handshake()
-                    self._shaken.set()
-                except ssl.SSLWantReadError:
-                    await self._more(handshake=True)
-            while True:
-                try:
-                    data = self._tls.read(RECEIVE_BYTES)
-                except ssl.SSLWantReadError:
-                    if not await self._more():
-                        return b""
-                    continue
-                await trio.lowlevel.checkpoint()  # a connection with much to say takes turns with the others
-                return data
+            said = None if self._shaken.is_set() else await self._shake()
+            while said is None:
+                data = await self._inner.receive()
+                if not data:
+                    return b""
+                said = self._hear(data)
+            return said
         except ssl.SSLError as error:
             # What OpenSSL has to say to the other side, so that it hears why.
             if not self._closed:
@@ -115,39 +96,35 @@ class TlsTransport:
                 raise PeerError(reason_of(error)) from None
             raise ConnectionLost(reason_of(error)) from None
 
+    async def _shake(self) -> bytes | None:
+        """Do the handshake; what came behind it already."""
+        data, done = b"", False
+        while not done:
+            done = self._tunnel.shake(data)
+            while not self._push():
+                await self._inner.wait_sendable()
+            if not done and not (data := await self._inner.receive()):
+                raise ConnectionLost("closed during the TLS handshake")
+        self._shaken.set()
+        return self._hear(b"")
+
     def fileno(self) -> int:
         return self._inner.fileno()
 
     def receive_now(self) -> bytes | None:
         """All that has come, as what is decrypted already makes no socket ready."""
+        data = self._inner.receive_now()
+        if not data:
+            return data
         try:
-            data = self._inner.receive_now()
-            if data is None:
-                return None
-            self._incoming.write(data)
-            pieces: list[bytes] = []
-            try:
-                while piece := self._tls.read(RECEIVE_BYTES):
-                    pieces.append(piece)
-            except ssl.SSLWantReadError:
-                self._push()  # what TLS has to say itself
-                if data and not pieces:
-                    return None
-            return b"".join(pieces)
+            return self._hear(data)
         except ssl.SSLError as error:
             raise ConnectionLost(reason_of(error)) from None
 
-    async def _more(self, *, handshake: bool = False) -> bool:
-        """Pass on what TLS has to say, and take in more; whether there was any."""
-        while not self._push():
-            if not handshake:
-                break  # it goes with the next bytes that are sent
-            await self._inner.wait_sendable()
-        data = await self._inner.receive()
-        if not data and handshake:
-            raise ConnectionLost("closed during the TLS handshake")
-        self._incoming.write(data)
-        return bool(data)
+    def _hear(self, data: bytes) -> bytes | None:
+        said = self._tunnel.hear(data)
+        self._push()  # what TLS has to say itself; where there is no room it goes with what is sent next
+        return said
 
     def close(self) -> None:
         if not self._closed:

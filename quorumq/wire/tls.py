@@ -1,19 +1,105 @@
 """TLS on top of any stream of bytes: what both ends of a connection have in common.
 
 The work is done by `ssl.SSLObject`, which knows bytes and no sockets, so that a step of a node stays synchronous.
+Each of its calls takes a microsecond or two whatever its size, and one that reads brings one record, of 16 KiB at most.
+So what is said together is joined first, and all that has come is read at once: a turn of a loop for each record would
+cost more than the cipher.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from quorumq.core.errors import UsageError
+from quorumq.core.limits import KIB
 
 CA_VARIABLE: Final = "QUORUMQ_TLS_CA"
 """The environment variable that names a client's file of authorities where the program does not."""
+
+PIECE_BYTES: Final = 256 * KIB
+"""Encrypted at once."""
+
+RECORD_BYTES: Final = 16 * KIB
+"""What a record of TLS says at most."""
+
+
+class Tunnel:
+    """One side of a connection in TLS, without a socket: what is said becomes bytes to send, and bytes become words.
+
+    Args:
+        context: of the side that this is.
+        host: whom the other side has to be; None where it has dialled, or is looked at later (`names`).
+        server_side: whether the other side has dialled.
+    """
+
+    def __init__(
+        self, context: ssl.SSLContext, *, host: str | None = None, server_side: bool = False
+    ) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=host
+        )
+
+    def names(self) -> frozenset[str]:
+        """Whose certificate the other side has shown, once the handshake is done."""
+        return names_in(self._tls.getpeercert())
+
+    def shake(self, data: bytes | bytearray = b"") -> bool:
+        """Take in more of the handshake, and go on with it; whether it is done. Then, or before more comes, `unsent`.
+
+        Raises:
+            ssl.SSLError: it failed.
+        """
+        self._incoming.write(data)
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def unsent(self) -> bytes:
+        """What is to be sent now."""
+        return self._outgoing.read()
+
+    def say(self, pieces: Sequence[bytes | memoryview]) -> int:
+        """Encrypt pieces, up to `PIECE_BYTES` together; how many bytes that are. What comes of it is `unsent`."""
+        size = 0
+        some: list[bytes | memoryview] = []
+        for piece in pieces:
+            some.append(piece[: PIECE_BYTES - size] if size + len(piece) > PIECE_BYTES else piece)
+            size += len(some[-1])
+            if size == PIECE_BYTES:
+                break
+        return self._tls.write(some[0] if len(some) == 1 else b"".join(some))
+
+    def hear(self, data: bytes | bytearray) -> bytes | None:
+        """Take in what has come; all that it says. There may be something to send then.
+
+        Returns:
+            None where no record is complete; b"" where the other side says no more.
+
+        Raises:
+            ssl.SSLError: it is not what was sent.
+        """
+        incoming, read = self._incoming, self._tls.read
+        incoming.write(data)
+        pieces: list[bytes] = []
+        try:
+            while incoming.pending:
+                piece = read(RECORD_BYTES)
+                pieces.append(piece)
+                if not piece:
+                    break
+        except ssl.SSLWantReadError:  # the rest of a record is still to come
+            if not pieces:
+                return None
+        if len(pieces) == 1:
+            return pieces[0]
+        return b"".join(pieces) if pieces else None
 
 
 def own_ca() -> str:

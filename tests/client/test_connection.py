@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import ssl
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+import trustme
 
 from quorumq.client.connection import INFLIGHT_MAX, Connection, Lost, open_connection
+from quorumq.client.tls import TlsStream
 from quorumq.core import messages as m
 from quorumq.core.types import Incarnation, Origin
 from quorumq.wire.codec import Decoded, decode_message, encode_message
@@ -36,8 +40,17 @@ class Node:
         await self.stream.send_all(b"".join(encode_message(reply, request=number)))
 
 
+def tls_ends(one: trio.SocketStream, other: trio.SocketStream) -> tuple[TlsStream, trio.SSLStream[Any]]:
+    """A client's end in TLS, and a node's, which is not ours."""
+    authority = trustme.CA()
+    here, there = ssl.create_default_context(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.configure_trust(here)
+    authority.issue_cert("node").configure_cert(there)
+    return TlsStream(one, here, "node"), trio.SSLStream(other, there, server_side=True, https_compatible=True)
+
+
 async def start(
-    nursery: trio.Nursery, *, lockstep: bool = False, sockets: bool = False
+    nursery: trio.Nursery, *, lockstep: bool = False, sockets: bool = False, tls: bool = False
 ) -> tuple[Connection, Node]:
     pair: tuple[trio.abc.Stream, trio.abc.Stream] = (
         trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
@@ -45,10 +58,14 @@ async def start(
     if sockets:
         one, other = trio.socket.socketpair()
         pair = trio.SocketStream(one), trio.SocketStream(other)
+        if tls:
+            pair = tls_ends(*pair)
     ours, theirs = pair
     node = Node(theirs)
 
     async def dial(address: str) -> trio.abc.Stream:
+        if isinstance(ours, TlsStream):
+            await ours.shake()
         return ours
 
     async def welcome() -> None:
@@ -111,6 +128,28 @@ async def test_a_socket_is_given_a_request_at_once_and_the_rest_as_it_takes_it()
         await connection.ended.wait()
         with pytest.raises(Lost):
             connection.post(m.Metadata(names))
+
+
+async def test_in_tls_a_socket_is_given_what_is_said_in_order_and_long_answers_are_heard() -> None:
+    async with trio.open_nursery() as nursery:
+        connection, node = await start(nursery, sockets=True, tls=True)
+        await trio.testing.wait_all_tasks_blocked()
+        names = tuple(f"{number:0200}" for number in range(100))
+        asked = [connection.post(m.Metadata(names)) for _ in range(200)]
+        sent = [waiter.sent for waiter in asked]
+        assert sent == sorted(sent, reverse=True)
+        assert sent[0], "no task had its turn"
+        assert not sent[-1], "more than a socket takes"
+        assert [(await node.take()).request for _ in asked] == [waiter.number for waiter in asked]
+        answer = m.StatusReply({"text": "x" * 700_000})
+        nursery.start_soon(node.answer, answer, connection._protocol._count + 1)
+        assert await connection.ask(m.StatusRequest(), timeout=5.0) == answer
+        nursery.start_soon(connection.finish)
+        assert isinstance((await node.take()).message, m.StatusRequest)
+        with pytest.raises(AssertionError, match="the client closed"):
+            await node.take()
+        await node.stream.aclose()
+        await connection.ended.wait()
 
 
 async def test_what_still_waits_to_be_written_when_it_is_lost_was_not_sent() -> None:

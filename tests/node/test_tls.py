@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,9 +24,9 @@ import trustme
 from quorumq.client import connect
 from quorumq.core.errors import PeerError, TooFewReplicas, UsageError
 from quorumq.lab.ports import free_ports
-from quorumq.node.tls import PIECE_BYTES, Certificates, TlsTransport
+from quorumq.node.tls import Certificates, TlsTransport
 from quorumq.node.transport import ConnectionLost, Outflow
-from quorumq.wire.tls import client_context, peer_context, server_context
+from quorumq.wire.tls import PIECE_BYTES, RECORD_BYTES, Tunnel, client_context, peer_context, server_context
 from sim.shell.memory import Log, MemoryTransport, pair
 from tests.node.memory import Quiet
 
@@ -58,10 +59,10 @@ def files(tmp_path: Path) -> Files:
 
 
 def ends(
-    files: Files, listener: str, dialler: str, **of_dialler: Any
+    files: Files, listener: str, dialler: str, capacity: int = 4096, **of_dialler: Any
 ) -> tuple[TlsTransport, TlsTransport, MemoryTransport]:
     """Two nodes' ends of a connection, and what is below the second."""
-    below, other = pair(4096)
+    below, other = pair(capacity)
     server = TlsTransport(below, server_context(*files.issue(listener), files.ca), server_side=True)
     context = peer_context(*files.issue(dialler, **of_dialler), files.ca)
     return server, TlsTransport(other, context, server_side=False), other
@@ -101,14 +102,62 @@ async def test_what_is_sent_arrives_however_little_room_there_is_and_both_know_w
     assert (server.names, dialler.names) == ({"n2"}, {"n1"})
 
 
-async def test_a_byte_of_a_piece_that_did_not_fit_is_owed_until_the_rest_has_left(files: Files) -> None:
-    server, dialler, below = ends(files, "n1", "n2")
+async def shaken(one: TlsTransport, other: TlsTransport) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.receive)
-        nursery.start_soon(dialler.receive)
-        while not (server._shaken.is_set() and dialler._shaken.is_set()):
+        nursery.start_soon(one.receive)
+        nursery.start_soon(other.receive)
+        while not (one._shaken.is_set() and other._shaken.is_set()):
             await trio.sleep(0)
         nursery.cancel_scope.cancel()
+
+
+class Turned(trio.abc.Instrument):
+    """How often any task had its turn."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.turns += 1
+
+
+async def test_what_is_said_together_is_one_call_and_what_came_together_is_read_in_one_turn(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, dialler, _ = ends(files, "n1", "n2", 1 << 20)
+    await shaken(server, dialler)
+    calls: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        real = getattr(ssl.SSLObject, name)
+
+        def count(self: ssl.SSLObject, *args: Any) -> Any:
+            calls[name] += 1
+            return real(self, *args)
+
+        monkeypatch.setattr(ssl.SSLObject, name, count)
+
+    counted("write")
+    counted("read")
+    said = bytes(range(256)) * 160
+    assert dialler.send_some([memoryview(said)[at : at + 100] for at in range(0, len(said), 100)]) == len(
+        said
+    )
+    turned = Turned()
+    trio.lowlevel.add_instrument(turned)
+    try:
+        assert await server.receive() == said
+    finally:
+        trio.lowlevel.remove_instrument(turned)
+    assert calls == {"write": 1, "read": -(-len(said) // RECORD_BYTES)}, (
+        "and none to hear that there is no more"
+    )
+    assert turned.turns <= 1
+
+
+async def test_a_byte_of_a_piece_that_did_not_fit_is_owed_until_the_rest_has_left(files: Files) -> None:
+    server, dialler, below = ends(files, "n1", "n2")
+    await shaken(server, dialler)
     piece = [memoryview(bytes(20_000))]
     assert dialler.send_some(piece) == 19_999
     assert dialler.send_some([memoryview(b"x")]) == 0, "there is no room still"
@@ -229,7 +278,7 @@ async def test_the_commands_of_the_page_make_certificates_that_do(tmp_path: Path
     below, other = pair()
     server = TlsTransport(below, server_context(cert, key, ca), server_side=True)
     client = TlsTransport(other, strict, server_side=False)
-    client._tls = strict.wrap_bio(client._incoming, client._outgoing, server_hostname="10.0.0.1")
+    client._tunnel = Tunnel(strict, host="10.0.0.1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.receive)
         nursery.start_soon(client.receive)
