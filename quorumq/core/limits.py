@@ -145,7 +145,7 @@ LETTER_TEXT_MAX = 8 * KIB
 LETTER_BYTES_MAX = 96 * KIB
 """All texts of a dead letter, in UTF-8."""
 LETTERS_BYTES_MAX = 1 * MIB
-"""What one REJECT writes of letters: its letter, once for each span."""
+"""What nodes may have to tell each other of one REJECT's letter: that, once for each span."""
 LETTERS_PER_PIECE = 32
 """Records with letters in one message, or in one record of the journal."""
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import records as core
+from quorumq.core.messages import Resolved
 from quorumq.core.records import BatchStored, JournalRecord
-from quorumq.core.types import NodeId
+from quorumq.core.types import STAMP_ZERO, Letter, NodeId
 from quorumq.storage.disk import Buffer
 from quorumq.wire import cbor
 from quorumq.wire.bodies import Lift
@@ -179,6 +180,8 @@ def encode_record(record: JournalRecord | Framing, durable: int) -> tuple[bytes,
         record: one of the classes above.
         durable: the offset up to which the segment is known to be durable now.
     """
+    if type(record) is core.RecordsMerged and len(record.entries) > 1:
+        record = _letters_once(record)
     lift = Lift()
     header = encode_value(record, (TYPE_OF[type(record)], durable), lift)
     return header, lift.bodies[0] if lift.bodies else b""
@@ -194,7 +197,40 @@ def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
     if decode is None:
         raise cbor.BadValue(f"a record of type {fields[0]}, which this version of quorumq does not know")
     record: JournalRecord | Framing = decode(fields[2:], None)
-    return record
+    return _letters_again(record) if type(record) is core.RecordsMerged and record.again else record
+
+
+def _letters_once(record: core.RecordsMerged) -> core.RecordsMerged:
+    """The same with each letter in one entry; the others keep what is theirs, ballot and redrives."""
+    there: dict[Letter, int] = {}
+    entries, again = list(record.entries), []
+    for at, (span, found) in enumerate(entries):
+        if found.letter is None:
+            continue
+        ballot, redrives = found.letter.ballot, found.letter.redrives
+        first = there.setdefault(found.letter._replace(ballot=STAMP_ZERO, redrives=0), at)
+        if first != at:
+            again.append((at, first))
+            entries[at] = Resolved(span, found._replace(letter=Letter(ballot, "", redrives=redrives)))
+    return record._replace(entries=tuple(entries), again=tuple(again)) if again else record
+
+
+def _letters_again(record: core.RecordsMerged) -> core.RecordsMerged:
+    """What `_letters_once` was given.
+
+    Raises:
+        BadValue: an entry is named that is not there, or has no letter.
+    """
+    entries = list(record.entries)
+    for at, first in record.again:
+        found, other = (
+            entries[place].record.letter if place < len(entries) else None for place in (at, first)
+        )
+        if found is None or other is None:
+            raise cbor.BadValue(f"entry {at} is said to have the letter of {first}: one of them has none")
+        letter = other._replace(ballot=found.ballot, redrives=found.redrives)
+        entries[at] = Resolved(entries[at].span, entries[at].record._replace(letter=letter))
+    return record._replace(entries=tuple(entries), again=())
 
 
 def forgotten(numbers: Iterable[int], segment: int = 0) -> Iterator[Forgotten]:

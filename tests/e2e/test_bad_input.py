@@ -11,9 +11,19 @@ from collections.abc import Iterator
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, MIB
+from quorumq.core.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, MIB, NUMBERS_END
 from quorumq.core.peers import node_list_digest
-from quorumq.core.types import Batch, BatchHeader, Incarnation, PartitionId, Span
+from quorumq.core.types import (
+    Batch,
+    BatchHeader,
+    Incarnation,
+    Kind,
+    Letter,
+    PartitionId,
+    Record,
+    Span,
+    Stamp,
+)
 from quorumq.lab.local import LocalCluster
 from quorumq.wire import cbor
 from quorumq.wire.batch import crc32c, encode_header
@@ -24,6 +34,7 @@ from tests.e2e.conftest import rss_of
 from tests.e2e.raw import Raw, client_hello, outcomes, receipts, size_of
 
 RSS_GROWTH_MAX_MIB = 64
+LETTER = Letter(Stamp(0, ""), "rejected", "ValueError")
 
 
 @pytest.fixture
@@ -155,6 +166,45 @@ def test_receipts_old_made_up_and_altered(shared: LocalCluster, bystander: Raw) 
             "an old receipt keeps its verdict"
         )
         assert set(outcomes(raw.ack(*again))) == {"acked"}
+
+
+def test_a_redrive_that_is_made_up_brings_nothing_back_and_keeps_no_rewind_from_working(
+    shared: LocalCluster, bystander: Raw
+) -> None:
+    with Raw(shared.addresses[1]) as raw:
+        topic, origin = raw.topic("redriven", retention_s=3600.0), raw.session()
+        assert isinstance(raw.publish(topic, origin, 0, [b"acked", b"acked", b"buried"]), m.PublishReply)
+        for request in (m.AckRequest, m.AckRequest, lambda got: m.RejectRequest(got, 0.0, LETTER)):
+            got = tuple(receipts(raw.fetch("redriven", "g", most=1, max_wait=5.0)))
+            assert set(outcomes(raw.ask(request(got)))) <= {"acked", "ok"}
+        for generation in (0, 7, 1 << 61):
+            for n, says in ((0, "already-resolved"), (5, "already-resolved"), (NUMBERS_END - 1, "usage")):
+                made_up = m.Resolved(Span(origin, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
+                reply = raw.ask(m.RedriveRequest("redriven", 0, "g", (made_up,)))
+                assert outcomes(reply) == [says], reply
+        assert size_of(raw.fetch("redriven", "g", max_wait=0.2)) == 0
+        assert isinstance(raw.ask(m.SetGroup("redriven", "g", rewind=True)), m.SetGroupReply)
+        assert size_of(raw.fetch("redriven", "g", max_wait=5.0)) == 3
+
+
+def test_the_letter_of_many_receipts_is_on_each_disk_once(shared: LocalCluster, bystander: Raw) -> None:
+    def sizes() -> list[int]:
+        return [
+            sum(path.stat().st_size for path in shared.data_path(name).glob("*.journal"))
+            for name in shared.nodes
+        ]
+
+    with Raw(shared.addresses[1]) as raw:
+        topic = raw.topic("letters")
+        for number in range(60):
+            assert isinstance(raw.publish(topic, raw.session(), 0, [b"%d" % number]), m.PublishReply)
+        got = [receipts(raw.fetch("letters", "g", most=1, max_wait=5.0)) for _ in range(60)]
+        before = sizes()
+        letter = LETTER._replace(stack="x" * 8_192, message="y" * 8_192)
+        reply = raw.ask(m.RejectRequest(tuple(one for (one,) in got), 0.0, letter))
+        assert outcomes(reply) == ["ok"] * 60
+        grown = [after - was for was, after in zip(before, sizes(), strict=True)]
+        assert max(grown) < 2 * letter.text_bytes, grown
 
 
 def test_an_unknown_topic_is_named_with_the_closest_that_exists(shared: LocalCluster, bystander: Raw) -> None:

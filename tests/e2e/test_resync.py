@@ -16,6 +16,7 @@ from quorumq.cli.status import survey
 from quorumq.core import messages as m
 from quorumq.core.messages import Failed
 from quorumq.core.records import RecordsMerged
+from quorumq.core.types import Letter, Stamp
 from quorumq.lab.local import LocalCluster
 from quorumq.storage.records import TYPE_OF
 from tests.e2e.raw import Raw, outcomes, receipts, size_of
@@ -26,6 +27,16 @@ def publish(client: Raw, topic: object, count: int) -> None:
     origin = client.session()
     for number in range(count):
         assert isinstance(client.publish(topic, origin, number, [b"%d" % number]), m.PublishReply)  # type: ignore[arg-type]
+
+
+LETTERS = 12
+LONG = Letter(Stamp(0, ""), "rejected", "Error", "🐇" * 8_192, stack="🐇" * 8_192, host="h" * 16_000)
+
+
+def dead(status: dict[str, Any]) -> int:
+    """How many dead letters a node has."""
+    found = [part["groups"].get("g", {}) for part in status["partitions"] if part["topic"] == "letters"]
+    return sum(group.get("resolved", 0) for group in found)
 
 
 def data_of(cluster: LocalCluster, name: str) -> str:
@@ -40,6 +51,10 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
             shutil.copytree(data_of(cluster, "n2"), cluster.directory / "backup")
             got = receipts(client.fetch("jobs", "g", 5, max_wait=1.0))
             assert set(outcomes(client.ack(*got))) == {"acked"}
+            publish(client, client.topic("letters"), LETTERS)
+            for _ in range(LETTERS):
+                dying = tuple(receipts(client.fetch("letters", "g", 1, max_wait=1.0)))
+                assert outcomes(client.ask(m.RejectRequest(dying, 0.0, LONG))) == ["ok"]
         for round_ in range(2):
             cluster.kill("n2")
             shutil.rmtree(data_of(cluster, "n2"))
@@ -50,9 +65,12 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
                 publish(client, topic, 5)
             cluster.start("n2")
             cluster.wait_ready(quarantine=True)
-            status = cluster.status("n2")
+            status = status_when(cluster, "n2", lambda facts: dead(facts) == LETTERS)
             assert status["vouched"], status
             assert status["incarnation"] > 1 + round_
+            assert all(cluster.running(name) for name in cluster.nodes), (
+                "letters that fit no frame ended them"
+            )
             with Raw(cluster.address("n2")) as client:
                 publish(client, topic, 5)
         with Raw(cluster.address("n3")) as client:

@@ -21,7 +21,9 @@ from quorumq.lab.ports import free_ports
 from quorumq.node import serve
 from quorumq.node.config import load_config
 from quorumq.node.node import EXIT_BUG, EXIT_REFUSED, EXIT_STORAGE, Node
+from quorumq.storage.records import DURABLE_MARK
 from tests.e2e.raw import Raw, size_of
+from tests.storage.samples import record_headers
 
 pytestmark = pytest.mark.e2e
 
@@ -149,9 +151,45 @@ def test_only_what_a_configuration_mends_is_called_a_wrong_one(
     assert serve.run(load_config(write_config(tmp_path))) == code
 
 
-def test_a_data_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_data_directory_that_is_none_a_lock_that_is_a_link_and_a_segment_of_any_size_are_refused(
+    tmp_path: Path,
+) -> None:
     code, text = ends(write_config(tmp_path, data_dir="node.toml"))
     assert (code, "Not a directory" in text, "Traceback" in text) == (74, True, False)
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "LOCK").symlink_to(kept)
+    code, text = ends(write_config(tmp_path))
+    assert (code, "LOCK is a link" in text, kept.read_text()) == (74, True, "kept")
+    code, text = ends(write_config(tmp_path, segment_bytes=1 << 40))
+    assert (code, "segment_bytes = 1099511627776" in text, "Traceback" in text) == (78, True, False)
+
+
+def test_damage_in_the_last_records_of_a_cluster_of_one_is_seen_after_a_quiet_second(tmp_path: Path) -> None:
+    """With nobody to ask, and nothing that follows them, they would pass for a write that the crash tore."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    path = write_config(tmp_path, listen=address)
+    node = start(path)
+    try:
+        until(node, "node_started")
+        with Raw(address) as client:
+            client.publish(client.topic("jobs", rf=1), client.session(), 0, [b"confirmed"])
+        (segment,) = (tmp_path / "data").glob("*.journal")
+        while record_headers(data := segment.read_bytes())[-1][0] != DURABLE_MARK:
+            assert node.poll() is None
+            time.sleep(0.05)
+    finally:
+        node.kill()
+        node.communicate(timeout=20)
+    at = data.rindex(b"confirmed")
+    segment.write_bytes(data[:at] + b"C" + data[at + 1 :])
+    again = start(path)
+    try:
+        until(again, '"batch_damaged"')
+    finally:
+        again.kill()
+        again.communicate(timeout=20)
 
 
 @pytest.mark.parametrize(

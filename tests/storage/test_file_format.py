@@ -114,7 +114,10 @@ class Reader:
         )
 
     def merge(self, fields: list[Any]) -> None:
-        _, _, (topic, partition), group, entries = fields[:5]
+        _, _, (topic, partition), group, entries, again = fields[:6]
+        for entry, other in again:
+            letter = entries[entry][1][3]
+            letter[1:15] = entries[other][1][3][1:15]
         for (origin, first, stop), record in entries:
             for seq in range(first, stop):
                 key = ((topic, partition), group, tuple(origin), seq)
@@ -179,7 +182,8 @@ def test_the_reader_from_the_page_finds_every_batch_and_dead_letter(tmp_path: Pa
     assert store._index.get(3).segment == max(store.live)  # type: ignore[union-attr]
     store.forget([5])
     store.commit()
-    append(tombstone(0, Kind.PURGED), clean_stop())
+    both = [dead(number, "of both").entries[0] for number in (7, 8)]
+    append(tombstone(0, Kind.PURGED), RecordsMerged(PARTITION, "billing", tuple(both)), clean_stop())
     store.close()
     with open(sorted(tmp_path.glob("*.journal"))[-1], "ab") as file:
         file.write(b"qjR1 a torn tail")
@@ -189,6 +193,8 @@ def test_the_reader_from_the_page_finds_every_batch_and_dead_letter(tmp_path: Pa
     assert reader.batches[4][1] == many.body
     assert reader.dead_letters() == [
         (3, "third", bytes(cbor2.loads(bytes(batch(3).batch.body))[2])),
+        (7, "of both", bytes(cbor2.loads(bytes(batch(7).batch.body))[2])),
+        (8, "of both", bytes(cbor2.loads(bytes(batch(8).batch.body))[2])),
         (102, "in the middle of a batch", b"part 2"),
     ]
     store, replayed = start(RealDisk(tmp_path))

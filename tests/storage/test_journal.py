@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 
 from quorumq.core.errors import StorageError
+from quorumq.core.messages import Resolved
 from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, Reserved
-from quorumq.core.types import Span
+from quorumq.core.types import Span, Stamp
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
+from quorumq.storage.records import decode_record, encode_record
 from quorumq.storage.segment import salt_of
+from quorumq.wire import cbor
 from tests.storage.samples import (
     DIRECTORY,
     ORIGIN,
+    PARTITION,
     bare,
     batch,
     bodies_are_right,
@@ -501,3 +505,32 @@ def test_dead_letters_of_a_span_keep_their_history() -> None:
     (entry,) = replayed[-1].entries  # type: ignore[union-attr]
     assert entry.span == Span(ORIGIN, 3, 4)
     assert entry.record.letter.message == "x" * 5_000
+
+
+def test_a_letter_of_many_messages_is_written_once_and_each_has_its_ballot() -> None:
+    disk = MemoryDisk()
+    store, _ = start(disk)
+    before = disk.size(newest(disk))
+    (of_one,) = dead(0, "x" * 10_000).entries
+    (of_another,) = dead(1, "y" * 10_000).entries
+    assert of_one.record.letter is not None
+
+    def entry(number: int) -> Resolved:
+        span = Span(ORIGIN, number, number + 1)
+        letter = of_one.record.letter._replace(ballot=Stamp(number, "n1"), redrives=number % 3)  # type: ignore[union-attr]
+        return Resolved(span, of_one.record._replace(letter=letter, n=number % 3))
+
+    acked = tombstone(2).entries[0]
+    merged = RecordsMerged(PARTITION, "billing", (of_another, acked, *map(entry, range(10, 110))))
+    store.append([merged])
+    store.close()
+    assert disk.size(newest(disk)) - before < 2 * 10_000 + 100 * 100
+    assert start(disk.crash())[1][-1] == merged
+
+
+@pytest.mark.parametrize("again", [(1, 2), (2, 0), (1, 0), (0, 1)])
+def test_a_letter_that_is_not_where_it_should_be_is_refused(again: tuple[int, int]) -> None:
+    record = RecordsMerged(PARTITION, "billing", (dead(0).entries[0], tombstone(1).entries[0]), (again,))
+    header, _ = encode_record(record, 0)
+    with pytest.raises(cbor.BadValue, match="one of them has none"):
+        decode_record(cbor.load(header))
