@@ -10,6 +10,9 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INSTALL := $(PIP) install --no-compile --no-deps --no-build-isolation
 LOCKED  := $(INSTALL) --require-hashes
 
+# How long `make soak` runs each generator of tests/fuzz.
+FUZZ_SECONDS := 900
+
 # A report on what a demo left behind; a Java comes with it where the machine has none.
 REPORT := build/report
 
@@ -38,7 +41,7 @@ types: $(VENV)/.dev-stamp
 
 soak: $(VENV)/.dev-stamp
 	$(LOCKED) -r .ci/java.txt
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak --fuzz-seconds $(FUZZ_SECONDS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -33,6 +33,15 @@ FIRST = ("audit", "processes", EXPLORER, "spark", "commands", RULES)
 """The longest groups begin first, so that the short ones fill the gaps at the end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fuzz-seconds",
+        type=float,
+        default=900.0,
+        help="how long each generator of tests/fuzz runs in a soak",
+    )
+
+
 @pytest.fixture(autouse=True)
 def ctrl_c() -> None:
     """Have Ctrl-C do what it does in a program of its own, whatever ran in this process before.

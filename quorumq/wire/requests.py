@@ -1,7 +1,8 @@
 """What one request of a client may ask for, checked before anything is done for it.
 
 These limits are well below those of a frame: what a request grows into for the peers and for the journal has to fit
-one, too. Between nodes a record of a dead letter has its letter in it, so a letter counts once for each span that it is for.
+one, too. Between nodes each record of a dead letter has its letter in it, so a letter counts once for each span that it
+is for.
 """
 
 from __future__ import annotations
