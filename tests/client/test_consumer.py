@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import trio
 
@@ -17,7 +19,7 @@ from quorumq.client import (
 )
 from quorumq.client.context import REFRESH_S
 from quorumq.core.limits import DEADLINE_SHARE
-from quorumq.core.messages import AckRequest, ExtendRequest, Fetch, LeaveRequest
+from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, LeaveRequest
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import publish, take
 
@@ -507,6 +509,37 @@ async def test_a_topic_that_is_made_again_has_what_is_fetched_ahead_to_itself() 
             assert await consumer.take(1000)
             await consumer.take(1000, timeout=5.0)
         assert max(request.max_messages for _, request in cluster.of(Fetch)) == 60 // sets
+
+
+async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_of_nodes() -> None:
+    """One FETCH hears that it is not there, while the others wait for their turn."""
+    async with fake_cluster(5) as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=12)
+        consumer = client.consumer("jobs", "g")
+        consumer.expects_topics = True
+        told: list[str] = []
+
+        def answer(node: str, request: object) -> ClientReply | None:
+            if isinstance(request, Fetch) and request.partitions == first and len(told) < 3:
+                told.append(node)
+                return Failed("not-found", "no such topic")
+            return None
+
+        async def fetches() -> Counter[tuple[int, ...]]:
+            cluster.asked.clear()
+            await consumer.take(timeout=60.0)
+            return Counter(request.partitions for _, request in cluster.of(Fetch))
+
+        async with consumer:
+            before = await fetches()
+            assert len(before) > 3
+            first = next(iter(before))
+            cluster.answer = answer
+            await consumer.take(timeout=10.0)
+            assert len({*told}) == 3
+            after = await fetches()
+        assert after.keys() == before.keys()
+        assert max(after.values()) <= max(before.values())
 
 
 async def test_several_topics() -> None:

@@ -242,3 +242,33 @@ async def test_what_comes_from_elsewhere_is_not_beside_a_suspect() -> None:
         assert len(log.suspects()) == 3
         assert set(log.beside.values()) == {0}
         assert log.done > 40
+
+
+async def test_who_made_room_for_a_suspect_whose_topic_is_deleted_fetches_ahead_again() -> None:
+    """It waited for nothing to be in hand; what it then asked for is not there."""
+    async with with_suspects(1, 0) as (cluster, client):
+        await client.create_topic("others")
+        await publish(client, 1, topic="others")
+        consumer = client.consumer(["jobs", "others"], "g", hold_time=10.0)
+        consumer.expects_topics = True
+        async with consumer, trio.open_nursery() as nursery:
+            (kept,) = await consumer.take(1)
+            came: list[Message] = []
+
+            async def collect() -> None:
+                async for message in consumer:
+                    came.append(message)
+
+            nursery.start_soon(collect)
+            await trio.sleep(RUNS_OUT_S + 1.0)
+            cluster.asked.clear()
+            await trio.sleep(3.0)
+            assert not cluster.of(Fetch), "while it has something in hand"
+            await client.delete_topic("jobs")
+            await kept.ack()
+            await trio.sleep(1.0)
+            for number in range(1, 4):
+                await publish(client, 1, topic="others")
+                await trio.sleep(2.0)
+                assert len(came) == number
+            nursery.cancel_scope.cancel()
