@@ -77,19 +77,7 @@ class Fetcher:
 
 
 class Prefetched:
-    """A slice of a FETCH's reply, not looked into yet."""
-
-    __slots__ = (
-        "came",
-        "connection",
-        "deadline",
-        "fetcher",
-        "give_back_at",
-        "hold_time",
-        "left",
-        "part",
-        "sent_at",
-    )
+    """A slice of a FETCH's reply, in stock."""
 
     def __init__(
         self, part: WireSlice, fetched: m.FetchReply, connection: Connection, fetcher: Fetcher, now: float
@@ -103,6 +91,8 @@ class Prefetched:
         self.came = now
         self.give_back_at = now + GIVE_BACK_SHARE * (self.deadline - now)
         self.left = part.header.size  # messages not handed over
+        self.messages: list[Message] | None = None  # decoded, once it is its turn
+        self.at = 0  # the next of these
 
     def is_stale(self, now: float, soon: int, *, wished: bool) -> bool:
         """Whether it is to be given back, while so many messages would be used up soon, or somebody may come back."""
@@ -159,11 +149,8 @@ class Prefetch:
         self._most = self._most_bytes = 0
         self._expected: tuple[str, ...] | None = None
         self._fetchers: list[Fetcher] = []
-        self._stock: deque[Prefetched] = deque()
+        self._stock: deque[Prefetched] = deque()  # the first one is being handed over
         self._filled = trio.Event()  # there is some
-        self._current: Prefetched | None = None
-        self._ready: list[Message] = []  # of `_current`, decoded
-        self._at = 0  # the next of `_ready`
         self._void: dict[bytes, int] = {}  # topic id -> the newest of its generations that a rewind ended
 
     # ------------------------------------------------------------------ fetching
@@ -315,13 +302,13 @@ class Prefetch:
                 stock = Prefetched(part, fetched, connection, fetcher, now)
                 fetcher.stocked += stock.left
                 fetcher.stocked_bytes += len(part.body)
+                self._stock.append(stock)
                 if any(delivery.suspect for delivery in part.deliveries):
                     self._deaf_until = 0.0
                     if self._is_alone():  # and one from elsewhere
-                        self._leave_later(self._take_stock(stock))
-                        continue
-                    self._alone = stock
-                self._stock.append(stock)
+                        self._leave_later(self._take_out(stock))
+                    else:
+                        self._alone = stock
             self._filled.set()
             self.arrival.unpark_all()
 
@@ -402,35 +389,31 @@ class Prefetch:
         """Up to ``most`` messages of one slice, handed over now: each deadline is ahead, its connection is there."""
         if self._alone is not None and self._is_alone() and not self._is_alone_next(self._alone):
             return []
-        while True:
-            stock = self._current
-            if stock is None or self._at >= len(self._ready):
-                if stock is not None:  # what was damaged in it was not handed over, and is no longer here
-                    self._unstock(stock, stock.left)
-                    self._bytes_gone(stock)
-                    self._current = None
-                if self.closed or not self._stock:
-                    return []
-                self._open(self._stock.popleft())
-                continue
+        while self._stock and not self.closed:
+            stock = self._stock[0]
             if stock.connection.lost or self._context.clock() >= stock.deadline:
                 self.expired += stock.left
-                self._leave_later(self._take_current(), lost=not stock.connection.lost)
+                items = self._take_out(stock)
+                if stock.connection.lost:
+                    self._leave_later(items)
                 continue
             if self._void and self._is_void(stock):
-                self._leave_later(self._take_current())
+                self._leave_later(self._take_out(stock))
                 continue
-            found = self._ready[self._at : self._at + most]
-            self._at += len(found)
-            self._unstock(stock, len(found))
-            return found
+            messages = self._open(stock) if stock.messages is None else stock.messages
+            found = messages[stock.at : stock.at + most]
+            if found:
+                stock.at += len(found)
+                self._unstock(stock, len(found))
+                return found
+            self._take_out(stock)  # what was damaged in it was not handed over, and is no longer here
+        return []
 
     def _is_alone_next(self, alone: Prefetched) -> bool:
         """Whether a suspect may be handed over; then nothing is before it."""
         if self._in_hand():
             return False
-        if alone is not self._current:
-            self._leave_later(self._take_current())
+        if alone is not self._stock[0]:
             self._stock.remove(alone)
             self._stock.appendleft(alone)
         return True
@@ -439,25 +422,20 @@ class Prefetch:
         """Nothing is in hand any more: what waited for that may be fetched, or handed over."""
         if self.waiting:
             self.want()
-            if self._stock or self._current is not None:
+            if self._stock:
                 self.arrival.unpark_all()
 
-    def _open(self, stock: Prefetched) -> None:
+    def _open(self, stock: Prefetched) -> list[Message]:
         try:
-            self._ready = self._unpack(stock)
+            stock.messages = self._unpack(stock)
         except PeerError as exc:
-            self._ready = []
+            stock.messages = []
             self._trouble(exc)
-        self._at = 0
-        self._current = stock
+        return stock.messages
 
     def _unstock(self, stock: Prefetched, count: int) -> None:
         stock.left -= count
         stock.fetcher.stocked -= count
-
-    def _bytes_gone(self, stock: Prefetched) -> None:
-        stock.fetcher.stocked_bytes -= len(stock.part.body)
-        self._wake(stock.fetcher)
 
     def rewound(self, topic: bytes, generation: int) -> None:
         """A rewind ended this generation: what is in stock of it, or of earlier ones, could not be acked."""
@@ -469,26 +447,21 @@ class Prefetch:
 
     # --------------------------------------------------------------- giving back
 
-    def _take_current(self) -> list[SealedNamed]:
-        """What is left of the slice that is being handed over, taken out."""
-        stock = self._current
-        if stock is None:
-            return []
-        rest = self._ready[self._at :]
-        self._ready = []
-        self._at = 0
-        self._current = None
+    def _take_out(self, stock: Prefetched) -> list[SealedNamed]:
+        """A slice is in stock no more: by what the messages are given back that were not handed over."""
+        self._stock.remove(stock)
         self._unstock(stock, stock.left)
-        self._bytes_gone(stock)
+        stock.fetcher.stocked_bytes -= len(stock.part.body)
+        self._wake(stock.fetcher)
+        if stock.messages is None:
+            return leave_items((stock.part,))
+        rest = stock.messages[stock.at :]
+        if not rest:  # mostly
+            return []
         return [SealedNamed(item.sealed, item.spans) for chunk in chunks(items_of(rest)) for item in chunk]
 
-    def _take_stock(self, stock: Prefetched) -> list[SealedNamed]:
-        self._unstock(stock, stock.left)
-        self._bytes_gone(stock)
-        return leave_items((stock.part,))
-
-    def _leave_later(self, items: list[SealedNamed], *, lost: bool = False) -> None:
-        if items and not lost:
+    def _leave_later(self, items: list[SealedNamed]) -> None:
+        if items:
             self._context.nodes.spawn(self._give_back, items)
 
     async def _give_back(self, items: list[SealedNamed]) -> None:
@@ -501,37 +474,24 @@ class Prefetch:
 
     async def leave(self, late: Iterable[m.ClientReply]) -> None:
         """Give back everything that was not handed over, and what replies brought that nobody waited for."""
-        items = self._take_current()
-        while self._stock:
-            items += self._take_stock(self._stock.popleft())
+        items = [item for stock in list(self._stock) for item in self._take_out(stock)]
         await self._give_back([*items, *(item for reply in late for item in brought(reply))])
 
     async def _tend_stock(self) -> None:
         """Give back what is not used up in time, or whose connection is lost; then begin anew with little."""
         while True:
-            if self._current is None and not self._stock:
+            if not self._stock:
                 self._filled = trio.Event()
                 await self._filled.wait()
             await trio.sleep(min(TEND_S, self._reader.hold_time / 20))
             now = self._context.clock()
             soon = self.wanted + self.pace.ahead(now, self.waiting)
             wished = self.wish > 0
-            items: list[SealedNamed] = []
-            slow = False
-            if self._current is not None and self._current.is_stale(now, soon, wished=wished):
-                slow = not self._current.connection.lost
-                items += self._take_current()
-            for _ in range(len(self._stock)):
-                stock = self._stock.popleft()
-                if stock.is_stale(now, soon, wished=wished):
-                    slow = slow or not stock.connection.lost
-                    items += self._take_stock(stock)
-                else:
-                    self._stock.append(stock)
-            if slow:
+            stale = [stock for stock in self._stock if stock.is_stale(now, soon, wished=wished)]
+            if not all(stock.connection.lost for stock in stale):
                 self.pace.slowed()
                 self.wish = 0
-            self._leave_later(items)
+            self._leave_later([item for stock in stale for item in self._take_out(stock)])
 
 
 def spans_named(item: SealedNamed) -> tuple[Span, ...]:
