@@ -300,16 +300,20 @@ async def _reject(owner: Any, came: list[Message] | Message) -> None:
 UNDO: Final = {"__anext__": _reject, "take": _reject, "fetch": _reject}
 """What to do with what a call returned, where the caller was cancelled and will never see it."""
 
+QUICK: Final = {"publish": "_publish_now"}
+"""What does the same as a call without a task, where that would wait for nothing but the answer."""
+
 
 def _bridge(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """A method of a class of `quorumq.client`, to be awaited in either thread."""
-    undo = UNDO.get(name)
+    undo, quick = UNDO.get(name), QUICK.get(name)
 
     async def called(self: Bridged, /, *args: Any, **more: Any) -> Any:
         if self.bridge.is_here:
             return await method(self, *args, **more)
         back = None if undo is None else partial(undo, self)
-        return await self.bridge.call(method, self, *args, undo=back, **more)
+        now = None if quick is None else partial(getattr(self, quick), *args, **more)
+        return await self.bridge.call(method, self, *args, undo=back, quick=now, **more)
 
     return update_wrapper(called, method)
 
@@ -344,22 +348,13 @@ class Producer(Bridged, producing.Producer):
     """Publishes to one topic: as `quorumq.client.Producer`."""
 
     @Like(producing.Producer.send)
-    async def send(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> Any:
+    async def send(self, payload: bytes | None = None, **options: Unpack[Options]) -> Any:
         if self.bridge.is_here:
             return await super().send(payload, **options)
         return Pending(self.bridge, await self.bridge.call(super().send, payload, **cast("Any", options)))
 
-    @Like(producing.Producer.publish)
-    async def publish(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> MessageId:
-        if self.bridge.is_here:
-            return await super().publish(payload, **options)
-        quick = partial(self._publish_now, payload, **cast("Any", options))
-        return await self.bridge.call(super().publish, payload, quick=quick, **cast("Any", options))
-
     @Like(producing.Producer.publish_many)
-    async def publish_many(
-        self, messages: Iterable[Outgoing], **options: Unpack[Options[Message]]
-    ) -> list[MessageId]:
+    async def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
         call = self.bridge.call
         bulk = await call(self._bulk, **cast("Any", options))
         rest = iter(messages)  # in this thread: it is the caller's
@@ -394,17 +389,7 @@ class Client(Bridged, waiting.Client):
 
     @classmethod
     async def open(cls, addresses: str | Sequence[str], **options: Any) -> Client:
-        """Connect to a cluster, until `close`: for programs whose start and stop are two calls. Else use `connect`.
-
-        Where the program ends without `close`, nothing is flushed.
-
-        Args:
-            addresses: "host:port" of one or several nodes; the others are learned from them.
-            options: as of `connect`.
-
-        Raises:
-            as `connect` does.
-        """
+        """`connect` until `close`, as `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
         bridge = Bridge(asyncio.get_running_loop())
         try:
             inner = await asyncio.wrap_future(bridge.begin(partial(waiting.connect, addresses, **options)))
@@ -420,15 +405,6 @@ class Client(Bridged, waiting.Client):
                 await self.bridge.call(self.context.flush)
         finally:
             await self.bridge.aclose()
-
-    @Like(waiting.Client.publish)
-    async def publish(
-        self, topic: str, payload: bytes | None = None, **options: Unpack[Options[Message]]
-    ) -> MessageId:
-        if self.bridge.is_here:
-            return await super().publish(topic, payload, **options)
-        quick = partial(self._publish_now, topic, payload, **cast("Any", options))
-        return await self.bridge.call(super().publish, topic, payload, quick=quick, **cast("Any", options))
 
     work = waiting.Client.work  # which calls `work_all`, in the event loop
 

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from quorumq.client.derived import runs_of
 from quorumq.client.history import Output
-from quorumq.client.message import Message, MessageId, again
+from quorumq.client.message import MessageId, Source, again
 from quorumq.core.errors import Conflict, QuorumqError
 from quorumq.core.limits import BATCH_MESSAGES_MAX
 from quorumq.core.types import Batch, Origin, PartitionId, Span
@@ -211,7 +211,7 @@ class DerivedParcel(RecordBatch):
     ) -> None:
         super().__init__(partition, opened, times, silent)
         self.names: list[tuple[Origin, int]] = []
-        self.inputs: list[tuple[Message, int]] = []  # and which output of it this is: for the history
+        self.inputs: list[tuple[Source, int]] = []  # and which output of it this is: for the history
         self.places: dict[tuple[Origin, int], int] = {}
         self.runs = 0  # sections that it takes, or fewer
 

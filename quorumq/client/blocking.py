@@ -35,7 +35,7 @@ from quorumq.client.client import Peek, Redriven
 from quorumq.client.message import MessageId, Outcome, Ticket
 from quorumq.client.nodes import Closed as Closed
 from quorumq.client.options import NewMessage as NewMessage
-from quorumq.client.options import Options
+from quorumq.client.options import Options, Outgoing
 from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Like, Portal, page_of
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
@@ -182,51 +182,27 @@ class Pending(Counterpart[batches.Pending]):
     wait = _blocking(batches.Pending.wait)
 
 
-def _inner(options: Options[Message]) -> Any:
-    """The options as the async client takes them."""
-    source = options.get("derived_from")
-    return options if source is None else {**options, "derived_from": source.inner}
-
-
-def _outgoing(message: bytes | NewMessage[Message]) -> Any:
-    if isinstance(message, NewMessage):
-        return NewMessage(message.payload, **_inner(message.options))
-    return message
-
-
 class Producer(Entered[producing.Producer]):
     """A producer to one topic: as `quorumq.client.Producer`."""
 
     flush = _blocking(producing.Producer.flush)
     close = _blocking(producing.Producer.aclose)
+    publish = _blocking(producing.Producer.publish)
 
-    def publish(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> MessageId:
-        """Publish a message, and return once it is durable on a majority. As `quorumq.client.Producer.publish`."""
-        found: MessageId = self.portal.call(self.inner.publish, payload, **_inner(options))
-        return found
+    @Like(producing.Producer.send)
+    def send(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending:
+        return Pending(self.portal, self.portal.call(self.inner.send, payload, **cast("Any", options)))
 
-    def send(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> Pending:
-        """Take a message, to be published in a batch; waits while too much is buffered.
-
-        As `quorumq.client.Producer.send`.
-        """
-        return Pending(self.portal, self.portal.call(self.inner.send, payload, **_inner(options)))
-
-    def publish_many(
-        self, messages: Iterable[bytes | NewMessage[Message]], **options: Unpack[Options[Message]]
-    ) -> list[MessageId]:
-        """Publish messages in their order, as fast as it goes, and return once all are durable on a majority.
-
-        As `quorumq.client.Producer.publish_many`. ``messages`` is read in the caller's thread.
-        """
-        bulk = self.portal.call(self.inner._bulk, **_inner(options))
+    @Like(producing.Producer.publish_many)
+    def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
+        bulk = self.portal.call(self.inner._bulk, **cast("Any", options))
         rest = iter(messages)  # in this thread: the client's own has other things to do
         try:
             more = True
             while more:
-                some: list[Any] = []
+                some: list[Outgoing] = []
                 try:
-                    some.extend(map(_outgoing, islice(rest, PUBLISH_MANY)))
+                    some.extend(islice(rest, PUBLISH_MANY))
                 except Exception as error:
                     self.portal.call(bulk.take, some)
                     self.portal.call(bulk.end_by, error)
@@ -316,17 +292,7 @@ class Client(Counterpart[waiting.Client]):
 
     @classmethod
     def open(cls, addresses: str | Sequence[str], **options: Any) -> Client:
-        """Connect to a cluster, until `close`: for programs whose start and stop are two calls. Else use `connect`.
-
-        Where the program ends without `close`, nothing is flushed.
-
-        Args:
-            addresses: "host:port" of one or several nodes; the others are learned from them.
-            options: as of `connect`.
-
-        Raises:
-            as `connect` does.
-        """
+        """`connect` until `close`, as `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
         portal = Portal()
         return cls(portal, portal.open(partial(waiting.connect, addresses, **options)))
 
@@ -354,14 +320,7 @@ class Client(Counterpart[waiting.Client]):
     reject = _settling(waiting.Client.reject)
     dead_letter = _settling(waiting.Client.dead_letter)
     extend = _settling(waiting.Client.extend)
-
-    def publish(
-        self, topic: str, payload: bytes | None = None, **options: Unpack[Options[Message]]
-    ) -> MessageId:
-        """Publish a message, and return once it is durable on a majority. As `quorumq.client.Client.publish`."""
-        found: MessageId = self.portal.call(self.inner.publish, topic, payload, **_inner(options))
-        return found
-
+    publish = _blocking(waiting.Client.publish)
     producer = _making(waiting.Client.producer, Producer)
     consumer = _making(waiting.Client.consumer, Consumer)
     fetch = _fetching(waiting.Client.fetch)

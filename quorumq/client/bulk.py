@@ -82,7 +82,7 @@ class Bulk:
         topic: str,
         take: Callable[..., Awaitable[Run]],
         take_run: Callable[..., Awaitable[list[Run]]],
-        options: Options[Any],
+        options: Options,
         *,
         run_bytes: int,
     ) -> None:

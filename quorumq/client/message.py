@@ -83,6 +83,19 @@ def check_topic(name: MessageId, topic: Topic) -> None:
         raise UsageError(f"{name} is of another topic than {topic.name!r}, which has the id {topic.id.hex()}")
 
 
+class Source(Protocol):
+    """A message that others may be derived from: one that was delivered, to whichever front of the client."""
+
+    @property
+    def id(self) -> MessageId: ...
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def group(self) -> str: ...
+
+
 class Settler(Protocol):
     """What a message needs to be settled: what `Client` does with many, it has done with itself."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json as jsons
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, Unpack
 
-from quorumq.client.message import Message
+from quorumq.client.message import Source
 from quorumq.client.times import Duration
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.batch import Message as Parts
@@ -15,24 +15,22 @@ from quorumq.wire.batch import Message as Parts
 CONTENT_TYPE = "content-type"
 JSON_TYPE = "application/json"
 
-Input = TypeVar("Input")
 
-
-class Options(TypedDict, Generic[Input], total=False):
+class Options(TypedDict, total=False):
     """The keyword arguments of everything that publishes, with the meaning that `Producer.send` gives them."""
 
     json: Any
     key: bytes | str | None
     headers: Mapping[str, HeaderValue] | None
     partition: int | None
-    derived_from: Input | None
+    derived_from: Source | None
     index: int
     delay: Duration | None
     not_before: datetime | None
     ttl: Duration | None
 
 
-class NewMessage(Generic[Input]):
+class NewMessage:
     """A message for `Producer.publish_many` that has options of its own.
 
     Args:
@@ -42,12 +40,12 @@ class NewMessage(Generic[Input]):
 
     __slots__ = ("options", "payload")
 
-    def __init__(self, payload: bytes | None = None, **options: Unpack[Options[Input]]) -> None:
+    def __init__(self, payload: bytes | None = None, **options: Unpack[Options]) -> None:
         self.payload = payload
         self.options = options
 
 
-Outgoing = bytes | NewMessage[Message]
+Outgoing = bytes | NewMessage
 """What `Producer.publish_many` takes any number of."""
 
 

@@ -19,7 +19,7 @@ import trio
 from quorumq.client.batches import DerivedParcel, RecordBatch, Run, Times
 from quorumq.client.context import Context
 from quorumq.client.derived import derived_origin
-from quorumq.client.message import Message
+from quorumq.client.message import Source
 from quorumq.client.sending import Session
 from quorumq.core.errors import NotStored, OutcomeUnknown, QuorumqError
 from quorumq.core.limits import BATCH_MESSAGES_MAX, KIB
@@ -131,7 +131,7 @@ class Outbox:
         return runs
 
     def put_derived(
-        self, partition: PartitionId, source: Message, index: int, record: bytes, times: Times
+        self, partition: PartitionId, source: Source, index: int, record: bytes, times: Times
     ) -> Run:
         """Take a message that is output ``index`` of ``source``.
 

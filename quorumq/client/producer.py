@@ -21,7 +21,7 @@ from quorumq.client.batches import Pending, RecordBatch, Run, Times
 from quorumq.client.bulk import Bulk
 from quorumq.client.context import REFRESH_S, Context
 from quorumq.client.derived import derived_partition
-from quorumq.client.message import Message, MessageId, again
+from quorumq.client.message import MessageId, Source, again
 from quorumq.client.nodes import left_of
 from quorumq.client.options import Options, Outgoing, parts_of
 from quorumq.client.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, PartitionQueue
@@ -48,7 +48,7 @@ class Made(NamedTuple):
     record: bytes
     key: bytes | None
     partition: int | None
-    derived_from: Message | None
+    derived_from: Source | None
     output: int
     said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
 
@@ -175,7 +175,7 @@ class Producer:
 
     # ---------------------------------------------------------------- publishing
 
-    async def publish(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> MessageId:
+    async def publish(self, payload: bytes | None = None, **options: Unpack[Options]) -> MessageId:
         """Publish a message, and return once it is durable on a majority.
 
         It goes at once, unless something of its partition is under way. Messages that many tasks publish at a time
@@ -197,9 +197,7 @@ class Producer:
         finally:
             pending._abandon()  # who is cancelled has chosen not to hear
 
-    async def publish_many(
-        self, messages: Iterable[Outgoing], **options: Unpack[Options[Message]]
-    ) -> list[MessageId]:
+    async def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
         """Publish messages in their order, as fast as it goes, and return once all are durable on a majority.
 
         Batches are filled and several kept in flight. ``messages`` is read as they go: of the messages not more than
@@ -230,14 +228,14 @@ class Producer:
         finally:
             bulk.abandon()
 
-    async def _bulk(self, **options: Unpack[Options[Message]]) -> Bulk:
+    async def _bulk(self, **options: Unpack[Options]) -> Bulk:
         """What `publish_many` does, in steps: for a front whose messages come in parts."""
         self._tell()
         # A partitioner of the application's is asked about each message.
         runs = options.get("partition") is not None or type(self._partitioner) is DefaultPartitioner
         return Bulk(self.topic, self._take, self._take_run, options, run_bytes=self._run_bytes if runs else 0)
 
-    async def send(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> Pending:
+    async def send(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending:
         """Take a message, to be published in a batch, and return at once; waits only while too much is buffered.
 
         It is encoded at once: change ``payload`` as you like. A failure is raised by `Pending.wait`, or by the next
@@ -288,9 +286,7 @@ class Producer:
         record_batch, first, _ = await self._take(payload, **options)
         return Pending(record_batch, first)
 
-    def _publish_now(
-        self, payload: bytes | None = None, **options: Unpack[Options[Message]]
-    ) -> Pending | None:
+    def _publish_now(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending | None:
         """`publish` up to where it waits for the answer; None, and nothing is taken, where it would wait before."""
         if self._outbox.silent:
             self._tell()
@@ -313,7 +309,7 @@ class Producer:
         error.add_note(f"given up, and nobody waited: {plural(len(errors), 'message')} to {self.topic!r}")
         return error
 
-    async def _take(self, payload: bytes | None = None, **options: Unpack[Options[Message]]) -> Run:
+    async def _take(self, payload: bytes | None = None, **options: Unpack[Options]) -> Run:
         """Take one message, as `send` does."""
         made = self._make(payload, **options)  # what is wrong is said before anything waits
         self._since_yield += 1
@@ -334,7 +330,7 @@ class Producer:
         key: bytes | str | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
         partition: int | None = None,
-        derived_from: Message | None = None,
+        derived_from: Source | None = None,
         index: int = 0,
         delay: Duration | None = None,
         not_before: datetime | None = None,

@@ -7,7 +7,7 @@ from typing import Final, Unpack
 
 from quorumq.client.batches import Pending
 from quorumq.client.context import Calls, Context
-from quorumq.client.message import Message, MessageId
+from quorumq.client.message import MessageId
 from quorumq.client.options import Options
 from quorumq.client.producer import Producer
 from quorumq.core.errors import NotFound, QuorumqError
@@ -34,7 +34,7 @@ class PublishCalls(Calls):
         self._kept: dict[str, Kept] = {}  # the one used last is last
 
     async def publish(
-        self, topic: str, payload: bytes | None = None, **options: Unpack[Options[Message]]
+        self, topic: str, payload: bytes | None = None, **options: Unpack[Options]
     ) -> MessageId:
         """Publish a message, and return once it is durable on a majority.
 
@@ -70,7 +70,7 @@ class PublishCalls(Calls):
             self._let_go(topic, kept, error)
 
     def _publish_now(
-        self, topic: str, payload: bytes | None = None, **options: Unpack[Options[Message]]
+        self, topic: str, payload: bytes | None = None, **options: Unpack[Options]
     ) -> Pending | None:
         """`publish` up to where it waits for nothing but the answer; None, and nothing is taken, where it would."""
         self.context.nodes.check_open()
