@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
-
-import trio
+from typing import Any, NamedTuple
 
 from quorumq.client.context import Calls
 from quorumq.client.groups import source_of
 from quorumq.core import messages as m
 from quorumq.core.catalogue import unknown_group
-from quorumq.core.errors import NotFound, QuorumqError, TooFewReplicas
-
-EACH_S: Final = 3.0
-"""How long a node is waited for that may be down, while the others have answered."""
+from quorumq.core.errors import NotFound, TooFewReplicas
 
 
 class GroupConsumer(NamedTuple):
@@ -91,23 +86,11 @@ class BacklogCalls(Calls):
         register = self.context.known(known.topics[0])
         if group not in [found.name for found in known.groups]:
             raise NotFound(unknown_group(topic, group, [found.name for found in known.groups]))
-        answers: list[m.DescribeGroupReply] = []
-
-        each = min(EACH_S, self.context.timeout) if timeout is None else timeout
-
-        async def ask(node: str) -> None:
-            only = self.context.nodes.addresses_of((node,))
-            request = m.DescribeGroup(topic, group)
-            try:
-                reply = await self.context.ask(request, f"backlog at {node}", each, writes=False, only=only)
-            except QuorumqError:
-                return  # the others may do
-            answers.append(reply)
-
         nodes = [node for members in register.replicas for node in members]
-        async with trio.open_nursery() as nursery:
-            for node in dict.fromkeys([*nodes, *(info.node for info in known.nodes if info.up)]):
-                nursery.start_soon(ask, node)
+        nodes += [info.node for info in known.nodes if info.up]
+        request = m.DescribeGroup(topic, group)
+        replies, _ = await self.context.ask_each(dict.fromkeys(nodes), request, "backlog", timeout)
+        answers: list[m.DescribeGroupReply] = [*replies.values()]
         parts: list[PartitionBacklog] = []
         for number in range(register.partitions):
             views = [part for answer in answers for part in answer.parts if part.partition == number]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
 import trio
@@ -26,6 +26,9 @@ RF_DEFAULT: Final = 3
 REFRESH_S: Final = 5.0
 """How often consumers and producers look whether their topic has got more partitions."""
 
+
+EACH_S: Final = 3.0
+"""How long a node is waited for that may be down, while the others have answered."""
 
 OPEN_MAX: Final = 1000
 """Producers of one client that are not closed, at most: whoever makes one for every message hears of it."""
@@ -126,6 +129,29 @@ class Context:
         self.nodes.check_open()
         reply, _ = await self.nodes.ask(lambda: request, what=what, timeout=self.time(timeout), **more)
         return reply
+
+    async def ask_each(
+        self, nodes: Iterable[str], request: m.ClientRequest, what: str, timeout: float | None
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """What each of these nodes answers, asked at once; and why the others do not.
+
+        Each has ``timeout`` seconds: if None the client's, and at most `EACH_S`.
+        """
+        replies: dict[str, Any] = {}
+        errors: dict[str, str] = {}
+        each = min(EACH_S, self.timeout) if timeout is None else timeout
+
+        async def ask(node: str) -> None:
+            only = self.nodes.addresses_of((node,))
+            try:
+                replies[node] = await self.ask(request, f"{what} at {node}", each, writes=False, only=only)
+            except QuorumqError as error:
+                errors[node] = str(error)
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(ask, node)
+        return replies, errors
 
     def watch(self, kind: str, **fields: object) -> Watch | None:
         """What is told of the attempts of a request with receipts, if a history is written."""

@@ -13,10 +13,11 @@ how many partitions the topic has today, nor a turn that a producer keeps.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from quorumq.client.message import MessageId
 from quorumq.client.partitioner import Partitioner
+from quorumq.core.spans import merge_spans
 from quorumq.core.types import DERIVED, Origin, Span, Topic
 
 
@@ -46,12 +47,6 @@ def derived_partition(source: MessageId, key: bytes | None, topic: Topic, partit
     return partitioner(key, born) if key is not None else source.partition.number % born
 
 
-def runs_of(names: Sequence[tuple[Origin, int]]) -> tuple[Span, ...]:
-    """Sorted names, no two equal, as the sections of a batch: one for each run of numbers."""
-    runs: list[Span] = []
-    for origin, seq in names:
-        if runs and runs[-1].origin == origin and runs[-1].stop == seq:
-            runs[-1] = Span(origin, runs[-1].start, seq + 1)
-        else:
-            runs.append(Span(origin, seq, seq + 1))
-    return tuple(runs)
+def runs_of(names: Iterable[tuple[Origin, int]]) -> tuple[Span, ...]:
+    """Names as the sections of a batch: one for each run of numbers."""
+    return merge_spans(Span(origin, seq, seq + 1) for origin, seq in names)

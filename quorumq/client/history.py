@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from quorumq.client.message import Lot, Message, deadline_of
 from quorumq.core import messages as m
 from quorumq.core.errors import Code
+from quorumq.core.spans import merge_spans
 from quorumq.core.types import Origin, Receipt, Span, Topic
 from quorumq.history import (
     HistoryWriter,
@@ -183,15 +184,9 @@ class Output(NamedTuple):
     crc: int  # CRC-32C of the output's record
 
 
-def _runs(origin: Origin, numbers: Iterable[int]) -> list[Span]:
-    """Ascending numbers as spans."""
-    spans: list[Span] = []
-    for number in numbers:
-        if spans and spans[-1].stop == number:
-            spans[-1] = Span(origin, spans[-1].start, number + 1)
-        else:
-            spans.append(Span(origin, number, number + 1))
-    return spans
+def _runs(origin: Origin, numbers: Iterable[int]) -> tuple[Span, ...]:
+    """Numbers as spans."""
+    return merge_spans(Span(origin, number, number + 1) for number in numbers)
 
 
 def topic_name(receipt: Receipt, topics: dict[bytes, str]) -> str:

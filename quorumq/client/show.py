@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import trio
-
-from quorumq.client.backlog import EACH_S
 from quorumq.client.context import Calls
 from quorumq.client.message import MessageId, check_topic
 from quorumq.core import messages as m
-from quorumq.core.errors import NotFound, QuorumqError, TooFewReplicas, UsageError
+from quorumq.core.errors import NotFound, TooFewReplicas, UsageError
 from quorumq.core.printable import plural
 from quorumq.core.types import STAMP_ZERO, Letter, Span
 
@@ -98,23 +95,7 @@ class ShowCalls(Calls):
             )
         members = register.replicas[name.partition.number]
         request = m.ShowRequest(name.partition, Span(name.origin, name.seq, name.seq + 1))
-        replies: dict[str, m.ShowReply] = {}
-        errors: dict[str, str] = {}
-
-        each = min(EACH_S, self.context.timeout) if timeout is None else timeout
-
-        async def ask(node: str) -> None:
-            only = self.context.nodes.addresses_of((node,))
-            try:
-                replies[node] = await self.context.ask(
-                    request, f"show a message at {node}", each, writes=False, only=only
-                )
-            except QuorumqError as error:
-                errors[node] = str(error)
-
-        async with trio.open_nursery() as nursery:
-            for node in members:
-                nursery.start_soon(ask, node)
+        replies, errors = await self.context.ask_each(members, request, "show a message", timeout)
         if not replies:
             raise TooFewReplicas(
                 f"no replica of {topic!r}/{name.partition.number} answers: {errors[members[0]]}",

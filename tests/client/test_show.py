@@ -9,7 +9,7 @@ import trio
 
 from quorumq.cli.show import _check_known, _facts, _lines, _print, _told
 from quorumq.client import Life, MessageId, NotFound, TooFewReplicas, UsageError
-from quorumq.client.backlog import EACH_S
+from quorumq.client.context import EACH_S
 from quorumq.core import limits
 from quorumq.core.messages import ShowRequest
 from quorumq.history import HistoryWriter
