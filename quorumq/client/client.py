@@ -7,12 +7,13 @@ what each answered. Background tasks never raise: whoever waits for their work h
 
 from __future__ import annotations
 
+import inspect
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 import trio
 
@@ -20,15 +21,14 @@ from quorumq.client.background import background
 from quorumq.client.backlog import BacklogCalls
 from quorumq.client.browse import BrowseCalls, Peek, Redriven
 from quorumq.client.connection import Dial, dial_tcp, dial_tls
-from quorumq.client.consumer import MAX_EXTEND_S, PREFETCH, PREFETCH_BYTES, Consumer
+from quorumq.client.consumer import Consumer
 from quorumq.client.context import Context
 from quorumq.client.fetching import Gathering, Reader, named_sets, replica_sets_of
 from quorumq.client.groups import GroupCalls, names_of
 from quorumq.client.history import History
 from quorumq.client.message import Message, MessageId
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes
-from quorumq.client.partitioner import Partitioner
-from quorumq.client.producer import BUFFER_BYTES, IN_FLIGHT, LINGER_S, Producer
+from quorumq.client.producer import Producer
 from quorumq.client.publishing import PublishCalls
 from quorumq.client.settling import SettleCalls
 from quorumq.client.show import ShowCalls
@@ -45,10 +45,27 @@ from quorumq.wire.tls import own_ca
 
 __all__ = ["Client", "Peek", "Redriven", "connect", "suspending_clock"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 3.0
 FETCH_LANES: Final = 8
 """So many `Client.fetch` at once have connections of their own, which can be hung up where one is cancelled."""
+
+
+def _making(kind: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """A method of a client that makes one of ``kind`` for it, with the arguments that the class takes."""
+
+    def make(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        return kind(self, *args, **options)
+
+    init: Any = cast("Any", kind).__init__
+    arguments = inspect.signature(init).parameters.values()
+    found: Any = make
+    found.__doc__ = init.__doc__
+    found.__signature__ = inspect.Signature([one for one in arguments if one.name != "client"])
+    return make
 
 
 class Serving:
@@ -137,101 +154,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
     def timeout(self, seconds: float) -> None:
         self.context.timeout = seconds
 
-    def producer(
-        self,
-        topic: str,
-        *,
-        linger: float = LINGER_S,
-        batch_bytes: int | None = None,
-        in_flight: int = IN_FLIGHT,
-        buffer_bytes: int = BUFFER_BYTES,
-        partitioner: Partitioner | None = None,
-        timeout: float | None = None,
-        create: bool = True,
-    ) -> Producer:
-        """A producer to one topic.
-
-        It begins with its first message, and is flushed and closed where the client is left; use it by ``async with``
-        to flush and close it before. Keep one for a topic: at most 1000 may be open.
-
-        Args:
-            topic: its name.
-            linger: seconds that a batch waits to be filled while another of its partition is under way.
-            batch_bytes: a batch closes when it has so many. None follows the load: 64 KiB where no batch is under
-                way, up to 512 KiB while many are, and for what one call of `Producer.publish_many` brings.
-            in_flight: batches sent and not answered, at most.
-            buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.send` waits above it.
-            partitioner: from key and number of partitions to a partition; by hash of the key, else round robin.
-            timeout: seconds for which a batch is retried before it is given up; the client's if None.
-            create: whether publishing to an unknown topic asks for it to be created.
-        """
-        return Producer(
-            self.context,
-            topic,
-            linger=linger,
-            batch_bytes=batch_bytes,
-            in_flight=in_flight,
-            buffer_bytes=buffer_bytes,
-            partitioner=partitioner,
-            timeout=timeout,
-            create=create,
-        )
-
-    def consumer(
-        self,
-        topic: str | Sequence[str],
-        group: str,
-        *,
-        start: Literal["earliest", "latest"] = "earliest",
-        hold_time: Duration | None = None,
-        prefetch: int = PREFETCH,
-        prefetch_bytes: int = PREFETCH_BYTES,
-        max_unsettled: int | None = None,
-        auto_extend: bool = True,
-        max_extend: float = MAX_EXTEND_S,
-        node: str | None = None,
-        name: str | None = None,
-        version: str = "",
-        timeout: float | None = None,
-    ) -> Consumer:
-        """A consumer of one group, to be used by ``async with``.
-
-        Args:
-            topic: one name or several; "t.deadletters" for the group's dead letters of topic "t". A shell-style pattern
-                (``orders.*``: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands for
-                the topics that match, those to come included.
-            group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
-            start: where the group begins if it is new: with the oldest message, or with what is published from now on.
-            hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
-                30 s if None, or the cluster's ``hold_time_max`` where that is less.
-            prefetch: messages fetched ahead, at most. What is fetched is what tasks wait for, and what would be used up
-                within about half a second at the pace seen: nothing where the handler takes longer.
-            prefetch_bytes: the same in bytes.
-            max_unsettled: messages handed over and not settled, at most; then handing over waits. None is 100 for
-                ``async for``, and no bound for `Consumer.take` and `Consumer.batches`.
-            auto_extend: keep the holds of what the application works on.
-            max_extend: seconds after which a message that is not settled is no longer extended.
-            node: fetch only from this node (id or address); any of the partition's replicas if None.
-            name, version: of this consumer, for dead letters and status; the host's name if None.
-            timeout: seconds without any node before iterating raises; the client's if None. May be infinite.
-        """
-        return Consumer(
-            self.context,
-            self,
-            (topic,) if isinstance(topic, str) else topic,
-            group,
-            start=start,
-            hold_time=hold_time,
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            max_unsettled=max_unsettled,
-            auto_extend=auto_extend,
-            max_extend=max_extend,
-            node=node,
-            name=name,
-            version=version,
-            timeout=timeout,
-        )
+    producer = _making(Producer)
+    consumer = _making(Consumer)
 
     async def work(
         self,

@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 import trio
 
-from quorumq.client.context import Context
 from quorumq.client.fetching import LEAVE_TIMEOUT_S, Reader, replica_sets_of, unpack
 from quorumq.client.groups import is_dead, names_of
 from quorumq.client.message import Message, Outcome, Ticket, again, deadline_of
@@ -58,32 +57,53 @@ class Consumer:
 
     def __init__(
         self,
-        context: Context,
-        settler: SettleCalls,
-        topics: Sequence[str],
+        client: SettleCalls,
+        topic: str | Sequence[str],
         group: str,
         *,
-        start: Literal["earliest", "latest"],
-        hold_time: Duration | None,
-        prefetch: int,
-        prefetch_bytes: int,
-        max_unsettled: int | None,
-        auto_extend: bool,
-        max_extend: float,
-        node: str | None,
-        name: str | None,
-        version: str,
-        timeout: float | None,
+        start: Literal["earliest", "latest"] = "earliest",
+        hold_time: Duration | None = None,
+        prefetch: int = PREFETCH,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        max_unsettled: int | None = None,
+        auto_extend: bool = True,
+        max_extend: float = MAX_EXTEND_S,
+        node: str | None = None,
+        name: str | None = None,
+        version: str = "",
+        timeout: float | None = None,
     ) -> None:
+        """A consumer of one group, to be used by ``async with``.
+
+        Args:
+            topic: one name or several; "t.deadletters" for the group's dead letters of topic "t". A shell-style pattern
+                (``orders.*``: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands for
+                the topics that match, those to come included.
+            group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
+            start: where the group begins if it is new: with the oldest message, or with what is published from now on.
+            hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
+                30 s if None, or the cluster's ``hold_time_max`` where that is less.
+            prefetch: messages fetched ahead, at most. What is fetched is what tasks wait for, and what would be used up
+                within about half a second at the pace seen: nothing where the handler takes longer.
+            prefetch_bytes: the same in bytes.
+            max_unsettled: messages handed over and not settled, at most; then handing over waits. None is 100 for
+                ``async for``, and no bound for `Consumer.take` and `Consumer.batches`.
+            auto_extend: keep the holds of what the application works on.
+            max_extend: seconds after which a message that is not settled is no longer extended.
+            node: fetch only from this node (id or address); any of the partition's replicas if None.
+            name, version: of this consumer, for dead letters and status; the host's name if None.
+            timeout: seconds without any node before iterating raises; the client's if None. May be infinite.
+        """
         if prefetch < 1 or prefetch_bytes < 1:
             raise UsageError(
                 f"prefetch is {prefetch}, prefetch_bytes {prefetch_bytes}: both must be at least 1"
             )
         if max_unsettled is not None and max_unsettled < 1:
             raise UsageError(f"max_unsettled is {max_unsettled}: it must be at least 1")
-        if not topics:
+        if not topic:
             raise UsageError("no topic is named")
-        self.topics, self.group = names_of(topics, group)
+        self.topics, self.group = names_of((topic,) if isinstance(topic, str) else topic, group)
+        context = client.context
         self.start = start
         self.hold_time = HOLD_TIME_DEFAULT_S if hold_time is None else number_of("hold_time", hold_time)
         self.name = name if name is not None else context.host
@@ -95,7 +115,7 @@ class Consumer:
         self.max_extend = max_extend
         self.expects_topics = False
         self._context = context
-        self.settler = settler
+        self.settler = client
         self._default_hold = hold_time is None
         self._prefetch_bytes = prefetch_bytes
         self._node = node

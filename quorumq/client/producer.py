@@ -19,7 +19,7 @@ import trio
 from quorumq.client.background import Crew
 from quorumq.client.batches import Pending, RecordBatch, Run, Times
 from quorumq.client.bulk import Bulk
-from quorumq.client.context import REFRESH_S, Context
+from quorumq.client.context import REFRESH_S, Calls
 from quorumq.client.derived import derived_partition
 from quorumq.client.message import MessageId, Source, again
 from quorumq.client.nodes import left_of
@@ -63,7 +63,7 @@ class Producer:
 
     def __init__(
         self,
-        context: Context,
+        client: Calls,
         topic: str,
         *,
         linger: float = LINGER_S,
@@ -74,6 +74,22 @@ class Producer:
         timeout: float | None = None,
         create: bool = True,
     ) -> None:
+        """A producer to one topic.
+
+        It begins with its first message, and is flushed and closed where the client is left; use it by ``async with``
+        to flush and close it before. Keep one for a topic: at most 1000 may be open.
+
+        Args:
+            topic: its name.
+            linger: seconds that a batch waits to be filled while another of its partition is under way.
+            batch_bytes: a batch closes when it has so many. None follows the load: 64 KiB where no batch is under
+                way, up to 512 KiB while many are, and for what one call of `Producer.publish_many` brings.
+            in_flight: batches sent and not answered, at most.
+            buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.send` waits above it.
+            partitioner: from key and number of partitions to a partition; by hash of the key, else round robin.
+            timeout: seconds for which a batch is retried before it is given up; the client's if None.
+            create: whether publishing to an unknown topic asks for it to be created.
+        """
         if batch_bytes is not None and not 1 <= batch_bytes <= BATCH_BYTES_MAX:
             raise UsageError(f"batch_bytes is {batch_bytes}: it must be from 1 to {BATCH_BYTES_MAX}")
         if in_flight < 1 or buffer_bytes < 1 or linger < 0:
@@ -81,6 +97,7 @@ class Producer:
                 f"in_flight is {in_flight}, buffer_bytes {buffer_bytes}, linger {linger} s: the first two must be at "
                 "least 1, linger at least 0"
             )
+        context = client.context
         self.topic = topic
         self._context = context
         self._linger = linger

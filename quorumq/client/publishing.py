@@ -57,7 +57,7 @@ class PublishCalls(Calls):
             UsageError, TooLarge, TypeError, Conflict: as `Producer.send` does.
         """
         self.context.nodes.check_open()
-        kept = self._kept.pop(topic, None) or Kept(Producer(self.context, topic))
+        kept = self._kept.pop(topic, None) or Kept(Producer(self, topic))
         self._kept[topic] = kept
         kept.calls += 1
         error: NotFound | None = None
