@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context, copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from itertools import islice
 from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast
@@ -54,34 +54,21 @@ TURN_S: Final = 0.25
 Quick = Callable[[], batches.Pending | None]
 
 
+@dataclass(slots=True, eq=False)
 class Call:
-    """One call on its way through the other thread.
+    """One call on its way through the other thread."""
 
-    Attributes:
-        work: what to do there.
-        answer: where the caller waits.
-        quick: does the same without a task, and gives what to wait for; or None, where it takes one.
-        pending: what ``quick`` gave, until it has its outcome.
-        scope: around ``work``, once that has begun.
-        value, error: how it ended.
-        ended: whether the event loop knows how.
-        awaited: where a caller who was cancelled waits for the end.
-    """
-
-    __slots__ = ("answer", "awaited", "ended", "error", "pending", "quick", "scope", "value", "work")
-
-    def __init__(
-        self, work: Callable[[], Awaitable[Any]], answer: asyncio.Future[Any], quick: Quick | None = None
-    ) -> None:
-        self.work = work
-        self.answer = answer
-        self.quick = quick
-        self.pending: batches.Pending | None = None
-        self.scope: trio.CancelScope | None = None
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.ended = False
-        self.awaited: asyncio.Future[None] | None = None
+    work: Callable[[], Awaitable[Any]]  # what to do there
+    answer: asyncio.Future[Any]  # where the caller waits
+    quick: Quick | None = (
+        None  # does the same without a task, and gives what to wait for; or None, where it takes one
+    )
+    pending: batches.Pending | None = None  # what ``quick`` gave, until it has its outcome
+    scope: trio.CancelScope | None = None  # around ``work``, once that has begun
+    value: Any = None  # how it ended: so, or by an error
+    error: BaseException | None = None
+    ended: bool = False  # whether the event loop knows how
+    awaited: asyncio.Future[None] | None = None  # where a caller who was cancelled waits for the end
 
 
 class Bridge(Portal):

@@ -9,6 +9,7 @@ confirmed leaves a gap, and nothing waits for it. Messages that are derived from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -95,38 +96,33 @@ class Pending:
         self._record_batch.watchers.append(then)
 
 
+@dataclass(eq=False)
 class RecordBatch:
     """One batch, from its first message until it is confirmed or given up."""
 
-    __slots__ = (
-        "batch", "bytes", "count", "done", "error", "event", "first", "forgotten", "heard", "logged", "made",
-        "opened", "origin", "partition", "records", "refused", "seal", "sent", "silent", "times", "watchers",
-    )  # fmt: skip
-
-    def __init__(
-        self, partition: PartitionId, opened: float, times: Times, silent: dict[RecordBatch, None]
-    ) -> None:
-        self.partition = partition
-        self.silent = silent  # batches with failures that nobody has heard of, nor can
-        self.opened = opened  # when its first message came
-        self.times = times
-        self.made = 0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
-        self.records: list[bytes] = []
-        self.bytes = 0
-        self.count = 0
-        self.batch: Batch | None = None  # once it is numbered and encoded
-        self.origin: Origin | None = None
-        self.seal = b""  # of the session whose origin it is
-        self.first = 0
-        self.sent = False
-        self.done = False
-        self.heard: set[int] = set()  # indexes of those whose failure somebody was told
-        self.forgotten: set[int] = set()  # indexes of those that nobody can wait for any more
-        self.logged = 0  # of those that failed, so many were logged
-        self.error: QuorumqError | None = None
-        self.refused: dict[int, QuorumqError] = {}  # by index: messages that were refused alone
-        self.event = trio.Event()
-        self.watchers: list[Callable[[], None]] = []  # called when it is done
+    partition: PartitionId
+    opened: float  # when its first message came
+    times: Times
+    silent: dict[RecordBatch, None]  # batches with failures that nobody has heard of, nor can
+    made: float = 0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
+    records: list[bytes] = field(default_factory=list)
+    size: int = 0  # bytes
+    count: int = 0
+    batch: Batch | None = None  # once it is numbered and encoded
+    origin: Origin | None = None
+    seal: bytes = b""  # of the session whose origin it is
+    first: int = 0
+    sent: bool = False
+    done: bool = False
+    heard: set[int] = field(default_factory=set)  # indexes of those whose failure somebody was told
+    forgotten: set[int] = field(default_factory=set)  # indexes of those that nobody can wait for any more
+    logged: int = 0  # of those that failed, so many were logged
+    error: QuorumqError | None = None
+    refused: dict[int, QuorumqError] = field(
+        default_factory=dict
+    )  # by index: messages that were refused alone
+    event: trio.Event = field(default_factory=trio.Event)
+    watchers: list[Callable[[], None]] = field(default_factory=list)  # called when it is done
 
     @property
     def full(self) -> bool:
@@ -136,7 +132,7 @@ class RecordBatch:
     def add(self, records: Sequence[bytes], size: int) -> int:
         """Append records, of ``size`` bytes together; the index of the first."""
         self.records += records
-        self.bytes += size
+        self.size += size
         index = self.count
         self.count += len(records)
         return index
@@ -201,19 +197,16 @@ class RecordBatch:
         return [self.error or self.refused[index] for index in found]
 
 
+@dataclass(eq=False)
 class DerivedParcel(RecordBatch):
     """A batch of messages that came with their names: sections in place of one run of numbers."""
 
-    __slots__ = ("inputs", "names", "places", "runs")
-
-    def __init__(
-        self, partition: PartitionId, opened: float, times: Times, silent: dict[RecordBatch, None]
-    ) -> None:
-        super().__init__(partition, opened, times, silent)
-        self.names: list[tuple[Origin, int]] = []
-        self.inputs: list[tuple[Source, int]] = []  # and which output of it this is: for the history
-        self.places: dict[tuple[Origin, int], int] = {}
-        self.runs = 0  # sections that it takes, or fewer
+    names: list[tuple[Origin, int]] = field(default_factory=list)
+    inputs: list[tuple[Source, int]] = field(
+        default_factory=list
+    )  # and which output this is: for the history
+    places: dict[tuple[Origin, int], int] = field(default_factory=dict)
+    runs: int = 0  # sections that it takes, or fewer
 
     @property
     def full(self) -> bool:

@@ -21,6 +21,7 @@ import os
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -83,32 +84,21 @@ class Lost(Exception):
         self.sent = sent
 
 
+@dataclass(slots=True, eq=False)
 class Waiter:
     """One request on its way."""
 
-    __slots__ = (
-        "end", "event", "late", "number", "orphan", "pieces", "repeatable", "reply", "sent", "ticks", "withdrawn",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        number: int,
-        pieces: list[bytes | memoryview],
-        orphan: Orphan | None,
-        repeatable: bool,
-        end: float,
-    ) -> None:
-        self.number = number
-        self.pieces = pieces
-        self.repeatable = repeatable
-        self.ticks = 0  # for how long it waits
-        self.end = end  # until when at most, by trio's clock
-        self.late = False  # that is over
-        self.orphan = orphan
-        self.event: trio.Event | None = trio.Event()
-        self.reply: m.ClientReply | None = None
-        self.sent = False
-        self.withdrawn = False
+    number: int
+    pieces: list[bytes | memoryview]
+    orphan: Orphan | None
+    repeatable: bool
+    end: float  # until when it waits at most, by trio's clock
+    late: bool = False  # that is over
+    ticks: int = 0  # for how long it waits
+    event: trio.Event | None = field(default_factory=trio.Event)
+    reply: m.ClientReply | None = None
+    sent: bool = False
+    withdrawn: bool = False
 
 
 async def dial_tcp(address: str) -> trio.SocketStream:

@@ -6,6 +6,7 @@ Consumers and `Client.fetch` take their messages from here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple, cast
 
 import trio
@@ -266,48 +267,28 @@ async def give_back(context: Context, items: Sequence[SealedNamed]) -> None:
             return
 
 
+@dataclass(eq=False)
 class Gathering:
-    """One `Client.fetch`: FETCHes from one replica set after the other, until there is enough or its time is over.
+    """One `Client.fetch`: FETCHes from one replica set after the other, until there is enough or its time is over."""
 
-    Args:
-        context: whose connections and clock.
-        sets: to fetch from.
-        reader: who fetches.
-        settler: of the messages.
-        max_messages, max_bytes: at most so much.
-        min_messages: gather so many, as long as ``until`` and a quarter of the hold time allow.
-        until: when to end, by the client's clock.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        sets: list[ReplicaSet],
-        reader: Reader,
-        settler: Settler,
-        *,
-        max_messages: int,
-        min_messages: int,
-        max_bytes: int,
-        until: float,
-    ) -> None:
-        self._context = context
-        self._sets = sets
-        self._reader = reader
-        self._settler = settler
-        self._max_messages = max_messages
-        self._min_messages = min_messages
-        self._max_bytes = max_bytes
-        self._until = until
-        self._messages: list[Message] = []
-        self._slices: list[WireSlice] = []
-        self._bytes = 0
-        self._alone = False  # what came is a suspect
-        self._quiet = 0  # replica sets in a row that had nothing
+    context: Context
+    sets: list[ReplicaSet]
+    reader: Reader
+    settler: Settler  # of the messages
+    _: KW_ONLY
+    max_messages: int
+    max_bytes: int
+    min_messages: int  # gather so many, as long as ``until`` and a quarter of the hold time allow
+    until: float  # when to end, by the client's clock
+    _messages: list[Message] = field(default_factory=list)
+    _slices: list[WireSlice] = field(default_factory=list)
+    _bytes: int = 0
+    _alone: bool = False  # what came is a suspect
+    _quiet: int = 0  # replica sets in a row that had nothing
 
     async def run(self) -> list[Message]:
         """Fetch; what is gathered is given back where this is cancelled or fails."""
-        context, sets, reader = self._context, self._sets, self._reader
+        context, sets, reader = self.context, self.sets, self.reader
         at = context.rng.randrange(len(sets))
         try:
             while True:
@@ -315,9 +296,9 @@ class Gathering:
                     context,
                     sets[at % len(sets)],
                     reader,
-                    max_messages=self._max_messages - len(self._messages),
-                    max_bytes=self._max_bytes - self._bytes,
-                    min_messages=self._min_messages - len(self._messages),
+                    max_messages=self.max_messages - len(self._messages),
+                    max_bytes=self.max_bytes - self._bytes,
+                    min_messages=self.min_messages - len(self._messages),
                     max_wait=self._wait(),
                     idle=not self._messages,
                 )
@@ -339,34 +320,34 @@ class Gathering:
 
     def _wait(self) -> float:
         """For how long the next FETCH may be parked."""
-        left = max(0.0, self._until - self._context.clock())
-        if len(self._sets) == 1:
+        left = max(0.0, self.until - self.context.clock())
+        if len(self.sets) == 1:
             return left
-        return min(left, PASS_WAIT_S) if self._quiet >= len(self._sets) else 0.0
+        return min(left, PASS_WAIT_S) if self._quiet >= len(self.sets) else 0.0
 
     def _take(self, fetched: m.FetchReply, connection: Connection) -> None:
         self._quiet = 0 if fetched.slices else self._quiet + 1
         for part in cast("tuple[WireSlice, ...]", fetched.slices):
             self._slices.append(part)
             self._messages += unpack(
-                self._context,
+                self.context,
                 part,
                 via=connection.node,
                 sent_at=fetched.sent_at,
                 hold_time=fetched.hold_time,
-                settler=self._settler,
+                settler=self.settler,
             )
             self._bytes += len(part.body)
             self._alone = self._alone or any(delivery.suspect for delivery in part.deliveries)
-            self._until = min(self._until, fetched.sent_at + AGE_SHARE * self._reader.hold_time)
+            self.until = min(self.until, fetched.sent_at + AGE_SHARE * self.reader.hold_time)
 
     def _is_done(self) -> bool:
         found = len(self._messages)
-        enough = found >= min(self._min_messages, self._max_messages) or self._bytes >= self._max_bytes
+        enough = found >= min(self.min_messages, self.max_messages) or self._bytes >= self.max_bytes
         if enough or self._alone:
             return True
         # Without any message, each replica set is to be asked at least once; named ones, until nothing more comes.
-        all_asked = self._quiet >= len(self._sets) or (
-            not self._sets[0].spans and (found > 0 or len(self._sets) == 1)
+        all_asked = self._quiet >= len(self.sets) or (
+            not self.sets[0].spans and (found > 0 or len(self.sets) == 1)
         )
-        return all_asked and self._context.clock() >= self._until
+        return all_asked and self.context.clock() >= self.until

@@ -8,6 +8,7 @@ Times are the client's own clock, the one that stamps FETCH and EXTEND, as `unti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, NamedTuple, cast
 
@@ -219,33 +220,33 @@ def failed(reply: m.ClientReply | None, sent: bool) -> tuple[str, dict[str, Any]
     return ("unknown", {"detail": "no answer"}) if sent else ("fail", {"detail": "not sent"})
 
 
+@dataclass(eq=False)
 class Publishing:
     """The attempts to publish one batch."""
 
-    def __init__(self, history: History, topic: str) -> None:
-        self._history = history
-        self._topic = topic
-        self._fields: dict[str, Any] = {}
+    history: History
+    topic: str
+    _fields: dict[str, Any] = field(default_factory=dict)
 
     def asked(self, via: str, request: m.ClientRequest) -> None:
         """The batch is about to be sent."""
         header = cast("m.Publish", request).batch.header
         self._fields = {
-            "topic": topic_label(header.partition.topic, self._topic),
+            "topic": topic_label(header.partition.topic, self.topic),
             "partition": header.partition.number,
             "spans": spans_value(header.sections),
-            "op": self._history.op(),
+            "op": self.history.op(),
         }
         crcs = "".join(f"{header.crc_of(index):08x}" for index in range(header.size))
         times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
         times = {what: seconds for what, seconds in times.items() if seconds}
         made = {"crcs": crcs, "published_ms": header.published_ms}
-        self._history.write("publish", **self._fields, **times, outcome="invoke", via=via, **made)
+        self.history.write("publish", **self._fields, **times, outcome="invoke", via=via, **made)
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it."""
         outcome, more = ("ok", {}) if isinstance(reply, m.PublishReply) else failed(reply, sent)
-        self._history.write("publish", **self._fields, outcome=outcome, **more)
+        self.history.write("publish", **self._fields, outcome=outcome, **more)
 
 
 Item = tuple[dict[str, Any], tuple[Span, ...]]
@@ -269,32 +270,26 @@ def _redriven(request: m.ClientRequest, topic: str) -> list[Item]:
     ]
 
 
+@dataclass(eq=False)
 class Settled:
     """The attempts of one ACK, REJECT, EXTEND or REDRIVE."""
 
-    def __init__(
-        self,
-        history: History,
-        kind: str,
-        items_of: Callable[[m.ClientRequest], list[Item]],
-        fields: dict[str, object],
-    ) -> None:
-        self._history = history
-        self._kind = kind
-        self._items_of = items_of
-        self._fields = fields
-        self._op = 0
-        self._items: list[Item] = []
-        self._hold_time = 0.0
+    history: History
+    kind: str
+    items_of: Callable[[m.ClientRequest], list[Item]]
+    fields: dict[str, object]
+    _op: int = 0
+    _items: list[Item] = field(default_factory=list)
+    _hold_time: float = 0.0
 
     def asked(self, via: str, request: m.ClientRequest) -> None:
         """The request is about to be sent."""
-        self._op = self._history.op()
+        self._op = self.history.op()
         if isinstance(request, m.ExtendRequest):
             self._hold_time = request.hold_time
-        self._items = self._items_of(request)
+        self._items = self.items_of(request)
         for item in self._items:
-            self._write(item, "invoke", via=via, **self._fields)
+            self._write(item, "invoke", via=via, **self.fields)
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it, for each message."""
@@ -309,9 +304,9 @@ class Settled:
             if index >= len(self._items):
                 continue
             known = said in ("acked", "acked_after_expiry", "acked_unproven", "ok")
-            known = known or (self._kind != "ack" and said in (Code.HOLD_LOST, Code.ALREADY_RESOLVED))
+            known = known or (self.kind != "ack" and said in (Code.HOLD_LOST, Code.ALREADY_RESOLVED))
             more = {} if known else {"detail": said}
-            if self._kind == "extend" and said == "ok":
+            if self.kind == "extend" and said == "ok":
                 more["until"] = deadline_of(reply.sent_at, self._hold_time)
             outcome = said if known else failure(said)
             spans = tuple(verdict.span for verdict in verdicts)
@@ -319,22 +314,20 @@ class Settled:
 
     def _write(self, item: Item, outcome: str, **more: object) -> None:
         names, spans = item
-        self._history.write(
-            self._kind, **names, spans=spans_value(spans), op=self._op, outcome=outcome, **more
-        )
+        self.history.write(self.kind, **names, spans=spans_value(spans), op=self._op, outcome=outcome, **more)
 
 
+@dataclass(eq=False)
 class Calling:
     """The attempts of one request that names a topic by its name: PURGE, SETGROUP, CREATE, ALTER, DELETE …"""
 
-    def __init__(self, history: History, kind: str, topic: str, fields: dict[str, object]) -> None:
-        self._history = history
-        self._kind = kind
-        self._topic = topic
-        self._fields = fields
-        self._asked: dict[str, object] = {}  # what the `invoke` says
-        self._label = ""
-        self._op = 0
+    history: History
+    kind: str
+    topic: str
+    fields: dict[str, object]
+    _asked: dict[str, object] = field(default_factory=dict)  # what the `invoke` says
+    _label: str = ""
+    _op: int = 0
 
     def asked(self, via: str, request: m.ClientRequest) -> None:
         """The request is about to be sent."""
@@ -349,20 +342,18 @@ class Calling:
         elif isinstance(request, m.AlterTopic):
             self._asked["settings"] = settings_value(request)
         elif isinstance(request, m.PurgeRequest) and request.spans:
-            self._fields["spans"] = spans_value(request.spans)
+            self.fields["spans"] = spans_value(request.spans)
         if isinstance(request, m.DeleteTopic):
-            self._invoke(topic_label(request.id, self._topic))
+            self._invoke(topic_label(request.id, self.topic))
         else:
-            self._invoke(self._history.label(self._topic))
+            self._invoke(self.history.label(self.topic))
 
     def _invoke(self, label: str) -> None:
-        self._label, self._op = label, self._history.op()
+        self._label, self._op = label, self.history.op()
         self._write("invoke", **self._asked)
 
     def _write(self, outcome: str, **more: object) -> None:
-        self._history.write(
-            self._kind, topic=self._label, **self._fields, **more, op=self._op, outcome=outcome
-        )
+        self.history.write(self.kind, topic=self._label, **self.fields, **more, op=self._op, outcome=outcome)
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it."""
@@ -370,7 +361,7 @@ class Calling:
         more: dict[str, Any] = {}
         reached = b""
         if isinstance(reply, m.PurgeReply):
-            outcome = "named" if "spans" in self._fields else "ok"
+            outcome = "named" if "spans" in self.fields else "ok"
             more = {"messages": reply.messages}
         elif isinstance(reply, m.SetGroupReply):
             more = {"generation": reply.group.generation, "from_ms": reply.group.from_ms}
@@ -382,8 +373,8 @@ class Calling:
             reached = reply.topic.id
         elif not isinstance(reply, m.DeleteTopicReply):
             outcome, more = failed(reply, sent)
-        if reached and topic_label(reached, self._topic) != self._label:
+        if reached and topic_label(reached, self.topic) != self._label:
             # Another topic has the name by now: that is the one that it was sent to.
             self._write("fail", detail="the topic was deleted before")
-            self._invoke(topic_label(reached, self._topic))
+            self._invoke(topic_label(reached, self.topic))
         self._write(outcome, **more)

@@ -121,7 +121,7 @@ class Outbox:
         at = before = 0  # records taken, and their bytes
         while at < len(records):
             record_batch = self._filling(queue, len(records[at]), times, most)
-            room = most - record_batch.bytes
+            room = most - record_batch.size
             stop = max(at + 1, bisect_right(ends, before + room, at))
             stop = min(stop, at + BATCH_MESSAGES_MAX - record_batch.count)
             size = ends[stop - 1] - before
@@ -162,7 +162,7 @@ class Outbox:
     def _filling(self, queue: PartitionQueue, size: int, times: Times, most: int) -> RecordBatch:
         """The queue's open batch for these times, with room for a record of ``size`` bytes within ``most``."""
         record_batch = queue.open
-        if record_batch is not None and (record_batch.bytes + size > most or record_batch.times != times):
+        if record_batch is not None and (record_batch.size + size > most or record_batch.times != times):
             self._close(queue)
             self.poke.set()
             record_batch = None
@@ -178,8 +178,8 @@ class Outbox:
         """The queue's open batch has grown by so many bytes; it closes where it has ``most``."""
         self.buffered += size
         if (
-            record_batch.bytes >= most
-            or (record_batch.count >= LOADED_MESSAGES and record_batch.bytes >= BATCH_BYTES)
+            record_batch.size >= most
+            or (record_batch.count >= LOADED_MESSAGES and record_batch.size >= BATCH_BYTES)
             or record_batch.full
         ):
             self._close(queue)
@@ -246,7 +246,7 @@ class Outbox:
         if record_batch.done:
             return
         self.unanswered.pop(record_batch, None)
-        self.buffered -= record_batch.bytes
+        self.buffered -= record_batch.size
         record_batch.finish(error)
         if error is not None or record_batch.refused:
             self._log(record_batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -60,19 +60,12 @@ class Session:
             await self._context.ask(request, "close a session", CLOSE_WAIT_S, writes=True)
 
 
-class Sender:
-    """Publishes batches to one topic, each until it has its outcome.
+class Sender(NamedTuple):
+    """Publishes batches to one topic, each until it has its outcome."""
 
-    Args:
-        context: whose nodes, clocks and history.
-        topic: its name.
-        timeout: seconds for one batch.
-    """
-
-    def __init__(self, context: Context, topic: str, timeout: float) -> None:
-        self._context = context
-        self._topic = topic
-        self._timeout = timeout
+    context: Context
+    topic: str  # its name
+    timeout: float  # seconds for one batch
 
     async def send(self, record_batch: RecordBatch) -> None:
         """Publish one batch, again and again if need be; raises why it was given up.
@@ -81,27 +74,27 @@ class Sender:
         refused takes no others with it: why is in ``record_batch.refused``.
         """
         if isinstance(record_batch, DerivedParcel):
-            if self._context.history is not None:
-                self._context.history.derived(record_batch.outputs(self._topic))
+            if self.context.history is not None:
+                self.context.history.derived(record_batch.outputs(self.topic))
             await self._publish_derived(record_batch, record_batch.in_order())
         else:
             assert record_batch.batch is not None
             await self._publish(record_batch, record_batch.batch)
 
     async def _publish(self, record_batch: RecordBatch, batch: Batch) -> None:
-        history, clock = self._context.history, self._context.clock
+        history, clock = self.context.history, self.context.clock
         header = batch.header
-        await self._context.nodes.ask(
+        await self.context.nodes.ask(
             lambda: m.Publish(batch, max(0, int(1000 * (clock() - record_batch.made))), record_batch.seal),
-            what=f"publish of {plural(header.size, 'message')} to {self._topic!r}/{header.partition.number}",
-            timeout=self._timeout,
+            what=f"publish of {plural(header.size, 'message')} to {self.topic!r}/{header.partition.number}",
+            timeout=self.timeout,
             writes=True,
-            watch=None if history is None else history.publishing(self._topic),
+            watch=None if history is None else history.publishing(self.topic),
         )
 
     async def _publish_derived(self, record_batch: DerivedParcel, indexes: Sequence[int]) -> None:
         try:
-            await self._publish(record_batch, record_batch.packed(indexes, self._context.wall_ms()))
+            await self._publish(record_batch, record_batch.packed(indexes, self.context.wall_ms()))
         except (Conflict, OriginClosed) as exc:
             if len(indexes) == 1:
                 record_batch.refuse(indexes[0], exc)
