@@ -40,7 +40,7 @@ from sim.rules.scripts import (
     restarted,
     won,
 )
-from sim.rules.stand_ins import no_hold_outlives
+from sim.rules.stand_ins import after, no_hold_outlives, nothing
 
 
 def deliver_what_was_won(self: FetchCoordinator, replica: Replica, won: Won, now: Now) -> list[Span]:
@@ -75,19 +75,8 @@ def restore_the_floor_alone(self: GroupView, floor: int, kept: Iterable[BallotAt
     self.floor = floor
 
 
-def stop_without_ballots(self: Recall, now: Any) -> list[Any]:
-    return [held._replace(ballot=(0, "")) for held in _holds_at_stop(self, now)]
-
-
-_holds_at_stop = Recall.holds_at_stop
-
-
-def repair_in_memory(self: Learning, name: str, resolved: Any, now: Any) -> list[Any]:
-    _repair(self, name, resolved, now)
-    return []
-
-
-_repair = Learning.repair
+def without_ballots(holds: list[Any]) -> list[Any]:
+    return [held._replace(ballot=(0, "")) for held in holds]
 
 
 def redrive_forgotten(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
@@ -115,7 +104,6 @@ RULES: tuple[Rule, ...] = (
         "tombstone-not-checked",
         "our own record is looked at before delivering",
         ((FetchCoordinator, "is_deliverable", lambda self, record, asked: True),),
-        hunted=True,
         survives="nothing is missing: ACKED ends the hold, which is looked at too",
     ),
     Rule(
@@ -264,7 +252,6 @@ RULES: tuple[Rule, ...] = (
         "returned-is-unproven",
         "where payload comes back after RECLAIM, whatever was granted before may be above our clock",
         ((Views, "raise_floors", lambda self, spans: None),),
-        hunted=True,
         survives="a late ACK, RECLAIM at two replicas, a new group and payload from the third: too rare a chain",
         test="test_reclaim::test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back",
     ),
@@ -272,33 +259,28 @@ RULES: tuple[Rule, ...] = (
         "stop-forgets-ballots",
         "a clean stop keeps the ballots of its holds",
         (
-            (Recall, "holds_at_stop", stop_without_ballots),
+            (Recall, "holds_at_stop", after(Recall.holds_at_stop, without_ballots)),
             (GroupView, "memory_at_stop", lambda self: ()),
         ),
-        hunted=True,
     ),
     Rule(
         "tombstone-majority-1",
         "ACKED is durable on a majority",
         ((AckCoordinator, "judge", acked_at_one),),
-        hunted=True,
     ),
     Rule(
         "no-read-repair",
         "a TOMB is written here",
         ((Learning, "repair", lambda self, name, resolved, now: []),),
-        hunted=True,
     ),
     Rule(
         "repair-not-journaled",
         "what is learned by read repair is in the journal",
-        ((Learning, "repair", repair_in_memory),),
-        hunted=True,
+        ((Learning, "repair", after(Learning.repair, nothing)),),
     ),
     Rule(
         "redrive-forgotten",
         "REDRIVE is durable on a majority",
         ((Replica, "on_merge", redrive_forgotten),),
-        hunted=True,
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from quorumq.core import nodecore
 from quorumq.core.context import Context
@@ -12,13 +11,13 @@ from quorumq.core.effects import Effect, Persist
 from quorumq.core.errors import Code
 from quorumq.core.messages import Accept, Failed, PeerMessage, Prepare, ProposalReply
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import CreationPut, JournalRecord, TopicPut
+from quorumq.core.records import CreationPut, TopicPut
 from quorumq.core.rounds import Round
 from quorumq.core.types import Incarnation, NodeId, Now
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered
-from sim.rules.stand_ins import say_at_once, without
+from sim.rules.stand_ins import after, but, say_at_once, unwritten
 
 
 def propose_ours(self: CreateTopicCoordinator, context: Context, now: Now) -> list[Effect]:
@@ -78,20 +77,6 @@ def vote_again(context: Context, sender: NodeId, message: Prepare | Accept) -> l
         return vote(context, sender, message)
     finally:
         context.catalogue.names = decided
-
-
-def put_before_sync(self: Context, *told: Any) -> list[Effect]:
-    return say_at_once(_put_topic(self, *told))
-
-
-_put_topic = Context.put_topic
-
-
-def forget_creations(self: NodeCore, now: Now) -> list[JournalRecord]:
-    return [record for record in _snapshot(self, now) if not isinstance(record, CreationPut)]
-
-
-_snapshot = NodeCore.snapshot
 
 
 # --------------------------------------------------------------------------- the rules
@@ -195,27 +180,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "votes-are-durable",
         "what is promised or accepted is on disk before it is said",
-        ((nodecore, "vote", lambda *args: say_at_once(vote(*args))),),
+        ((nodecore, "vote", after(vote, say_at_once)),),
         off="the answer does not wait for the fsync",
         scenario=FORGETFUL_ACCEPTOR,
     ),
     Rule(
         "vote-not-journaled",
         "what is promised and accepted of a creation is in the journal",
-        ((nodecore, "vote", lambda *args: without(vote(*args), CreationPut)),),
-        hunted=True,
+        ((nodecore, "vote", after(vote, unwritten(CreationPut))),),
     ),
     Rule(
         "registers-are-durable",
         "a register is on disk before it is answered for",
-        ((Context, "put_topic", put_before_sync),),
+        ((Context, "put_topic", after(Context.put_topic, say_at_once)),),
         off="the answer does not wait for the fsync",
         scenario=FORGETFUL_ACCEPTOR,
     ),
     Rule(
         "resync-brings-votes",
         "a resync brings what others have promised and accepted",
-        ((NodeCore, "snapshot", forget_creations),),
+        ((NodeCore, "snapshot", after(NodeCore.snapshot, but(CreationPut))),),
         off="it brings registers only",
         scenario=WIPED_ACCEPTOR,
     ),

@@ -87,7 +87,6 @@ RULES: tuple[Rule, ...] = (
         "groups-are-asked-for",
         "where a topic makes no groups, a FETCH makes none",
         ((Catalogue, "makes_group", lambda self, topic, group: not self.is_group_deleted(topic.id, group)),),
-        hunted=True,
     ),
     Rule(
         "deletion-keeps-holds",
@@ -124,7 +123,6 @@ RULES: tuple[Rule, ...] = (
         "stale-voted-for",
         "what names an older generation is refused",
         ((GroupView, "is_stale", lambda self, generation: False),),
-        hunted=True,
         survives="an ACK or HOLD of an older generation that decides something before its node has heard: none in 600",
         test="test_groups::test_a_rewind_to_earliest_delivers_everything_again_and_old_receipts_are_stale",
     ),
@@ -132,19 +130,16 @@ RULES: tuple[Rule, ...] = (
         "void-stands",
         "an older record is void where the new generation covers the message",
         ((fate, "as_read", void_stands),),
-        hunted=True,
     ),
     Rule(
         "predicate-ignored",
         "every replica applies the start predicate",
         ((GroupView, "covers", lambda self, published_ms: True),),
-        hunted=True,
     ),
     Rule(
         "group-of-each-set",
         "a rewind is OK when a majority of each partition's replica set has it, too",
         ((groups, "all_sets", lambda topic, nodes, machines: ()),),
-        hunted=True,
     ),
     Rule(
         "attempts-go-on",
@@ -153,7 +148,6 @@ RULES: tuple[Rule, ...] = (
             (fate, "count_attempt", count_across_generations),
             (fate, "attempts_at", attempts_of_any_generation),
         ),
-        hunted=True,
     ),
     Rule(
         "purge-asks-enough",

@@ -319,43 +319,36 @@ RULES: tuple[Rule, ...] = (
         "extend-shortens",
         "an EXTEND by less than is left shortens no hold",
         ((fate, "on_extend", extend_to_less),),
-        hunted=True,
     ),
     Rule(
         "owner-without-ballot",
         "an owner is one attempt",
         ((fate, "is_owner", owned_by_incarnation),),
-        hunted=True,
     ),
     Rule(
         "hold-majority-1",
         "a hold needs a majority",
         ((HoldRound, "is_won", lambda self, yes, mine: bool(yes & mine)),),
-        hunted=True,
     ),
     Rule(
         "own-vote-not-needed",
         "a majority, ours included",
         ((HoldRound, "is_won", lambda self, yes, mine: self.is_majority(yes)),),
-        hunted=True,
         survives="nothing is missing: the reply looks at our own hold again, so it needs our vote",
     ),
     Rule(
         "hold-half-the-time",
         "a grant outlives the coordinator's deadline",
         ((fate, "on_hold", half_the_time),),
-        hunted=True,
     ),
     Rule(
         "hold-round-tenth",
         "a round may take up to half of its hold where answers do",
         ((FetchCoordinator, "patience", a_tenth_of_the_hold),),
-        hunted=True,
     ),
     Rule(
         "deadline-from-reply",
         "a client's deadline counts from its request",
         prepare="around.late_clients",
-        hunted=True,
     ),
 )

@@ -17,7 +17,7 @@ from quorumq.core.types import Origin, Record
 from quorumq.core.voter import Voter
 from sim.clients import outputs
 from sim.rules.rule import Rule
-from sim.rules.stand_ins import say_at_once
+from sim.rules.stand_ins import after, say_at_once
 
 
 def published_at_one(self: StoreCoordinator, context: Context, this: Round, *, timed_out: bool) -> Any:
@@ -34,7 +34,6 @@ def forget_delay(self: Storing, record: Any, ttl_s: float, now: Any) -> None:
 
 
 _load = Storing.load
-_on_store = Voter._on_store
 
 
 def named_anew(source: Any, group: str, output: bytes, index: int) -> Origin:
@@ -56,32 +55,27 @@ RULES: tuple[Rule, ...] = (
         "store-majority-1",
         "a publish is durable on a majority",
         ((StoreCoordinator, "_decide", published_at_one),),
-        hunted=True,
     ),
     Rule(
         "publish-unsynced",
         "a publish waits for the fsync",
-        ((Voter, "_on_store", lambda *args: say_at_once(_on_store(*args))),),
-        hunted=True,
+        ((Voter, "_on_store", after(Voter._on_store, say_at_once)),),
     ),
     Rule(
         "no-anti-entropy",
         "what differs is exchanged",
         ((Replica, "on_sync_offer", lambda self, sender, message, now: []),),
-        hunted=True,
     ),
     Rule(
         "due-by-one-clock",
         "what is not due is voted against",
         ((fate, "not_due", due_at_once),),
-        hunted=True,
         profile="clocks",
     ),
     Rule(
         "unseen-votes-on-due",
         "who has not seen a delayed message cannot say that it is due",
         ((Replica, "delayed_parts", lambda self, span: []),),
-        hunted=True,
         survives="a replica without the batch, one with a wrong clock, and no third vote: too rare a chain",
         test="test_time::test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due",
     ),
@@ -89,14 +83,12 @@ RULES: tuple[Rule, ...] = (
         "one-flag-expires",
         "a majority says that a message has expired",
         ((HoldRound, "is_over", lambda self, late: bool(late)),),
-        hunted=True,
         profile="clocks",
     ),
     Rule(
         "copied-clock",
         "a batch from a peer is as old as enough replicas say",
         ((batches, "majority_of", lambda members: members),),
-        hunted=True,
         survives="a batch that two replicas have, one with a wrong clock, and the third from that one: too rare",
         test="test_time::test_a_batch_from_a_peer_does_not_copy_the_peers_clock",
     ),
@@ -104,12 +96,10 @@ RULES: tuple[Rule, ...] = (
         "delay-forgotten",
         "delays survive a restart",
         ((Storing, "load", forget_delay),),
-        hunted=True,
     ),
     Rule(
         "output-named-anew",
         "an output's id is made from its input's alone",
         ((outputs, "derived_origin", named_anew),),
-        hunted=True,
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from quorumq.core import vouching
 from quorumq.core.effects import Effect, Persist
@@ -27,6 +26,7 @@ from sim.explorer import world
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, acked_at, answered, ran_out, restarted, won
+from sim.rules.stand_ins import after, but, nothing
 
 # -------------------------------------------------------------------------- quarantine
 
@@ -84,21 +84,6 @@ def damage_unsaid(self: MemoryJournal, rng: random.Random, last: int) -> None:
 
 
 _damage = MemoryJournal.damage
-
-
-def snapshot_without_reclaimed(self: Recall, now: Now) -> list[Any]:
-    return [record for record in _snapshot(self, now) if not isinstance(record, Reclaimed)]
-
-
-_snapshot = Recall.snapshot
-
-
-def promise_in_memory(self: Closing, origins: Any) -> list[Any]:
-    _promise(self, origins)
-    return []
-
-
-_promise = Closing.promise
 
 
 def welcome_at_once(self: Peers, key: int, hello: Hello, now: Now) -> list[Effect]:
@@ -203,7 +188,6 @@ RULES: tuple[Rule, ...] = (
         "quarantine-half",
         "quarantine after every restart",
         ((Replica, "in_quarantine", in_quarantine_at_even_starts),),
-        hunted=True,
     ),
     Rule(
         "recovery-keeps-union",
@@ -321,39 +305,33 @@ RULES: tuple[Rule, ...] = (
         "resync-skipped",
         "nothing counts before the resync is complete",
         ((Resync, "missing", lambda self, core: []),),
-        hunted=True,
     ),
     Rule(
         "snapshot-without-reclaimed",
         "a snapshot has what was reclaimed",
-        ((Recall, "snapshot", snapshot_without_reclaimed),),
-        hunted=True,
+        ((Recall, "snapshot", after(Recall.snapshot, but(Reclaimed))),),
     ),
     Rule(
         "welcome-unsynced",
         "what was seen of a node is durable before it is welcome",
         ((Peers, "on_hello", welcome_at_once),),
-        hunted=True,
         survives="a power cut right after HELLO, and a start that this peer alone has seen: too rare a chain",
         test="test_after_the_fsync::test_what_was_seen_of_a_node_is_durable_before_it_is_welcome",
     ),
     Rule(
         "promise-not-journaled",
         "a promise to close an origin is in the journal",
-        ((Closing, "promise", promise_in_memory),),
-        hunted=True,
+        ((Closing, "promise", after(Closing.promise, nothing)),),
     ),
     Rule(
         "damaged-stays-listed",
         "a damaged batch is absent, and pulled",
         ((Storing, "on_damaged", lambda self, number, now: None),),
-        hunted=True,
     ),
     Rule(
         "damaged-votes",
         "a damaged directory cannot vouch",
         ((MemoryJournal, "damage", damage_unsaid),),
-        hunted=True,
     ),
     Rule(
         "moved-votes",
@@ -400,6 +378,5 @@ RULES: tuple[Rule, ...] = (
         "made-otherwise",
         "what the cluster was made with does not change between starts",
         ((NodeConfig, "check_same", lambda self, *made: None),),
-        hunted=True,
     ),
 )

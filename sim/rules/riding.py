@@ -59,7 +59,6 @@ RULES: tuple[Rule, ...] = (
         "riding-is-covered",
         "a HOLD rides only for a generation that covers the message: who votes does not ask",
         ((riding, "is_covered", lambda view, header: True),),
-        hunted=True,
     ),
     Rule(
         "riding-is-durable",

@@ -27,7 +27,8 @@ class Rule:
         scenario: small bounds in which leaving the rule out is fatal, for the explorer; None: it is not explored.
         off: what is done instead, where it is explored.
         switch: of the explorer's driver (`Switches`), where the rule is the driver's and not the core's.
-        hunted: whether random runs are searched for a seed that shows that the rule is left out.
+        hunted: whether random runs are searched for a seed that shows that the rule is left out: always where it is
+            not explored.
         survives: why no such seed is found, where none is.
         profile: of the seeds that are searched.
         test: of tests/core, which fails without it, where neither the explorer nor random runs show that it matters.
@@ -46,6 +47,10 @@ class Rule:
     profile: str = "swarm"
     test: str = ""
     prepare: str = ""
+
+    def __post_init__(self) -> None:
+        if self.scenario is None:
+            object.__setattr__(self, "hunted", True)
 
 
 @contextmanager

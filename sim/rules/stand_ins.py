@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Facts, Lease
 from quorumq.core.types import Kind, Record
+
+
+def after(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """``function``, of whose result everybody sees what ``change`` makes of it."""
+    return lambda *args, **named: change(function(*args, **named))
+
+
+def but(kind: type) -> Callable[[Iterable[Any]], list[Any]]:
+    """The same list without values of that kind."""
+    return lambda found: [one for one in found if not isinstance(one, kind)]
+
+
+def nothing(records: list[Any]) -> list[Any]:
+    """None of them: what was done with memory is done, and not written."""
+    return []
 
 
 def no_hold_outlives(kind: Kind) -> Callable[[Lease, Facts, Record], Lease]:
@@ -37,11 +53,10 @@ def say_at_once(effects: list[Effect]) -> list[Effect]:
     ]
 
 
-def without(effects: list[Effect], kind: type) -> list[Effect]:
-    """Records of that kind are not written."""
-    return [
-        effect._replace(records=tuple(record for record in effect.records if not isinstance(record, kind)))
-        if isinstance(effect, Persist)
-        else effect
+def unwritten(kind: type) -> Callable[[list[Effect]], list[Effect]]:
+    """The same effects, which write no records of that kind."""
+    kept = but(kind)
+    return lambda effects: [
+        effect._replace(records=tuple(kept(effect.records))) if isinstance(effect, Persist) else effect
         for effect in effects
     ]

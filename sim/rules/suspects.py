@@ -96,6 +96,5 @@ RULES: tuple[Rule, ...] = (
         "idle-clients-get-suspects",
         "a client that has nothing in hand gets a suspect, where there is one",
         ((FetchCoordinator, "_turns", first_timers_only),),
-        hunted=True,
     ),
 )

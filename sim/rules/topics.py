@@ -17,6 +17,7 @@ from quorumq.core.types import Now, Stamp, Topic
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Patch, Rule
 from sim.rules.scripts import A, B, C
+from sim.rules.stand_ins import after, but
 
 # ---------------------------------------------------------------- settings, partitions
 
@@ -101,13 +102,6 @@ def take_beside(self: Catalogue, topic: Topic) -> Topic | None:
 _take = Catalogue.take_topic
 
 
-def end_without_forgetting(self: Context, topic: Topic, now: Any) -> list[Any]:
-    return [effect for effect in _end(self, topic, now) if not isinstance(effect, Forget)]
-
-
-_end = Context.end_topic
-
-
 def keep_orphans(self: NodeCore, token: int, now: Any) -> list[Any]:
     self.orphans.clear()
     return _on_durable(self, token, now)
@@ -130,19 +124,16 @@ RULES: tuple[Rule, ...] = (
         "change-not-above",
         "a change of a topic that meets a newer one is stamped again above it",
         ((registers, "is_overtaken", lambda topic, request, stamp: False),),
-        hunted=True,
     ),
     Rule(
         "settings-as-one",
         "each setting of a topic goes to its own last writer",
         merging(whole_register),
-        hunted=True,
     ),
     Rule(
         "partitions-by-stamp",
         "partitions only become more",
         merging(fewer_partitions),
-        hunted=True,
     ),
     Rule(
         "delete-hears-of-partitions",
@@ -173,7 +164,6 @@ RULES: tuple[Rule, ...] = (
         "deleted-revives",
         "a topic is deleted for good",
         merging(reviving),
-        hunted=True,
     ),
     Rule(
         "deleted-on-one",
@@ -182,36 +172,30 @@ RULES: tuple[Rule, ...] = (
             (DeleteTopicCoordinator, "is_enough", lambda self, context, this: True),
             (DeleteTopicCoordinator, "on_written", lambda self, context, now: self.on_buried(context, now)),
         ),
-        hunted=True,
     ),
     Rule(
         "deleted-beside-replicas",
         "… and of each partition's replica set",
         ((Round, "is_majority_of_each", lambda self, bits, replicas: True),),
-        hunted=True,
     ),
     Rule(
         "deletion-not-kept",
         "a deletion is in the journal",
         ((Context, "take_in_topic", take_in_unwritten),),
-        hunted=True,
     ),
     Rule(
         "older-topic-stays",
         "a topic whose name was deleted more often takes the place of the others",
         ((Catalogue, "take_topic", take_beside),),
-        hunted=True,
     ),
     Rule(
         "deleted-payload-stays",
         "the payload of a deleted topic goes everywhere",
-        ((Context, "end_topic", end_without_forgetting),),
-        hunted=True,
+        ((Context, "end_topic", after(Context.end_topic, but(Forget))),),
     ),
     Rule(
         "deleted-payload-returns",
         "what a start finds of a deleted topic is forgotten",
         ((NodeCore, "_on_durable", keep_orphans),),
-        hunted=True,
     ),
 )
