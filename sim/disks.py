@@ -17,10 +17,15 @@ from quorumq.core.types import Batch, BatchHeader
 
 
 class SimJournal(Protocol):
-    """What a host needs of a journal. Positions count up; what is at or below ``durable`` survives anything."""
+    """What a host needs of a journal. Positions count up; what is at or below ``durable`` survives anything.
+
+    Attributes:
+        batches: those that are stored and were not forgotten, by number.
+    """
 
     position: int
     durable: int
+    batches: dict[int, Batch]
 
     def open(self) -> list[JournalRecord]:
         """The records found at a start."""
@@ -30,6 +35,7 @@ class SimJournal(Protocol):
 
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
         """The core is built; ``snapshot`` gives its small state."""
+        return
 
     def append(self, records: tuple[JournalRecord, ...]) -> None:
         """Put records behind the others; ``position`` is theirs."""
@@ -54,18 +60,23 @@ class SimJournal(Protocol):
 
     def reclaim(self) -> tuple[int, ...]:
         """Go on making room, after an fsync. Returns batches that turned out damaged meanwhile."""
+        return ()
 
     def vouch(self) -> None:
         """The node vouches for the directory again, durably."""
+        return
 
     def batch(self, number: int) -> Batch:
         """A stored batch, header and body."""
 
     def header(self, number: int) -> BatchHeader | None:
         """The header of a batch; None where it was forgotten meanwhile, as its topic was deleted."""
+        batch = self.batches.get(number)
+        return batch.header if batch is not None else None
 
     def stored(self) -> list[tuple[int, BatchHeader]]:
         """Every batch that is stored and was not forgotten: its number and its header."""
+        return [(number, batch.header) for number, batch in self.batches.items()]
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         """The node dies; what is not durable may be lost."""
@@ -125,7 +136,7 @@ class Unread(NamedTuple):
     """In a `MemoryJournal`: the place of a record that cannot be read, which still counts."""
 
 
-class MemoryJournal:
+class MemoryJournal(SimJournal):
     """Records in a list, and how many of them are durable."""
 
     def __init__(self) -> None:
@@ -171,9 +182,6 @@ class MemoryJournal:
     def damaged(self) -> list[BatchStored]:
         return self.found
 
-    def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
-        pass
-
     def append(self, records: tuple[JournalRecord, ...]) -> None:
         for record in records:
             if type(record) is BatchStored:
@@ -205,23 +213,10 @@ class MemoryJournal:
     def finish(self) -> None:
         self.durable = self.target
 
-    def reclaim(self) -> tuple[int, ...]:
-        return ()
-
-    def vouch(self) -> None:
-        pass
-
     def batch(self, number: int) -> Batch:
         if number in self.flipped:
             raise DamagedBody(number)
         return self.batches[number]
-
-    def header(self, number: int) -> BatchHeader | None:
-        batch = self.batches.get(number)
-        return batch.header if batch is not None else None
-
-    def stored(self) -> list[tuple[int, BatchHeader]]:
-        return [(number, batch.header) for number, batch in self.batches.items()]
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         del self.records[rng.randint(self.durable, self.position) :]  # a killed process loses its buffers too

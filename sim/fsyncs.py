@@ -7,49 +7,17 @@ does again.
 from __future__ import annotations
 
 import random
-from typing import Protocol
 
-from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord
-from quorumq.driver import Driver
 from sim.disks import SimJournal
-from sim.sightings import Sightings
-from sim.world import World
-
-
-class Machine(Protocol):
-    """Whose disk it is.
-
-    Attributes:
-        world: time.
-        sightings: told of what is appended.
-        core: the node, or None while it is down.
-        driver: of the core.
-        timed: whether nothing but time led to what the core does.
-        life: how often it was started.
-        frozen_until: until when the process does not run.
-        slow_until: until when the disk is slow.
-        slow_factor: by how much.
-    """
-
-    world: World
-    sightings: Sightings
-    core: NodeCore | None
-    driver: Driver | None
-    timed: bool
-    life: int
-    frozen_until: float
-    slow_until: float
-    slow_factor: float
-
-    def synced(self) -> None: ...
+from sim.machine import Machine
 
 
 class Disk:
     """The journal, and how long it takes.
 
     Args:
-        machine: see there.
+        machine: whose disk it is.
         journal: where records go.
         rng: draws how long.
     """

@@ -99,6 +99,7 @@ class Host(Machine):
     """
 
     core: NodeCore | None
+    driver: Driver | None
 
     def __init__(self, observer: Observer, name: NodeId, peers: Mapping[NodeId, Links]) -> None:
         super().__init__(observer.world, name)
@@ -123,11 +124,9 @@ class Host(Machine):
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
         self.config_rng = self.world.stream(f"config/{name}")
-        self.driver: Driver | None = None
         self.started = False
         self.wake_at: float | None = None
         self.turn: list[Event] = []  # what has come in this turn of the loop
-        self.timed = False
         self.once: dict[tuple[str, int], None] = {}  # requests of which a second copy would be another write
         self.sightings = Sightings(observer, name)
         self.links = Links(self, name, peers, self.disk_rng)
@@ -392,9 +391,8 @@ class Host(Machine):
         key = self.keys_of.pop((name, op), None)
         if key is None or key not in self.open:
             return
-        if self.frozen_until > self.world.time:
+        if self.waits(self.on_gone, name, op):
             self.keys_of[(name, op)] = key
-            self.backlog.append((self.on_gone, name, op))
             return
         client, _ = self.open[key]
         self.open[key] = (client, -1)

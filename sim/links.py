@@ -7,11 +7,10 @@ one does not reach.
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from quorumq.core.effects import Event, HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
+from quorumq.core.effects import HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
 from quorumq.core.messages import (
     ClientReply,
     Envelope,
@@ -23,58 +22,28 @@ from quorumq.core.messages import (
     Slice,
     Welcome,
 )
-from quorumq.core.nodecore import NodeCore
 from quorumq.core.types import Batch, Incarnation, NodeId
-from sim.disks import DamagedBody, SimJournal
-from sim.sightings import Sightings
-from sim.world import Clock, World
+from sim.disks import DamagedBody
+
+if TYPE_CHECKING:
+    from sim.host import Host
 
 FOREIGN_MAX = 256
 """Batches of other nodes that a machine keeps for its clients."""
-
-
-class Machine(Protocol):
-    """Whose connections they are.
-
-    Attributes:
-        world: time and network.
-        clock: its clocks.
-        journal: where its batches are.
-        sightings: told of what is sent.
-        core: the node, or None while it is down.
-        started: whether the node may speak.
-        life: how often it was started.
-        frozen_until: until when the process does not run.
-        backlog: what has come meanwhile.
-    """
-
-    world: World
-    clock: Clock
-    journal: SimJournal
-    sightings: Sightings
-    core: NodeCore | None
-    started: bool
-    life: int
-    frozen_until: float
-    backlog: deque[tuple[Callable[..., None], Any, Any]]
-
-    def feed(self, *events: Event) -> None: ...
-    def on_damaged(self, error: DamagedBody) -> None: ...
-    def key_for(self, client: Any, op: Any) -> int: ...
 
 
 class Links:
     """Connections that this machine dials, and what comes over those of the others.
 
     Args:
-        machine: see there.
+        machine: whose connections they are.
         name: the node's id.
         peers: the links of all nodes, filled later.
         rng: draws pauses.
     """
 
     def __init__(
-        self, machine: Machine, name: NodeId, peers: Mapping[NodeId, Links], rng: random.Random
+        self, machine: Host, name: NodeId, peers: Mapping[NodeId, Links], rng: random.Random
     ) -> None:
         self.machine = machine
         self.world = machine.world
@@ -113,8 +82,7 @@ class Links:
         """A peer dials."""
         if self.machine.core is None or not self.machine.started:
             return
-        if self.machine.frozen_until > self.world.time:
-            self.machine.backlog.append((self.on_hello, caller, hello))
+        if self.machine.waits(self.on_hello, caller, hello):
             return
         self.world.messages += 1
         self.machine.feed(Request(self.machine.key_for(caller, None), hello))
@@ -129,8 +97,7 @@ class Links:
             or self.dials.get(peer) != number
         ):
             return
-        if self.machine.frozen_until > self.world.time:
-            self.machine.backlog.append((self.on_welcome, answer, reply))
+        if self.machine.waits(self.on_welcome, answer, reply):
             return
         self.world.messages += 1
         if not isinstance(reply, Welcome):
@@ -154,8 +121,7 @@ class Links:
         link = self.up.get(peer)
         if life != self.machine.life or self.machine.core is None or link is None or link[1] != their_life:
             return
-        if self.machine.frozen_until > self.world.time:
-            self.machine.backlog.append((self.on_link_lost, peer, lives))
+        if self.machine.waits(self.on_link_lost, peer, lives):
             return
         del self.up[peer]
         self.machine.feed(LinkDown(peer))
@@ -222,8 +188,7 @@ class Links:
         core = self.machine.core
         if core is None or not self.machine.started:
             return
-        if self.machine.frozen_until > self.world.time:
-            self.machine.backlog.append((self.receive, envelope, life))
+        if self.machine.waits(self.receive, envelope, life):
             return
         self.world.messages += 1
         if life != self.machine.life:  # the other side has not noticed yet that we were started again

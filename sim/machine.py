@@ -30,16 +30,23 @@ class Machine:
 
     Attributes:
         core: what runs, or None while it is down.
+        driver: of the core, where it has one.
+        sightings: told of what is appended.
+        timed: whether nothing but time led to what the core does.
         started: whether it may speak.
         life: how often it was started: what was scheduled in an earlier life does nothing.
         frozen_until: true time until which the process does not run.
+        slow_until: true time until which its disk is slow, ``slow_factor`` times.
         backlog: what has come meanwhile.
         open: who waits for an answer, by the key of the request; the number of the request is -1 where nobody waits
             any more, None where it is a peer that dials.
     """
 
     core: Any
+    driver: Any = None
     journal: SimJournal
+    sightings: Any
+    timed = False
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -59,6 +66,10 @@ class Machine:
 
     def taken(self, key: int, request: Any) -> None:
         """A client's request is there."""
+        raise NotImplementedError
+
+    def synced(self) -> None:
+        """An fsync is over."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ life and death
@@ -92,6 +103,13 @@ class Machine:
                 action, one, two = self.backlog.popleft()
                 action(one, two)
 
+    def waits(self, action: Callable[..., None], one: Any, two: Any) -> bool:
+        """Whether the process does not run: then ``action(one, two)`` happens when it does again."""
+        if self.frozen_until <= self.world.time:
+            return False
+        self.backlog.append((action, one, two))
+        return True
+
     # ------------------------------------------------------------------- clients
 
     def on_request(self, caller: tuple[Caller, int], request: Any) -> None:
@@ -100,8 +118,7 @@ class Machine:
         if self.core is None or not self.started:
             self.world.transmit(self.name, client.name, client.on_reply, op, (REFUSAL, None))
             return
-        if self.frozen_until > self.world.time:
-            self.backlog.append((self.on_request, caller, request))
+        if self.waits(self.on_request, caller, request):
             return
         self.world.messages += 1
         self.world.count(type(request).__name__)

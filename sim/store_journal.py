@@ -11,12 +11,12 @@ import random
 from collections.abc import Callable, Iterable
 
 from quorumq.core.records import BatchStored, JournalRecord, VouchingLost
-from quorumq.core.types import Batch, BatchHeader
+from quorumq.core.types import Batch
 from quorumq.storage.commit import Commit
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
-from sim.disks import DamagedBody
+from sim.disks import DamagedBody, SimJournal
 from sim.flips import flip_bodies, flip_records
 
 SEGMENT_BYTES = 4096
@@ -27,7 +27,7 @@ class PowerCut(Exception):
     """Raised inside a commit to stop it at one of its disk operations."""
 
 
-class StoreJournal:
+class StoreJournal(SimJournal):
     """quorumq's own store, on a disk in memory.
 
     Args:
@@ -42,17 +42,23 @@ class StoreJournal:
         self.rng = rng
         self.disk = MemoryDisk()
         self.hit = False  # whether bits of it were flipped
-        self.store: Journal | None = None
+        self.opened: Journal | None = None
         self.commit: Commit | None = None
         self.snapshot: Callable[[], Iterable[JournalRecord]] = tuple
-        self.headers: dict[int, Batch] = {}
+        self.batches: dict[int, Batch] = {}
         self.backups: list[MemoryDisk] = []  # the directory as it was before each start
         self.position = 0
         self.durable = 0
 
+    @property
+    def store(self) -> Journal:
+        """The store; there is one from `open` on, until the node is gone."""
+        assert self.opened is not None
+        return self.opened
+
     def open(self) -> list[JournalRecord]:
         self.backups.append(self.disk.clone())
-        self.store = Journal.open(
+        self.opened = Journal.open(
             self.disk,
             node=self.node,
             cluster_id=self.cluster_id,
@@ -63,7 +69,7 @@ class StoreJournal:
         )
         self.commit = None
         records = list(self.store.replayed)
-        self.headers = {record.number: record.batch for record in records if isinstance(record, BatchStored)}
+        self.batches = {record.number: record.batch for record in records if isinstance(record, BatchStored)}
         assert self.hit or not self.store.damaged, f"no fault damaged {self.store.damaged}"
         assert self.hit or not self.store.cannot_vouch, f"no fault damaged it: {self.store.cannot_vouch}"
         if self.store.salvaged:
@@ -71,7 +77,7 @@ class StoreJournal:
         return records
 
     def kept(self) -> list[JournalRecord] | None:
-        if self.hit or (self.store is not None and (self.store.needs_sync or self.commit is not None)):
+        if self.hit or (self.opened is not None and (self.opened.needs_sync or self.commit is not None)):
             return None
         disk = self.disk.clone()
         disk.unlock()
@@ -79,44 +85,36 @@ class StoreJournal:
         return list(store.replayed)
 
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
-        assert self.store is not None
         self.snapshot = snapshot
         self.store.roll(snapshot)
         self.durable = self.position = self.store.commit()
 
     def append(self, records: tuple[JournalRecord, ...]) -> None:
-        assert self.store is not None
         for record in records:
             if type(record) is BatchStored:
-                self.headers[record.number] = record.batch
+                self.batches[record.number] = record.batch
         self.position = self.store.append(records)
 
     def forget(self, numbers: tuple[int, ...]) -> None:
-        assert self.store is not None
         for number in numbers:
-            self.headers.pop(number, None)
+            self.batches.pop(number, None)
         self.position = self.store.forget(numbers)
 
     def next_number(self) -> int:
-        assert self.store is not None
         return self.store.next_number
 
     def records_durable(self) -> int:
-        assert self.store is not None
         return self.store.position
 
     def place(self) -> int:
-        assert self.store is not None
         return self.store.place
 
     def begin(self) -> None:
-        assert self.store is not None
         if self.store.should_roll:
             self.position = self.store.roll(self.snapshot)
         self.commit = self.store.begin_commit()
 
     def finish(self) -> None:
-        assert self.store is not None
         assert self.commit is not None
         self.commit.run()
         self.durable = self.store.finish(self.commit)
@@ -124,7 +122,6 @@ class StoreJournal:
         self.store.check()
 
     def reclaim(self) -> tuple[int, ...]:
-        assert self.store is not None
         damaged = self.store.reclaim()
         assert self.hit or not damaged, f"no fault damaged {damaged}"
         self.position = self.store.append([])
@@ -132,28 +129,18 @@ class StoreJournal:
         return damaged
 
     def vouch(self) -> None:
-        assert self.store is not None
         if self.store.cannot_vouch:
             self.store.vouch()  # the next commit begins a segment that says so
 
     def batch(self, number: int) -> Batch:
-        assert self.store is not None
-        header, raw, _ = self.headers[number]
+        header, raw, _ = self.batches[number]
         try:
             return Batch(header, raw, bytes(self.store.read_slice(number)))
         except DamagedBatch:
             assert self.hit, f"no fault damaged batch {number}"
             raise DamagedBody(number) from None
 
-    def header(self, number: int) -> BatchHeader | None:
-        batch = self.headers.get(number)
-        return batch.header if batch is not None else None
-
-    def stored(self) -> list[tuple[int, BatchHeader]]:
-        return [(number, batch.header) for number, batch in self.headers.items()]
-
     def crash(self, rng: random.Random, *, power: bool) -> None:
-        assert self.store is not None
         if self.commit is not None:
             left = rng.randint(0, 6)
 
@@ -168,18 +155,17 @@ class StoreJournal:
                 self.commit.run()
             self.disk.on_operation = None
             self.commit = None
-        self.store = None
+        self.opened = None
         if power:
             self.disk = self.disk.crash(rng)
         else:
             self.disk.unlock()
 
     def close(self) -> None:
-        assert self.store is not None
         if self.commit is not None:
             self.finish()
         self.store.close()
-        self.store = None
+        self.opened = None
 
     def lose(self, rng: random.Random, *, backup: bool, last: bool) -> None:
         self.disk = (
@@ -187,15 +173,13 @@ class StoreJournal:
         )
 
     def damaged(self) -> list[BatchStored]:
-        assert self.store is not None
         return [found.record for found in self.store.damaged]
 
     def set_aside(self, number: int) -> None:
-        assert self.store is not None
         self.store.set_aside(number)
 
     def is_set_aside(self, number: int) -> bool:
-        return self.store is not None and number in self.store.unreadable
+        return self.opened is not None and number in self.opened.unreadable
 
     def flip(self, rng: random.Random, found: float) -> None:
         self.hit |= flip_bodies(self.disk, self.disk.flip, rng) > 0

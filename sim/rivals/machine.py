@@ -62,8 +62,6 @@ class Machine(sim.machine.Machine):
     core: Server | None
     journal: CountedJournal
     sightings = Unseen()
-    driver = None
-    timed = False
 
     def __init__(
         self,
@@ -76,7 +74,7 @@ class Machine(sim.machine.Machine):
         self.peers = peers
         self.serve = serve
         self.journal = CountedJournal()
-        self.disk = Disk(self, self.journal, self.disk_rng)  # type: ignore[arg-type]
+        self.disk = Disk(self, self.journal, self.disk_rng)
         self.syncing = False
         self.unsynced: deque[tuple[int, Callable[[], None]]] = deque()
 
@@ -121,8 +119,7 @@ class Machine(sim.machine.Machine):
         """A message for our life of that number."""
         if self.core is None or life != self.life:
             return
-        if self.frozen_until > self.world.time:
-            self.backlog.append((self.receive, what, life))
+        if self.waits(self.receive, what, life):
             return
         self.world.messages += 1
         self.core.on_message(*what)
@@ -176,10 +173,8 @@ class Machine(sim.machine.Machine):
         life, action = what
         if life != self.life or self.core is None:
             return
-        if self.frozen_until > self.world.time:
-            self.backlog.append((self._fire, what, args))
-            return
-        action(*args)
+        if not self.waits(self._fire, what, args):
+            action(*args)
 
     def persist(self, records: tuple[Any, ...], then: Callable[[], None]) -> None:
         """Append records, and do ``then`` once they are durable. One fsync serves all that came before it began."""
@@ -190,7 +185,6 @@ class Machine(sim.machine.Machine):
             self.disk.begin_sync(True)
 
     def synced(self) -> None:
-        """An fsync is over."""
         life = self.life
         self.syncing = False
         while self.unsynced and self.unsynced[0][0] <= self.journal.durable and self.life == life:
