@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sim.rivals.harness import Run
-from sim.rivals.machine import Machine
-from sim.rivals.replica import QueueConsumer, QueueProducer, Replica, Replies, Take, Took
+from sim.rivals.replica import HoldingReplica, QueueConsumer, QueueProducer, Replies, Take, Took
 from sim.rivals.workload import Key, Taken
 
 Stamp = tuple[int, str]
@@ -40,35 +39,16 @@ class Payload(NamedTuple):
     keys: tuple[Key, ...]
 
 
-class EarliestReplica(Replica):
-    """Holds are a dict from key to request and deadline, in memory."""
+class EarliestReplica(HoldingReplica):
+    """Keys are held for a request: `Stamp`."""
 
-    def __init__(self, run: Run, machine: Machine, records: list[Any]) -> None:
-        self.holds: dict[Key, tuple[Stamp, float]] = {}
-        super().__init__(run, machine, records)
-
-    def held(self, key: Key) -> Stamp | None:
-        """Whose the key is here."""
-        stamp, until = self.holds.get(key, (None, 0.0))
-        return stamp if until > self.machine.mono else None
-
-    def find(self, key: int, request: Take) -> bool:
-        chosen: list[Key] = []
-        for one in self.messages:
-            if self.held(one) is None:
-                chosen.append(one)
-                if len(chosen) == request.most:
-                    break
-        if not chosen:
-            return False
+    def ask_holds(self, key: int, request: Take, chosen: tuple[Key, ...]) -> None:
         owner = self.run.books.next_owner(self.name)
-        asked = tuple(chosen)
         self.ask_all(
-            Hold(asked, (self.machine.wall_ms, owner), request.hold),
-            lambda replies: self.decide(key, request, asked, owner, replies),
+            Hold(chosen, (self.machine.wall_ms, owner), request.hold),
+            lambda replies: self.decide(key, request, chosen, owner, replies),
             enough=lambda replies: len(replies) >= self.majority,
         )
-        return True
 
     def decide(self, client: int, request: Take, keys: tuple[Key, ...], owner: str, replies: Replies) -> None:
         """The first replies of a majority are in."""
@@ -83,11 +63,10 @@ class EarliestReplica(Replica):
     def serve_hold(self, request: Hold, answer: Callable[[Any], None]) -> None:
         verdicts: list[bool] = []
         for key in request.keys:
-            holder = self.held(key)
+            holder = self.holder(key)
             granted = key not in self.tombs and (holder is None or request.stamp < holder)
             if granted:
-                self.holds[key] = (request.stamp, self.machine.mono + request.seconds)
-                self.machine.after(request.seconds, self.wake)
+                self.hold(key, request.stamp, request.seconds)
             verdicts.append(granted)
         answer(tuple(verdicts))
 
@@ -96,12 +75,6 @@ class EarliestReplica(Replica):
             self.machine.reply(key, tuple((one, self.messages.get(one)) for one in request.keys))
         else:
             super().on_request(key, request)
-
-    def on_tombs(self, keys: Sequence[Key]) -> None:
-        for key in keys:
-            self.holds.pop(key, None)
-
-    on_free = on_tombs
 
 
 class EarliestConsumer(QueueConsumer):

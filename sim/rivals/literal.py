@@ -15,12 +15,12 @@ tombstones" is one write here: a crash in between is none of the claims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sim.rivals.harness import Run
 from sim.rivals.machine import Machine
-from sim.rivals.replica import QueueConsumer, QueueProducer, Replica, Replies, Take, Tombs
+from sim.rivals.replica import HoldingReplica, QueueConsumer, QueueProducer, Replies, Take, Tombs
 from sim.rivals.workload import Key
 
 REPLIES_KEPT = 200
@@ -45,43 +45,22 @@ class Drop(NamedTuple):
     node: str
 
 
-class LiteralReplica(Replica):
-    """Holds are a dict from key to node and deadline, and begin empty at every start."""
+class LiteralReplica(HoldingReplica):
+    """Keys are held for a node."""
 
     def __init__(self, run: Run, machine: Machine, records: list[Any]) -> None:
-        self.holds: dict[Key, tuple[str, float]] = {}
         self.times: list[float] = []
         super().__init__(run, machine, records)
 
-    def holder(self, key: Key) -> str:
-        """The node that holds the key here; none if nobody does."""
-        node, until = self.holds.get(key, ("", 0.0))
-        return node if until > self.machine.mono else ""
-
-    def hold(self, key: Key, node: str, seconds: float) -> None:
-        """Hold a key, or hold it longer."""
-        self.holds[key] = (node, self.machine.mono + seconds)
-        self.machine.after(seconds, self.wake)
-
     # ------------------------------------------------------------------ the coordinator
 
-    def find(self, key: int, request: Take) -> bool:
-        chosen: list[Key] = []
-        for one in self.messages:
-            if not self.holder(one):
-                chosen.append(one)
-                if len(chosen) == request.most:
-                    break
-        if not chosen:
-            return False
-        asked = tuple(chosen)
+    def ask_holds(self, key: int, request: Take, chosen: tuple[Key, ...]) -> None:
         self.ask_all(
-            Hold(asked, self.name, request.hold),
-            lambda replies: self.decide(key, request, asked, replies),
+            Hold(chosen, self.name, request.hold),
+            lambda replies: self.decide(key, request, chosen, replies),
             enough=lambda replies: False,  # all of them, or the timeout
             timeout=self.percentile(),
         )
-        return True
 
     def heard(self, number: int, who: str, answer: Any) -> None:
         round_ = self.rounds.get(number)
@@ -129,7 +108,7 @@ class LiteralReplica(Replica):
             holder = self.holder(key)
             if key in self.tombs:
                 verdicts.append("TOMB")
-            elif holder in ("", request.node):
+            elif holder in (None, request.node):
                 self.hold(key, request.node, request.seconds)
                 verdicts.append("OK")
             else:
@@ -141,12 +120,6 @@ class LiteralReplica(Replica):
             if self.holder(key) == request.node:
                 del self.holds[key]
         self.wake()
-
-    def on_tombs(self, keys: Sequence[Key]) -> None:
-        for key in keys:
-            self.holds.pop(key, None)
-
-    on_free = on_tombs
 
 
 def build(run: Run) -> None:

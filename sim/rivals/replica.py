@@ -8,6 +8,7 @@ a message ends; a dead letter is a tombstone of another kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from sortedcontainers import SortedDict
@@ -278,6 +279,40 @@ class Replica:
     def find(self, key: int, request: Take) -> bool:
         """Begin to get messages for a client; False: there are none."""
         raise NotImplementedError
+
+
+class HoldingReplica(Replica):
+    """A replica that holds keys: for whom and until when, in memory; that begins empty at every start."""
+
+    def __init__(self, run: Run, machine: Machine, records: list[Any]) -> None:
+        self.holds: dict[Key, tuple[Any, float]] = {}
+        super().__init__(run, machine, records)
+
+    def holder(self, key: Key) -> Any:
+        """For whom the key is held here; None if for nobody."""
+        who, until = self.holds.get(key, (None, 0.0))
+        return who if until > self.machine.mono else None
+
+    def hold(self, key: Key, who: Any, seconds: float) -> None:
+        """Hold a key, or hold it longer."""
+        self.holds[key] = (who, self.machine.mono + seconds)
+        self.machine.after(seconds, self.wake)
+
+    def find(self, key: int, request: Take) -> bool:
+        chosen = tuple(islice((one for one in self.messages if self.holder(one) is None), request.most))
+        if chosen:
+            self.ask_holds(key, request, chosen)
+        return bool(chosen)
+
+    def ask_holds(self, key: int, request: Take, chosen: tuple[Key, ...]) -> None:
+        """Ask all replicas to hold these, the oldest that nobody holds here."""
+        raise NotImplementedError
+
+    def on_tombs(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self.holds.pop(key, None)
+
+    on_free = on_tombs
 
 
 class QueueProducer(Producer):
