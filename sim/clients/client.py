@@ -125,9 +125,13 @@ class Client:
         if self.paused_until > self.world.time:
             self.world.at(self.paused_until, self.on_timeout, op)
             return
+        self.give_up(op)(None, None)
+
+    def give_up(self, op: int) -> Callable[[Answer, Any], None]:
+        """Wait no longer for the answer to a request, which the node may hear; what was to be done with it."""
         then, node = self.pending.pop(op)
         self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
-        then(None, None)
+        return then
 
     def on_reply(self, op: int, answer: tuple[Answer, Any]) -> None:
         """An answer has come."""

@@ -23,10 +23,9 @@ from quorumq.core.messages import (
 )
 from quorumq.core.types import Batch, Letter, Receipt, Span, Stamp
 from quorumq.history import owner_text, spans_value, token_text
-from sim.clients.client import NOTHING_DONE, OUTCOMES, Answer, refused_as_deleted
+from sim.clients.client import OUTCOMES, Answer, nothing_done, refused_as_deleted
 from sim.clients.outputs import Deriving, Taken
 from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
-from sim.world import Refusal
 
 
 class Consumer(Deriving):
@@ -118,8 +117,7 @@ class Consumer(Deriving):
     def hang_up(self, op: int, _: object = None) -> None:
         """Close the connection on which a FETCH is open, and begin again."""
         if op in self.pending:
-            _, node = self.pending.pop(op)
-            self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
+            self.give_up(op)
             self.later(0.05, self.fetch)
 
     def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
@@ -351,11 +349,8 @@ class Consumer(Deriving):
         world = self.world
         unknown: list[Named] = []
         if not isinstance(answer, SettleReply):
-            nothing = isinstance(answer, Refusal) or (
-                isinstance(answer, Failed) and answer.code in NOTHING_DONE
-            )
+            outcome = "fail" if nothing_done(answer) else "unknown"
             for receipt, spans in items:
-                outcome = "fail" if nothing else "unknown"
                 world.note(self.who, kind, **self.described(receipt, spans), op=op, outcome=outcome)
             return items
         for verdict in answer.verdicts:

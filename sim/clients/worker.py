@@ -106,9 +106,8 @@ class Worker(Consumer):
 
     def end(self, rejected: tuple[Named, ...] = ()) -> None:
         """All connections end, and whatever was in hand is lost, if it is not ``rejected``. Then it comes again."""
-        for op, (_, node) in self.pending.items():
-            self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
-        self.pending.clear()
+        for op in list(self.pending):
+            self.give_up(op)
         if rejected:
             self.call("reject", rejected, 6)
         self.hand.clear()

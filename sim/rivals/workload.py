@@ -254,9 +254,8 @@ class Consumer(Client):
 
     def die(self, seconds: float) -> None:
         """The process ends, its connections with it; another one is started in ``seconds``."""
-        for op, (_, node) in self.pending.items():
-            self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
-        self.pending.clear()
+        for op in list(self.pending):
+            self.give_up(op)
         self.hand, self.done, self.failed = [], [], []
         self.life += 1
         self.later(seconds, self.begin)
