@@ -36,6 +36,15 @@ class Fault:
     amount: float = 0.0
     links: tuple[tuple[str, str], ...] = ()
 
+    def told(self) -> dict[str, object]:
+        """The fields of its line in the history."""
+        fields: dict[str, object] = {"fault": self.kind, "seconds": self.seconds}
+        if self.nodes:
+            fields["nodes"] = list(self.nodes)
+        if self.links:
+            fields["links"] = [list(pair) for pair in self.links]
+        return fields
+
 
 LOSSES = ("wipe", "restore", "flip", "rot", "damage")
 """Faults that lose a directory, or a part of it."""
@@ -89,10 +98,17 @@ def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
         return ()
     victim = (rng.choice(options.node_names),)
+    return draw_some(rng, options, ("wipe", "restore"), victim)
+
+
+def draw_some(
+    rng: random.Random, options: Options, kinds: tuple[str, ...], victim: tuple[str, ...]
+) -> tuple[Fault, ...]:
+    """One fault of these kinds, or two, at any time."""
     return tuple(
         Fault(
             round(rng.uniform(0.5, options.fault_time), 4),
-            rng.choice(("wipe", "restore")),
+            rng.choice(kinds),
             victim,
             round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 2.0), 4),
         )
@@ -105,15 +121,7 @@ def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...])
     if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
         return ()
     victim = losses[0].nodes if losses else (rng.choice(options.node_names),)
-    return tuple(
-        Fault(
-            round(rng.uniform(0.5, options.fault_time), 4),
-            rng.choice(("flip", "rot", "damage")),
-            victim,
-            round(rng.choice((0.05, 0.5, 2.0)) * rng.uniform(0.5, 2.0), 4),
-        )
-        for _ in range(rng.choice((1, 1, 2)))
-    )
+    return draw_some(rng, options, ("flip", "rot", "damage"), victim)
 
 
 def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumq.core.messages import DeclareSurvivors
-from quorumq.core.types import (
-    NodeId,
-)
+from quorumq.core.types import NodeId
 from sim.clients.client import Client
 from sim.fault_plan import Fault
 from sim.host import Host
@@ -37,12 +35,7 @@ class Faults:
         world = self.world
         if world.healed:
             return
-        note: dict[str, object] = {"fault": fault.kind, "seconds": fault.seconds}
-        if fault.nodes:
-            note["nodes"] = list(fault.nodes)
-        if fault.links:
-            note["links"] = [list(pair) for pair in fault.links]
-        world.note("sim", "fault", **note)
+        world.note("sim", "fault", **fault.told())
         getattr(self, "do_" + fault.kind.replace("-", "_"))(fault)
 
     def _down(self, fault: Fault) -> None:

@@ -56,12 +56,7 @@ class Inflicter:
     async def inflict(self, fault: Fault) -> None:
         """One, and its end."""
         self.counts[fault.kind] += 1
-        note: dict[str, object] = {"fault": fault.kind, "seconds": fault.seconds}
-        if fault.nodes:
-            note["nodes"] = list(fault.nodes)
-        if fault.links:
-            note["links"] = [list(pair) for pair in fault.links]
-        self.history.write("fault", **note)
+        self.history.write("fault", **fault.told())
         self.history.flush()
         if self.on_fault is not None:
             self.on_fault(fault)
