@@ -5,23 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import multiprocessing
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from sim.runner import Outcome, quicken, run_schedule
+from sim.runner import Outcome, run_schedule, spread
 from sim.schedule import draw
 from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
 
 FAILURES_KEPT = 100
-
-BLOCK = 4096
-"""Seeds that a pool of processes is given at once."""
 
 
 @dataclass(slots=True)
@@ -191,30 +186,14 @@ def run_campaign(
     """
     report = report if report is not None else Report(profile)
     began = time.perf_counter() - report.seconds
-    for outcome in _outcomes(profile, first + report.seeds, None if seeds is None else first + seeds, jobs):
+    begin = first + report.seeds
+    left = itertools.count(begin) if seeds is None else range(begin, first + seeds)
+    for outcome in spread(partial(run_seed, profile=profile), left, jobs, chunksize=8):
         report.add(outcome)
         report.seconds = time.perf_counter() - began
         if on_outcome is not None and on_outcome(outcome, report):
             break
     return report
-
-
-def _outcomes(profile: str, first: int, end: int | None, jobs: int) -> Iterator[Outcome]:
-    one = partial(run_seed, profile=profile)
-    if jobs == 1:
-        quicken()
-        yield from map(one, itertools.count(first) if end is None else range(first, end))
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs, _begin_worker) as pool:
-        while end is None or first < end:  # in blocks, as a pool takes in all that it is given at once
-            block = range(first, first + BLOCK if end is None else min(end, first + BLOCK))
-            yield from pool.imap(one, block, chunksize=8)
-            first = block.stop
-
-
-def _begin_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one that adds up hears it, and ends the others
-    quicken()
 
 
 def commit() -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import signal
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
 
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.history import Row
@@ -19,6 +22,13 @@ from sim.world import SimError
 
 CPU_LIMIT_S = 240.0
 """CPU seconds that a run may take, twice what the longest takes; more for runs that simulate more time."""
+
+
+BLOCK = 4096
+"""Pieces of work that a pool of processes is given at once: it takes in all that it is given."""
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -128,6 +138,25 @@ def cpu_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         signal.signal(signal.SIGPROF, before)
+
+
+def spread(
+    one: Callable[[Work], Result], work: Iterable[Work], jobs: int, chunksize: int = 1
+) -> Iterator[Result]:
+    """What ``one`` makes of each piece of work, in order, on so many processes; none but this where that is one."""
+    if jobs == 1:
+        quicken()
+        yield from map(one, work)
+        return
+    left = iter(work)
+    with multiprocessing.get_context("spawn").Pool(jobs, _begin_worker) as pool:
+        while block := list(islice(left, BLOCK)):
+            yield from pool.imap(one, block, chunksize)
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one that adds up hears it, and ends the others
+    quicken()
 
 
 def quicken() -> None:

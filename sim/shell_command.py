@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,7 +13,7 @@ from rich.console import Console
 
 from sim import command_line
 from sim.campaign import commit
-from sim.runner import quicken
+from sim.runner import spread
 from sim.schedule import Schedule
 from sim.shell.run import ShellOutcome, draw_shell, run_shell
 
@@ -47,7 +45,7 @@ def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | N
     cpu = virtual = 0.0
     with command_line.progress(console, as_json, len(schedules)) as progress:
         task = progress.add_task("runs", total=len(schedules))
-        for outcome in outcomes(schedules, jobs):
+        for outcome in spread(run_quietly, schedules, jobs):
             cpu += outcome.cpu
             virtual += outcome.virtual
             if outcome.verdict is not None:
@@ -83,17 +81,7 @@ def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | N
     sys.exit(1 if failures else 0)
 
 
-def outcomes(schedules: list[Schedule], jobs: int) -> Iterator[ShellOutcome]:
-    """Each run, in order."""
-    if jobs == 1:
-        prepare()
-        yield from map(run_shell, schedules)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs, prepare) as pool:
-        yield from pool.imap(run_shell, schedules)
-
-
-def prepare() -> None:
-    """Under faults the client library has much to warn of; and cyclic garbage is looked for rarely."""
-    quicken()
+def run_quietly(schedule: Schedule) -> ShellOutcome:
+    """One run. Under faults the client library has much to warn of."""
     logging.getLogger("quorumq").setLevel(logging.CRITICAL)
+    return run_shell(schedule)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
-import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sim.campaign import commit
 from sim.rivals.designs import compare
 from sim.rivals.figures import Figures
 from sim.rivals.harness import Knobs
 from sim.rivals.plan import draw
-from sim.runner import quicken
+from sim.runner import spread
 
 CHUNK = 25
 """Seeds that one process runs in one go; the unit in which a campaign is resumed."""
@@ -64,44 +64,22 @@ def run_all(
     Raises:
         ValueError: the file is of another commit or other settings.
     """
-    table: Table = {}
     header = {"commit": commit(), "settings": [dataclasses.asdict(settings[0]), settings[1]]}
     done = dict(read(kept, header)) if kept is not None and kept.exists() else {}
-    file = kept.open("a") if kept is not None else None
-    if file is not None and not done and not file.tell():
-        file.write(json.dumps(header) + "\n")
-    try:
-        for part, figures in run_parts([part for part in work if part not in done], settings, jobs, file):
+    left = [(part, settings) for part in work if part not in done]
+    with kept.open("a") if kept is not None else io.StringIO() as file:  # the latter: for nobody
+        if not done and not file.tell():
+            file.write(json.dumps(header) + "\n")
+        for part, figures in spread(run_part, left, jobs):
+            file.write(json.dumps({"part": part, "figures": dataclasses.asdict(figures)}) + "\n")
+            file.flush()
             done[part] = figures
             on_part()
-    finally:
-        if file is not None:
-            file.close()
+    table: Table = {}
     for part in work:
         design, kind, *_ = part
         table.setdefault(design, {}).setdefault(kind, Figures()).add(done[part])
     return table
-
-
-def run_parts(
-    work: list[Part], settings: Settings, jobs: int, file: IO[str] | None
-) -> Iterator[tuple[Part, Figures]]:
-    """Run them, and write each to the file when it is done."""
-    tasks = [(part, settings) for part in work]
-
-    def kept(results: Iterable[tuple[Part, Figures]]) -> Iterator[tuple[Part, Figures]]:
-        for part, figures in results:
-            if file is not None:
-                file.write(json.dumps({"part": part, "figures": dataclasses.asdict(figures)}) + "\n")
-                file.flush()
-            yield part, figures
-
-    if jobs == 1:
-        quicken()
-        yield from kept(map(run_part, tasks))
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs, quicken) as pool:
-        yield from kept(pool.imap(run_part, tasks))
 
 
 def read(path: Path, header: dict[str, Any]) -> Iterator[tuple[Part, Figures]]:
