@@ -13,6 +13,8 @@ Key = tuple[int, str, int]
 GroupKey = tuple[str, int, str, int]
 """A message as one group sees it."""
 
+Life = tuple[int, int]
+"""Generation and redrive number."""
 
 DEAD = "!dead"
 """What the name of a group's group of dead letters ends in."""
@@ -30,18 +32,80 @@ class Violation(NamedTuple):
 
 
 class Checker:
-    """Sees the lines of its ``kinds`` in order of time, then gives its verdict."""
+    """Sees lines in order of time, then gives its verdict.
+
+    A method `on_KIND` takes the lines of a kind in; those of other kinds are not shown to it.
+    """
 
     kinds: ClassVar[tuple[str, ...]] = ()
     promise: ClassVar[str] = ""
 
+    def __init_subclass__(cls) -> None:
+        cls.kinds = tuple(name.removeprefix("on_") for name in dir(cls) if name.startswith("on_"))
+
+    def __init__(self) -> None:
+        self.found: list[Violation] = []
+        self.at = 0.0
+
     def see(self, row: Row) -> None:
-        """Take a line in."""
-        raise NotImplementedError
+        """Take a line of one of the ``kinds`` in."""
+        self.at = row["at"]
+        getattr(self, "on_" + row["kind"])(row)
+
+    def broken(self, text: str, at: float | None = None) -> None:
+        """The promise was broken; if ``at`` is not given, by the line that is being seen."""
+        self.found.append(Violation(self.promise, self.at if at is None else at, text))
+
+    def end(self) -> None:
+        """The last line was seen."""
 
     def verdict(self) -> list[Violation]:
         """Everything that was broken; called once, after the last line."""
-        raise NotImplementedError
+        self.end()
+        return self.found
+
+
+class DrainedChecker(Checker):
+    """Judges in the end of a run that was drained, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drained_at: float | None = None
+
+    def on_phase(self, row: Row) -> None:
+        if row["phase"] == "drained":
+            self.drained_at = row["at"]
+
+    def end(self) -> None:
+        if self.drained_at is not None:
+            self.at = self.drained_at
+            self.drained()
+
+    def drained(self) -> None:
+        """The last line was seen, and nothing was left to deliver."""
+
+
+class SettingsChecker(Checker):
+    """Goes by how many replicas there are, and by whether messages that nobody needs are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rf = 0
+        self.kept = True
+
+    def on_settings(self, row: Row) -> None:
+        self.rf = self.rf or row["settings"].get("rf", 0)
+        self.kept = row["settings"].get("kept", self.kept)
+
+
+class TopicChecker(SettingsChecker):
+    """Hears that from requests about the topic, too."""
+
+    def on_set_topic(self, row: Row) -> None:
+        # A creation names the topic's own RF, and what is called so has no other.
+        self.rf = row.get("settings", {}).get("rf", self.rf)
+        asked = row.get("defaults", {}) | row.get("settings", {})
+        self.kept = self.kept and asked.get("retention_s") != 0  # else it may be the one that won
 
 
 def messages(row: Row) -> Iterator[Key]:
@@ -52,12 +116,24 @@ def messages(row: Row) -> Iterator[Key]:
             yield (partition, origin, seq)
 
 
+def crcs_of(row: Row) -> Iterator[tuple[Key, str]]:
+    """Each message of a line with its checksum; none where the line has no checksums."""
+    crcs = row.get("crcs")
+    if crcs is not None:
+        for at, key in enumerate(messages(row)):
+            yield key, crcs[8 * at : 8 * at + 8]
+
+
 def group_messages(row: Row) -> Iterator[GroupKey]:
     """Each message of a line, for the line's group."""
-    group, partition = row["group"], row["partition"]
-    for origin, start, stop in row["spans"]:
-        for seq in range(start, stop):
-            yield (group, partition, origin, seq)
+    group = row["group"]
+    for key in messages(row):
+        yield (group, *key)
+
+
+def life_of(row: Row) -> Life:
+    """What an ACK settles: a message in a generation; a dead letter at its redrive number, too."""
+    return (row["generation"], row["n"] if row["group"].endswith(DEAD) else 0)
 
 
 Named = tuple[str, int] | GroupKey

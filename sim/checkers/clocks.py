@@ -18,8 +18,10 @@ so expiry is not judged there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from quorumq.history import Row
-from sim.checkers.base import DEAD, Checker, Key, Violation, messages, name
+from sim.checkers.base import DEAD, Key, TopicChecker, messages, name
 
 LOSSES = ("wipe", "restore", "flip", "rot", "damage")
 """Faults that take something of a node's disk."""
@@ -28,125 +30,99 @@ RATE = 0.011
 SLACK_S = 0.05
 
 
-class OneWrongClock(Checker):
-    kinds = (
-        "settings",
-        "set_topic",
-        "set_group",
-        "delete_group",
-        "register",
-        "publish",
-        "store",
-        "fault",
-        "start",
-        "deliver",
-        "dead_letter",
-    )
+class OneWrongClock(TopicChecker):
     promise = "one wrong clock"
 
     def __init__(self) -> None:
+        super().__init__()
         self.made: dict[Key, tuple[float, float, float]] = {}  # when, delay, TTL
         self.stored: dict[Key, dict[str, float]] = {}  # when last, by node
         self.lost: dict[str, float] = {}  # when a node's directory was last lost or brought back
         self.changed: dict[str, None] = {}  # nodes whose time of day was changed
         self.wrong: dict[str, None] = {}  # those of them that were started since
-        self.ttl_s: float | None = (
-            None  # the shortest of the topic, 0 without one; None: the history does not say
-        )
-        self.rf = 0
-        self.kept = True
+        # The shortest TTL of the topic, 0 without one; None: the history does not say.
+        self.ttl_s: float | None = None
         self.rewound: dict[str, None] = {}  # groups of which a rewind was asked for
         self.known: dict[str, float] = {}  # since when a node knows the group
-        self.found: list[Violation] = []
 
-    def see(self, row: Row) -> None:
-        kind, at = row["kind"], row["at"]
-        if kind == "settings":
-            self.rf = self.rf or row["settings"].get("rf", 0)
-            self.kept = row["settings"].get("kept", self.kept)
-        elif kind == "publish":
-            if row["outcome"] == "invoke":
-                for key in messages(row):
-                    self.made.setdefault(key, (at, row.get("delay", 0.0), row.get("ttl", 0.0)))
-        elif kind in ("set_group", "delete_group"):
-            if row.get("rewind", True):
-                self.rewound[row["group"]] = None
-        elif kind == "register":
-            self.known.setdefault(row["group"], at)
-        elif kind == "set_topic":  # a creation names the topic's own RF, and what is called so has no other
-            self.rf = row.get("settings", {}).get("rf", self.rf)
-            asked = row.get("settings", {}).get("ttl_s")
-            if asked is not None:
-                self.ttl_s = min(self.ttl_s or asked, asked or self.ttl_s or 0.0)
-            made = row.get("defaults", {}) | row.get("settings", {})
-            self.kept = self.kept and made.get("retention_s") != 0  # else it may be the one that won
-        elif kind == "store":
+    def on_publish(self, row: Row) -> None:
+        if row["outcome"] == "invoke":
             for key in messages(row):
-                if key in self.made:
-                    self.stored.setdefault(key, {})[row["who"]] = at
-        elif kind == "fault":
-            if row["fault"] in ("wall-jump", "wrong-clock"):
-                self.changed.update(dict.fromkeys(f"node:{node}" for node in row["nodes"]))
-            elif row["fault"] in LOSSES:
-                self.lost.update(dict.fromkeys((f"node:{node}" for node in row["nodes"]), at))
-        elif kind == "start":
-            if row["who"] in self.changed:
-                self.wrong[row["who"]] = None
-        elif row["n"] == 0:
-            self._judge(row)
+                self.made.setdefault(key, (row["at"], row.get("delay", 0.0), row.get("ttl", 0.0)))
 
-    def _judge(self, row: Row) -> None:
-        at = row["at"]
+    def on_set_group(self, row: Row) -> None:
+        if row.get("rewind", True):
+            self.rewound[row["group"]] = None
+
+    on_delete_group = on_set_group
+
+    def on_register(self, row: Row) -> None:
+        self.known.setdefault(row["group"], row["at"])
+
+    def on_set_topic(self, row: Row) -> None:
+        super().on_set_topic(row)
+        asked = row.get("settings", {}).get("ttl_s")
+        if asked is not None:
+            self.ttl_s = min(self.ttl_s or asked, asked or self.ttl_s or 0.0)
+
+    def on_store(self, row: Row) -> None:
         for key in messages(row):
-            if key not in self.made:
-                continue
-            began, delay, ttl = self.made[key]
+            if key in self.made:
+                self.stored.setdefault(key, {})[row["who"]] = row["at"]
+
+    def on_fault(self, row: Row) -> None:
+        nodes = [f"node:{node}" for node in row.get("nodes", ())]
+        if row["fault"] in ("wall-jump", "wrong-clock"):
+            self.changed.update(dict.fromkeys(nodes))
+        elif row["fault"] in LOSSES:
+            self.lost.update(dict.fromkeys(nodes, row["at"]))
+
+    def on_start(self, row: Row) -> None:
+        if row["who"] in self.changed:
+            self.wrong[row["who"]] = None
+
+    def judged(self, row: Row) -> Iterator[tuple[Key, dict[str, float]]]:
+        """The messages of a line that can be judged, with when each node stored them last."""
+        for key in messages(row) if row["n"] == 0 else ():
             stored = self.stored.get(key, {})
-            wrong = [node for node in stored if node in self.wrong]
-            if 2 * len(wrong) >= self.rf:
+            if key in self.made and 2 * sum(node in self.wrong for node in stored) < self.rf:
+                yield key, stored
+
+    def on_deliver(self, row: Row) -> None:
+        at, group = row["at"], row["group"]
+        if group.endswith(DEAD):
+            return  # a dead letter is due at once, and does not expire
+        for key, stored in self.judged(row):
+            began, delay, ttl = self.made[key]
+            if delay and at < began + delay / (1 + RATE) - SLACK_S:
+                self.broken(f"{name(key)}, to be delivered from {began + delay:.4f} s on, was delivered")
+            right = [
+                when
+                for node, when in stored.items()
+                if node not in self.wrong and when > self.lost.get(node, 0.0)
+            ]
+            if not self.kept and (
+                group in self.rewound or self.known.get(group, 0.0) > min(right, default=at)
+            ):
                 continue
-            if row["kind"] == "deliver" and row["group"].endswith(DEAD):
-                continue  # a dead letter is due at once, and does not expire
-            if row["kind"] == "deliver":
-                due = began + delay / (1 + RATE) - SLACK_S
-                if delay and at < due:
-                    self._found(
-                        at, f"{name(key)}, to be delivered from {began + delay:.4f} s on, was delivered"
-                    )
-                right = [
-                    when
-                    for node, when in stored.items()
-                    if node not in self.wrong and when > self.lost.get(node, 0.0)
-                ]
-                group = row["group"]
-                if not self.kept and (
-                    group in self.rewound or self.known.get(group, 0.0) > min(right, default=at)
-                ):
-                    continue
-                if ttl and len(right) == self.rf and row["asked"] > max(right) + ttl * (1 + RATE) + SLACK_S:
-                    text = f"{name(key)} was delivered, and had expired at all its replicas before that FETCH was sent"
-                    self._found(at, text)
-            elif row.get("reason") == "expired" and not ttl:
-                if self.ttl_s is None:
-                    continue
-                if not self.ttl_s:
-                    self._found(
-                        at,
-                        f"{name(key)} was dead-lettered as expired, and neither it nor the topic has a TTL",
-                    )
-                elif at < began + self.ttl_s / (1 + RATE) - SLACK_S:
-                    text = f"the shortest TTL of the topic is {self.ttl_s} s"
-                    self._found(
-                        at,
-                        f"{name(key)} was dead-lettered as expired, and {text}: it was made at {began:.4f} s",
-                    )
-            elif row.get("reason") == "expired" and at < began + ttl / (1 + RATE) - SLACK_S:
-                self._found(
-                    at, f"{name(key)}, which lives until {began + ttl:.4f} s, was dead-lettered as expired"
+            if ttl and len(right) == self.rf and row["asked"] > max(right) + ttl * (1 + RATE) + SLACK_S:
+                self.broken(
+                    f"{name(key)} was delivered, and had expired at all its replicas before that FETCH was sent"
                 )
 
-    def _found(self, at: float, text: str) -> None:
-        self.found.append(Violation(self.promise, at, text))
-
-    def verdict(self) -> list[Violation]:
-        return self.found
+    def on_dead_letter(self, row: Row) -> None:
+        for key, _ in self.judged(row) if row.get("reason") == "expired" else ():
+            began, _, ttl = self.made[key]
+            early = row["at"] < began + (ttl or self.ttl_s or 0.0) / (1 + RATE) - SLACK_S
+            expired = f"{name(key)} was dead-lettered as expired"
+            if ttl:
+                if early:
+                    self.broken(
+                        f"{name(key)}, which lives until {began + ttl:.4f} s, was dead-lettered as expired"
+                    )
+            elif self.ttl_s == 0:
+                self.broken(f"{expired}, and neither it nor the topic has a TTL")
+            elif self.ttl_s is not None and early:
+                self.broken(
+                    f"{expired}, and the shortest TTL of the topic is {self.ttl_s} s: it was made at {began:.4f} s"
+                )

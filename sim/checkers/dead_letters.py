@@ -15,11 +15,11 @@ from __future__ import annotations
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
-    Checker,
+    DrainedChecker,
     GroupKey,
     Key,
+    Life,
     Named,
-    Violation,
     group_messages,
     messages,
     name,
@@ -27,26 +27,12 @@ from sim.checkers.base import (
     purged_by,
 )
 
-Life = tuple[int, int]
-"""Generation and redrive number."""
 
-
-class DeadLettersConserved(Checker):
-    kinds = (
-        "publish",
-        "register",
-        "set_group",
-        "dead_letter",
-        "redrive",
-        "purge",
-        "ack",
-        "deliver",
-        "list",
-        "phase",
-    )
+class DeadLettersConserved(DrainedChecker):
     promise = "dead letters conserved"
 
     def __init__(self) -> None:
+        super().__init__()
         self.published_ms: dict[Key, int] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
         self.buried: dict[str, int] = {}  # group -> the generation of its last deletion
@@ -67,39 +53,29 @@ class DeadLettersConserved(Checker):
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of the dead letter was asked for
         self.delivered: dict[GroupKey, Life] = {}  # the highest
         self.listed: dict[str, dict[GroupKey, Life]] = {}
-        self.settled: dict[GroupKey, None] = {}
-        self.drained_at: float | None = None
-        self.found: list[Violation] = []
 
-    def see(self, row: Row) -> None:
-        getattr(self, "_" + row["kind"])(row)
-
-    def _phase(self, row: Row) -> None:
-        if row["phase"] == "drained":
-            self.drained_at = row["at"]
-
-    def _publish(self, row: Row) -> None:
+    def on_publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             for key in messages(row):
                 self.published_ms[key] = row.get("published_ms", 0)
 
-    def _register(self, row: Row) -> None:
+    def on_register(self, row: Row) -> None:
         self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
         self.buried[row["group"]] = max(row.get("buried", 0), self.buried.get(row["group"], 0))
         self.generations.setdefault(row["group"], {})[row["generation"]] = row["from_ms"]
 
-    def _set_group(self, row: Row) -> None:
+    def on_set_group(self, row: Row) -> None:
         if row["outcome"] == "ok":
             self.rewound.setdefault((row["group"], row["generation"]), row["at"])
 
-    def _dead_letter(self, row: Row) -> None:
+    def on_dead_letter(self, row: Row) -> None:
         if row["outcome"] == "ok" and row["who"].startswith("client:"):
             for key in group_messages(row):
                 lives = self.confirmed.setdefault(key, {})
                 if lives.get(row["generation"], (-1, 0.0))[0] < row["n"]:
                     lives[row["generation"]] = (row["n"], row["at"])
 
-    def _redrive(self, row: Row) -> None:
+    def on_redrive(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             self.sent[(row["who"], row["op"])] = row["at"]
             for key in group_messages(row):
@@ -111,7 +87,7 @@ class DeadLettersConserved(Checker):
                 if lives.get(row["generation"], (-1, 0.0))[0] < row["n"]:
                     lives[row["generation"]] = (row["n"], sent)
 
-    def _purge(self, row: Row) -> None:
+    def on_purge(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             self.purge_asked.update(dict.fromkeys(purged_by(row)))
             self.sent[(row["who"], row["op"])] = row["at"]
@@ -119,7 +95,7 @@ class DeadLettersConserved(Checker):
             for named in purged_by(row):
                 self.purged[named] = max(self.purged.get(named, 0.0), self.sent[(row["who"], row["op"])])
 
-    def _ack(self, row: Row) -> None:
+    def on_ack(self, row: Row) -> None:
         outcome = row["outcome"]
         if row["group"].endswith(DEAD):
             if outcome == "invoke":
@@ -130,8 +106,8 @@ class DeadLettersConserved(Checker):
             for key in group_messages(row):
                 book[key] = max(book.get(key, 0), row["generation"])
 
-    def _deliver(self, row: Row) -> None:
-        at, generation, n = row["at"], row["generation"], row["n"]
+    def on_deliver(self, row: Row) -> None:
+        generation, n = row["generation"], row["n"]
         for key in group_messages(row):
             if row["group"].endswith(DEAD):  # it lived at that n, whoever got it then, and died again
                 source = source_of(key)
@@ -140,26 +116,21 @@ class DeadLettersConserved(Checker):
             self.delivered[key] = max((generation, n), self.delivered.get(key, (0, 0)))
             dead, when = self.confirmed.get(key, {}).get(generation, (-1, 0.0))
             if n <= dead:
-                self._found(
-                    at, f"{name(key)} was delivered at n = {n}, dead at n = {dead} since {when:.4f} s"
-                )
+                self.broken(f"{name(key)} was delivered at n = {n}, dead at n = {dead} since {when:.4f} s")
             if n > self.asked.get(key, -1) + 1:
-                self._found(at, f"{name(key)} was delivered at n = {n}, and nobody redrove it so often")
+                self.broken(f"{name(key)} was delivered at n = {n}, and nobody redrove it so often")
 
-    def _list(self, row: Row) -> None:
+    def on_list(self, row: Row) -> None:
         if row["state"] != "dead":
             return
         mine = self.listed.setdefault(row["who"], {})
         for key in group_messages(row):
             if key in mine:
-                self._found(row["at"], f"{row['who']} lists {name(key)} twice")
+                self.broken(f"{row['who']} lists {name(key)} twice")
             mine[key] = (row.get("generation", 0), row["n"])
 
     def _may_be_purged(self, key: GroupKey) -> bool:
         return any(named in self.purge_asked for named in naming(key))
-
-    def _found(self, at: float, text: str) -> None:
-        self.found.append(Violation(self.promise, at, text))
 
     # ------------------------------------------------------------------ the end
 
@@ -172,38 +143,32 @@ class DeadLettersConserved(Checker):
         newer = [start for other, start in self.generations.get(key[0], {}).items() if other > generation]
         return any(self.published_ms.get(key[1:], 0) >= start for start in newer)
 
-    def verdict(self) -> list[Violation]:
-        at = self.drained_at
-        if at is None:
-            return self.found
+    def drained(self) -> None:
         union: dict[GroupKey, Life] = {}
         for mine in self.listed.values():
             union.update(mine)
         for key, (generation, n) in union.items():
             holders = {who: mine[key] for who, mine in self.listed.items() if key in mine}
             if len({*holders.values()}) > 1:
-                self._found(at, f"{name(key)} is listed differently: {holders}")
+                self.broken(f"{name(key)} is listed differently: {holders}")
             if generation < self.buried.get(key[0], 0):
-                self._found(
-                    at, f"{name(key)} is listed dead in generation {generation}, and its group was deleted"
+                self.broken(
+                    f"{name(key)} is listed dead in generation {generation}, and its group was deleted"
                 )
             if self.acked.get(key, -1) >= generation:
-                self._found(at, f"{name(key)} is listed dead, and an ACK of it was confirmed")
+                self.broken(f"{name(key)} is listed dead, and an ACK of it was confirmed")
             if n <= self.redriven.get(key, {}).get(generation, (-1, 0.0))[0]:
-                self._found(at, f"{name(key)} is listed dead at n = {n}, whose redrive was confirmed")
+                self.broken(f"{name(key)} is listed dead at n = {n}, whose redrive was confirmed")
             dead, when = self.confirmed.get(key, {}).get(generation, (-1, 0.0))
             purged = when < max(self.purged.get(named, 0.0) for named in naming(dead_of(key)))
             if n == dead and purged and not self.was_void(key, generation):
-                self._found(at, f"{name(key)} is listed dead at n = {n}, and was purged")
+                self.broken(f"{name(key)} is listed dead at n = {n}, and was purged")
         for key, lives in self.confirmed.items():
-            self._is_there(key, max(lives.items()), union.get(key), at)
+            self._is_there(key, max(lives.items()), union.get(key))
         for key, redrives in self.redriven.items():
-            self._is_redriven(key, max(redrives.items()), key in union, at)
-        return self.found
+            self._is_redriven(key, max(redrives.items()), key in union)
 
-    def _is_there(
-        self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: Life | None, at: float
-    ) -> None:
+    def _is_there(self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: Life | None) -> None:
         """A confirmed dead letter is listed, or there is a reason why not."""
         generation, (n, when) = last
         if generation < self.buried.get(key[0], 0):
@@ -219,11 +184,9 @@ class DeadLettersConserved(Checker):
             return
         if self._may_be_purged(key) and self.was_void(key, generation):
             return  # it was open in between
-        self._found(at, f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
+        self.broken(f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
 
-    def _is_redriven(
-        self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: bool, at: float
-    ) -> None:
+    def _is_redriven(self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: bool) -> None:
         """What was redriven into the generation that is still the current one was delivered, or is settled."""
         _, (n, sent) = last
         current, _ = self.current(key[0])
@@ -235,7 +198,7 @@ class DeadLettersConserved(Checker):
             return
         if self._may_be_purged(dead_of(key)):  # it may have died again by then
             return
-        self._found(at, f"{name(key)} was redriven at n = {n}, and nobody ever got it")
+        self.broken(f"{name(key)} was redriven at n = {n}, and nobody ever got it")
 
 
 def dead_of(key: GroupKey) -> GroupKey:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quorumq.history import Row
-from sim.checkers.base import Checker, Violation
+from sim.checkers.base import DrainedChecker
 
 SETTLED = ("ok", "acked", "acked_after_expiry", "acked_unproven")
 
@@ -26,59 +26,41 @@ def deleted_topics(rows: Iterable[Row]) -> dict[str, None]:
     return dict.fromkeys(topic for topic, outcome in calls.values() if outcome != "fail")
 
 
-class DeletedForGood(Checker):
-    kinds = (
-        "delete_topic",
-        "publish",
-        "deliver",
-        "ack",
-        "reject",
-        "dead_letter",
-        "extend",
-        "topic",
-        "register",
-        "list",
-        "phase",
-    )
+class DeletedForGood(DrainedChecker):
     promise = "deleted for good"
 
     def __init__(self) -> None:
+        super().__init__()
         self.deleted: dict[str, float] = {}  # when that was first confirmed
         self.sent: dict[tuple[str, int], float] = {}
-        self.drained = False
-        self.found: list[Violation] = []
 
-    def see(self, row: Row) -> None:
-        kind, at = row["kind"], row["at"]
-        if kind == "phase":
-            self.drained = self.drained or row["phase"] == "drained"
-            return
-        topic, outcome = row["topic"], row.get("outcome")
+    def on_delete_topic(self, row: Row) -> None:
+        if row["outcome"] == "ok":
+            self.deleted.setdefault(row["topic"], row["at"])
+
+    def on_publish(self, row: Row) -> None:
+        outcome, when = row.get("outcome"), self.deleted.get(row["topic"])
         if outcome == "invoke":
-            self.sent[(row["who"], row["op"])] = at
-            return
-        if kind == "delete_topic":
-            if outcome == "ok":
-                self.deleted.setdefault(topic, at)
-            return
-        when = self.deleted.get(topic)
-        if when is None:
-            return
-        if kind in ("topic", "register", "list"):
-            if self.drained:
-                self._found(
-                    row, f"{row['who']} still has a {kind} line of topic {topic}, deleted at {when:.4f} s"
-                )
-        elif kind == "deliver":
-            if row["asked"] > when:
-                self._found(row, f"{row['spans']} of topic {topic}, deleted at {when:.4f} s, was delivered")
-        elif outcome in SETTLED and self.sent.get((row["who"], row.get("op", 0)), 0.0) > when:
-            self._found(
-                row, f"{kind} of {row['spans']} of topic {topic}, deleted at {when:.4f} s, heard {outcome}"
-            )
+            self.sent[(row["who"], row["op"])] = row["at"]
+        elif (
+            when is not None
+            and outcome in SETTLED
+            and self.sent.get((row["who"], row.get("op", 0)), 0.0) > when
+        ):
+            text = f"{row['kind']} of {row['spans']} of topic {row['topic']}, deleted at {when:.4f} s, heard {outcome}"
+            self.broken(text)
 
-    def _found(self, row: Row, text: str) -> None:
-        self.found.append(Violation(self.promise, row["at"], text))
+    on_ack = on_reject = on_dead_letter = on_extend = on_publish
 
-    def verdict(self) -> list[Violation]:
-        return self.found
+    def on_deliver(self, row: Row) -> None:
+        when = self.deleted.get(row["topic"])
+        if when is not None and row["asked"] > when:
+            self.broken(f"{row['spans']} of topic {row['topic']}, deleted at {when:.4f} s, was delivered")
+
+    def on_topic(self, row: Row) -> None:
+        when = self.deleted.get(row["topic"])
+        if when is not None and self.drained_at is not None:
+            text = f"{row['who']} still has a {row['kind']} line of topic {row['topic']}, deleted at {when:.4f} s"
+            self.broken(text)
+
+    on_register = on_list = on_topic

@@ -11,60 +11,47 @@ settles the letter at its generation and redrive number.
 from __future__ import annotations
 
 from quorumq.history import Row
-from sim.checkers.base import DEAD, Checker, GroupKey, Violation, group_messages, name
-
-Life = tuple[GroupKey, int, int]
-"""What an ACK settles: a message in a generation; a dead letter at its redrive number, too."""
+from sim.checkers.base import Checker, GroupKey, Life, group_messages, life_of, name
 
 
 class FinalAfterAck(Checker):
-    kinds = ("ack", "deliver")
     promise = "final after ack"
 
     def __init__(self) -> None:
-        self.acked: dict[Life, tuple[float, str]] = {}
-        self.settled: dict[Life, tuple[float, str]] = {}
-        self.tokens: dict[GroupKey, tuple[str, float]] = {}
-        self.found: list[Violation] = []
+        super().__init__()
+        self.acked: dict[tuple[GroupKey, Life], tuple[float, str]] = {}
+        self.settled: dict[tuple[GroupKey, Life], tuple[float, str]] = {}
+        self.tokens: dict[GroupKey, str] = {}
 
-    def see(self, row: Row) -> None:
-        at, owner = row["at"], row["owner"]
-        generation, n = row["generation"], row["n"] if row["group"].endswith(DEAD) else 0
-        if row["kind"] == "ack":
-            outcome = row["outcome"]
-            if not outcome.startswith("acked"):
-                return
-            for key in group_messages(row):
-                life = (key, generation, n)
-                self.settled.setdefault(life, (at, outcome))
-                if outcome == "acked":
-                    first = self.acked.setdefault(life, (at, owner))
-                    if first[1] != owner:
-                        self._found(
-                            at, f"{name(key)}: {owner} heard acked, and so did {first[1]} at {first[0]:.4f} s"
-                        )
+    def on_ack(self, row: Row) -> None:
+        at, owner, outcome = row["at"], row["owner"], row["outcome"]
+        if not outcome.startswith("acked"):
             return
         for key in group_messages(row):
-            life = (key, generation, n)
+            life = (key, life_of(row))
+            self.settled.setdefault(life, (at, outcome))
+            if outcome == "acked":
+                first = self.acked.setdefault(life, (at, owner))
+                if first[1] != owner:
+                    self.broken(
+                        f"{name(key)}: {owner} heard acked, and so did {first[1]} at {first[0]:.4f} s"
+                    )
+
+    def on_deliver(self, row: Row) -> None:
+        for key in group_messages(row):
+            life = (key, life_of(row))
             if life in self.acked:
-                self._found(
-                    at, f"{name(key)} was delivered as {owner} after {self.acked[life][1]} heard acked"
+                self.broken(
+                    f"{name(key)} was delivered as {row['owner']} after {self.acked[life][1]} heard acked"
                 )
             elif life in self.settled and row["asked"] > self.settled[life][0]:
                 when, outcome = self.settled[life]
-                self._found(
-                    at,
+                self.broken(
                     f"{name(key)} was delivered to a FETCH sent at {row['asked']:.4f} s, after an ACK had heard "
-                    f"{outcome} at {when:.4f} s",
+                    f"{outcome} at {when:.4f} s"
                 )
             last = self.tokens.get(key)
             # A reply that was held up may be handed over after a later one only if its own deadline is past, so never.
-            if last is not None and row["token"] <= last[0]:
-                self._found(at, f"{name(key)} was delivered with token {row['token']} after {last[0]}")
-            self.tokens[key] = (row["token"], at)
-
-    def _found(self, at: float, text: str) -> None:
-        self.found.append(Violation(self.promise, at, text))
-
-    def verdict(self) -> list[Violation]:
-        return self.found
+            if last is not None and row["token"] <= last:
+                self.broken(f"{name(key)} was delivered with token {row['token']} after {last}")
+            self.tokens[key] = row["token"]

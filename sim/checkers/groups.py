@@ -15,11 +15,10 @@ from __future__ import annotations
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
-    Checker,
     GroupKey,
     Key,
     Named,
-    Violation,
+    SettingsChecker,
     group_messages,
     messages,
     name,
@@ -28,22 +27,11 @@ from sim.checkers.base import (
 )
 
 
-class GroupsAsAsked(Checker):
-    kinds = (
-        "settings",
-        "publish",
-        "register",
-        "set_group",
-        "delete_group",
-        "purge",
-        "deliver",
-        "reject",
-        "ack",
-        "list",
-    )
+class GroupsAsAsked(SettingsChecker):
     promise = "groups as asked"
 
     def __init__(self) -> None:
+        super().__init__()
         self.published_ms: dict[Key, int] = {}
         self.stored: dict[Key, float] = {}  # when its publish was first confirmed
         # (group, generation) -> when, from_ms.
@@ -56,19 +44,12 @@ class GroupsAsAsked(Checker):
         self.rejects: dict[tuple[GroupKey, int], int] = {}
         self.dead_acked: dict[GroupKey, None] = {}
         self.hold_min = 0.0
-        self.rf = 0
-        self.kept = True
-        self.found: list[Violation] = []
 
-    def see(self, row: Row) -> None:
-        getattr(self, "_" + row["kind"])(row)
-
-    def _settings(self, row: Row) -> None:
+    def on_settings(self, row: Row) -> None:
+        super().on_settings(row)
         self.hold_min = self.hold_min or row["settings"].get("hold_min", 0.0)
-        self.rf = self.rf or row["settings"].get("rf", 0)
-        self.kept = row["settings"].get("kept", self.kept)
 
-    def _publish(self, row: Row) -> None:
+    def on_publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             for key in messages(row):
                 self.published_ms.setdefault(key, row.get("published_ms", 0))
@@ -76,19 +57,19 @@ class GroupsAsAsked(Checker):
             for key in messages(row):
                 self.stored.setdefault(key, row["at"])
 
-    def _register(self, row: Row) -> None:
+    def on_register(self, row: Row) -> None:
         self.first_known.setdefault((row["group"], row["generation"]), (row["at"], row["from_ms"]))
 
-    def _set_group(self, row: Row) -> None:
+    def on_set_group(self, row: Row) -> None:
         if row["outcome"] == "ok" and row["rewind"]:
             self.rewound.setdefault(row["group"], []).append((row["generation"], row["at"]))
 
-    def _delete_group(self, row: Row) -> None:
+    def on_delete_group(self, row: Row) -> None:
         if row["outcome"] == "ok":
             self.rewound.setdefault(row["group"], []).append((row["generation"], row["at"]))
             self.deletions[(row["group"], row["generation"])] = None
 
-    def _purge(self, row: Row) -> None:
+    def on_purge(self, row: Row) -> None:
         request = (row["who"], row["op"])
         if row["outcome"] == "invoke":
             self.purge_asked.update(dict.fromkeys(purged_by(row)))
@@ -103,17 +84,17 @@ class GroupsAsAsked(Checker):
         """The newest generation that was confirmed by then."""
         return max((generation for generation, at in self.rewound.get(group, ()) if at <= by), default=0)
 
-    def _reject(self, row: Row) -> None:
+    def on_reject(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             for key in group_messages(row):
                 at = (key, row["generation"])
                 self.rejects[at] = self.rejects.get(at, 0) + 1
 
-    def _ack(self, row: Row) -> None:
+    def on_ack(self, row: Row) -> None:
         if row["group"].endswith(DEAD) and row["outcome"] == "invoke":
             self.dead_acked.update(dict.fromkeys(group_messages(row)))
 
-    def _deliver(self, row: Row) -> None:
+    def on_deliver(self, row: Row) -> None:
         group, generation, n = row["group"], row["generation"], row["n"]
         newest = self.confirmed(group.removesuffix(DEAD), row["asked"])
         known, from_ms = self.first_known.get((group, generation), (0.0, 0))
@@ -125,52 +106,42 @@ class GroupsAsAsked(Checker):
         for key in group_messages(row):
             published = self.published_ms.get(key[1:], 0)
             if generation < newest and (not group.endswith(DEAD) or published >= max(newer)):
-                self._found(
-                    row,
+                self.broken(
                     f"{name(key)} was delivered in generation {generation} to a FETCH sent after the rewind to "
                     f"{newest} was confirmed",
                 )
             if (group.removesuffix(DEAD), generation) in self.deletions:
-                self._found(
-                    row, f"{name(key)} was delivered in generation {generation}, a deletion of the group"
-                )
+                self.broken(f"{name(key)} was delivered in generation {generation}, a deletion of the group")
             if group.endswith(DEAD):
                 continue
             if n == 0 and published < from_ms:
-                self._found(row, f"{name(key)} lies before the start of generation {generation}")
+                self.broken(f"{name(key)} lies before the start of generation {generation}")
             for sent, done, current in (it for named in naming(key) for it in self.purged.get(named, ())):
                 known_by_then = self.stored.get(key[1:], sent) < sent
                 if generation and not self.kept:
                     continue
                 if n == 0 and generation == current and known_by_then and row["asked"] > done:
-                    self._found(row, f"{name(key)} was purged by {done:.4f} s and is delivered")
+                    self.broken(f"{name(key)} was purged by {done:.4f} s and is delivered")
             if generation and self.hold_min:
                 ended = self.rejects.get((key, generation), 0) + int(
                     (row["at"] - known) * 1.02 / self.hold_min
                 )
                 # One that a replica hears of before it ends there counts twice.
                 if row["attempt"] > 1 + self.rf * ended:
-                    self._found(
-                        row,
+                    self.broken(
                         f"{name(key)} is said to be at attempt {row['attempt']} of generation {generation}, which is "
                         f"{row['at'] - known:.2f} s old",
                     )
 
-    def _list(self, row: Row) -> None:
+    def on_list(self, row: Row) -> None:
         group, state = row["group"], row["state"]
         for key in group_messages(row):
             dead = (group + DEAD, *key[1:])
             if state == "skipped" and not self._may_be_purged(key):
-                self._found(row, f"{name(key)} is skipped, and nobody purged it")
+                self.broken(f"{name(key)} is skipped, and nobody purged it")
             acked = dead in self.dead_acked
             if state == "purged" and not self._may_be_purged(dead) and not acked:
-                self._found(row, f"{name(key)} is purged, and nobody purged or acked the dead letter")
+                self.broken(f"{name(key)} is purged, and nobody purged or acked the dead letter")
 
     def _may_be_purged(self, key: GroupKey) -> bool:
         return any(named in self.purge_asked for named in naming(key))
-
-    def _found(self, row: Row, text: str) -> None:
-        self.found.append(Violation(self.promise, row["at"], text))
-
-    def verdict(self) -> list[Violation]:
-        return self.found

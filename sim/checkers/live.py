@@ -6,46 +6,40 @@ The bound is in the ``healed`` line, as ``seconds``: one quarantine, one hold, o
 from __future__ import annotations
 
 from quorumq.history import Row
-from sim.checkers.base import Checker, GroupKey, Violation, group_messages, name
+from sim.checkers.base import DrainedChecker, GroupKey, group_messages, name
 
 
-class Live(Checker):
-    kinds = ("phase", "deliver")
+class Live(DrainedChecker):
     promise = "live after healing"
 
     def __init__(self) -> None:
+        super().__init__()
         self.healed_at: float | None = None
         self.bound = 0.0
-        self.drained_at: float | None = None
         self.ended_at: float | None = None
         self.missing = ""
         self.until: dict[GroupKey, float] = {}
-        self.found: list[Violation] = []
 
-    def see(self, row: Row) -> None:
-        at = row["at"]
-        if row["kind"] == "phase":
-            if row["phase"] == "healed":
-                self.healed_at, self.bound = at, row["seconds"]
-            elif row["phase"] == "drained":
-                self.drained_at = at
-            elif row["phase"] == "end":
-                self.ended_at = at
-                self.missing = row.get("detail", "")
-            return
+    def on_phase(self, row: Row) -> None:
+        super().on_phase(row)
+        if row["phase"] == "healed":
+            self.healed_at, self.bound = row["at"], row["seconds"]
+        elif row["phase"] == "end":
+            self.ended_at = row["at"]
+            self.missing = row.get("detail", "")
+
+    def on_deliver(self, row: Row) -> None:
         for key in group_messages(row):
             if self.healed_at is not None:
                 free = max(self.healed_at, self.until.get(key, 0.0))
-                if at > free + self.bound:
-                    text = f"{name(key)} waited {at - free:.1f} s for its next delivery"
-                    self.found.append(Violation(self.promise, at, text))
+                if self.at > free + self.bound:
+                    self.broken(f"{name(key)} waited {self.at - free:.1f} s for its next delivery")
             self.until[key] = max(self.until.get(key, 0.0), row["until"])
 
-    def verdict(self) -> list[Violation]:
+    def end(self) -> None:
         if self.healed_at is not None and self.drained_at is None and self.ended_at is not None:
             text = (
                 f"healed at {self.healed_at:.2f} s, and after the {self.bound:.2f} s that it may take not every "
                 f"message is settled on every replica: {self.missing or 'the history does not say what'}"
             )
-            self.found.append(Violation(self.promise, self.ended_at, text))
-        return self.found
+            self.broken(text, self.ended_at)

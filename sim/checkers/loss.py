@@ -22,11 +22,11 @@ import math
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
-    Checker,
+    DrainedChecker,
     GroupKey,
     Key,
     Named,
-    Violation,
+    TopicChecker,
     group_messages,
     messages,
     name,
@@ -35,35 +35,19 @@ from sim.checkers.base import (
 )
 
 
-class NoLoss(Checker):
-    kinds = (
-        "settings",
-        "set_topic",
-        "set_group",
-        "delete_group",
-        "publish",
-        "store",
-        "deliver",
-        "ack",
-        "purge",
-        "redrive",
-        "list",
-        "register",
-        "phase",
-    )
+class NoLoss(TopicChecker, DrainedChecker):
     promise = "no loss"
 
     def __init__(self) -> None:
+        super().__init__()
         self.confirmed: dict[Key, float] = {}
         self.published_ms: dict[Key, int] = {}
         self.sent: dict[Key, float] = {}  # when a publish of it was first sent
-        self.kept = True
         self.created: dict[str, float] = {}  # groups that were created while the run went on, and when
         self.unmade: dict[str, None] = {}  # groups of which a deletion was asked for
         self.groups: dict[str, None] = {}
-        self.known: dict[
-            str, dict[str, float]
-        ] = {}  # groups that began with a generation: since when, by node
+        # Groups that began with a generation: since when, by node.
+        self.known: dict[str, dict[str, float]] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
         self.latest: dict[str, int] = {}  # the latest beginning that a group has ever had
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
@@ -72,76 +56,72 @@ class NoLoss(Checker):
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of it as a dead letter was sent
         # Of what a purge names, dead letters or not: until when it may have worked, by (who, op).
         self.purges: dict[Named, dict[tuple[str, int], float]] = {}
-        self.unsure: dict[
-            GroupKey, int
-        ] = {}  # a redrive at this n was asked for, and none at it is confirmed
-        self.found: list[Violation] = []
-        self.rf = 0
+        # A redrive at this n was asked for, and none at it is confirmed.
+        self.unsure: dict[GroupKey, int] = {}
         self.stored: dict[Key, dict[str, None]] = {}
-        self.drained_at: float | None = None
 
-    def see(self, row: Row) -> None:
-        kind = row["kind"]
-        if kind == "publish":
-            if row["outcome"] == "invoke":
-                for key in messages(row):
-                    self.sent.setdefault(key, row["at"])
-                    self.published_ms[key] = row.get("published_ms", 0)
-            elif row["outcome"] == "ok":
-                for key in messages(row):
-                    self.confirmed.setdefault(key, row["at"])
-                self._judge_stored(row)
-            elif row.get("detail") == "conflict":
-                text = f"{row['spans']} was refused as a conflict, and every retry has the same bytes"
-                self.found.append(Violation(self.promise, row["at"], text))
-        elif kind == "store":
-            if self.rf:
-                for key in messages(row):
-                    self.stored.setdefault(key, {})[row["who"]] = None
-        elif kind == "settings":
-            self.rf = self.rf or row["settings"].get("rf", 0)
-            self.kept = row["settings"].get("kept", self.kept)
-        elif kind == "set_group":
-            if row["outcome"] == "ok" and not row["rewind"]:
-                self.created.setdefault(row["group"], row["at"])
-        elif kind == "delete_group":
-            self.unmade[row["group"]] = None
-        elif kind == "set_topic":  # a creation names the topic's own, and what is called so has no other
-            self.rf = row.get("settings", {}).get("rf", self.rf)
-            asked = {**row.get("defaults", {}), **row.get("settings", {})}
-            self.kept = self.kept and asked.get("retention_s") != 0  # else it may be the one that won
-        elif kind == "phase":
-            if row["phase"] == "drained":
-                self.drained_at = row["at"]
-        elif kind == "register":
-            if row["generation"] and row["group"] not in self.groups:
-                self.known[row["group"]] = {}
-            if row["group"] in self.known:
-                self.known[row["group"]].setdefault(row["who"], row["at"])
-            self.groups[row["group"]] = None
-            self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
-            self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
-        elif kind == "purge":
-            over = row["at"] if row["outcome"] in ("ok", "fail") else math.inf
-            for named in purged_by({**row, "group": row["group"].removesuffix(DEAD)}):
-                self.purges.setdefault(named, {})[(row["who"], row["op"])] = over
-        elif row["group"].endswith(DEAD):
-            if kind == "ack":
-                group = row["group"].removesuffix(DEAD)
-                self.dead_acked.update(dict.fromkeys(group_messages({**row, "group": group})))
+    def on_publish(self, row: Row) -> None:
+        if row["outcome"] == "invoke":
+            for key in messages(row):
+                self.sent.setdefault(key, row["at"])
+                self.published_ms[key] = row.get("published_ms", 0)
+        elif row["outcome"] == "ok":
+            for key in messages(row):
+                self.confirmed.setdefault(key, row["at"])
+            self._judge_stored(row)
+        elif row.get("detail") == "conflict":
+            self.broken(f"{row['spans']} was refused as a conflict, and every retry has the same bytes")
+
+    def on_store(self, row: Row) -> None:
+        if self.rf:
+            for key in messages(row):
+                self.stored.setdefault(key, {})[row["who"]] = None
+
+    def on_set_group(self, row: Row) -> None:
+        if row["outcome"] == "ok" and not row["rewind"]:
+            self.created.setdefault(row["group"], row["at"])
+
+    def on_delete_group(self, row: Row) -> None:
+        self.unmade[row["group"]] = None
+
+    def on_register(self, row: Row) -> None:
+        if row["generation"] and row["group"] not in self.groups:
+            self.known[row["group"]] = {}
+        if row["group"] in self.known:
+            self.known[row["group"]].setdefault(row["who"], row["at"])
+        self.groups[row["group"]] = None
+        self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
+        self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
+
+    def on_purge(self, row: Row) -> None:
+        over = row["at"] if row["outcome"] in ("ok", "fail") else math.inf
+        for named in purged_by({**row, "group": row["group"].removesuffix(DEAD)}):
+            self.purges.setdefault(named, {})[(row["who"], row["op"])] = over
+
+    def on_deliver(self, row: Row) -> None:
+        self._note(row, self.delivered)
+
+    def on_list(self, row: Row) -> None:
+        self._note(row, self.settled)
+
+    def on_ack(self, row: Row) -> None:
+        if row["group"].endswith(DEAD):
+            group = row["group"].removesuffix(DEAD)
+            self.dead_acked.update(dict.fromkeys(group_messages({**row, "group": group})))
         else:
-            self.groups[row["group"]] = None
-            if kind == "ack" and row["outcome"] != "invoke":
-                return
-            if kind == "redrive":
-                self._redrive(row)
-                return
-            book = {"deliver": self.delivered, "ack": self.acked, "list": self.settled}[kind]
-            generation = row.get("generation", 0)
-            for key in group_messages(row):
-                book[key] = max(generation, book.get(key, 0))
+            self._note(row, self.acked if row["outcome"] == "invoke" else {})
 
-    def _redrive(self, row: Row) -> None:
+    def _note(self, row: Row, book: dict[GroupKey, int]) -> None:
+        """Write down in which generation this was said of messages."""
+        if not row["group"].endswith(DEAD):
+            self.groups[row["group"]] = None
+            for key in group_messages(row):
+                book[key] = max(row.get("generation", 0), book.get(key, 0))
+
+    def on_redrive(self, row: Row) -> None:
+        if row["group"].endswith(DEAD):
+            return
+        self.groups[row["group"]] = None
         for key in group_messages(row):
             if row["outcome"] == "invoke":
                 self.unsure[key] = max(row["n"], self.unsure.get(key, 0))
@@ -164,14 +144,11 @@ class NoLoss(Checker):
                 continue  # settled under an earlier try, it need not be stored by this one
             nodes = self.stored.get(key, {})
             if len(nodes) <= self.rf // 2:
-                text = f"{name(key)} is confirmed, and durable on {', '.join(nodes) or 'no node'} of {self.rf} replicas"
-                self.found.append(Violation(self.promise, row["at"], text))
+                where = ", ".join(nodes) or "no node"
+                self.broken(f"{name(key)} is confirmed, and durable on {where} of {self.rf} replicas")
                 return
 
-    def verdict(self) -> list[Violation]:
-        found = self.found
-        if self.drained_at is None:
-            return found
+    def drained(self) -> None:
         for group in self.groups:
             of_nodes = [register for (named, _), register in self.registers.items() if named == group]
             generation, from_ms = max(of_nodes, default=(0, 0))
@@ -197,10 +174,10 @@ class NoLoss(Checker):
                     continue
                 where = f" in generation {generation}" if generation else ""
                 if self.delivered.get(mine, -1) < generation:
-                    text = f"{name(mine)}, confirmed at {at:.4f} s, was never delivered{where} and is no dead letter"
+                    self.broken(
+                        f"{name(mine)}, confirmed at {at:.4f} s, was never delivered{where} and is no dead letter"
+                    )
                 elif self.acked.get(mine, -1) < generation:
-                    text = f"{name(mine)} was delivered{where}, nobody acked it, and it is not a dead letter"
-                else:
-                    continue
-                found.append(Violation(self.promise, self.drained_at, text))
-        return found
+                    self.broken(
+                        f"{name(mine)} was delivered{where}, nobody acked it, and it is not a dead letter"
+                    )

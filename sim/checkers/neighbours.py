@@ -8,43 +8,44 @@ was started again is another one. This is asked only of histories in which no no
 from __future__ import annotations
 
 from quorumq.history import Row
-from sim.checkers.base import Checker, GroupKey, Violation, group_messages, name
+from sim.checkers.base import Checker, GroupKey, group_messages, name
 
 
 class NobodyDiesByANeighbour(Checker):
-    kinds = ("deliver", "ack", "reject", "dead_letter", "list")
     promise = "neighbours"
 
     def __init__(self) -> None:
+        super().__init__()
         self.hands: dict[str, dict[GroupKey, None]] = {}
         self.company: dict[GroupKey, list[bool]] = {}  # of each delivery
         self.rejected: dict[GroupKey, None] = {}
         self.dead: dict[GroupKey, float] = {}
 
-    def see(self, row: Row) -> None:
-        kind, keys = row["kind"], list(group_messages(row))
+    def on_deliver(self, row: Row) -> None:
         hand = self.hands.setdefault(row["who"], {})
-        if kind == "deliver":
-            for key in keys:
-                self.company.setdefault(key, []).append(False)
-                hand[key] = None
-            if len(hand) > 1:
-                for key in hand:
-                    self.company[key][-1] = True
-        elif kind == "ack":
-            for key in keys:
-                hand.pop(key, None)
-        elif kind == "list":
-            if row["state"] == "dead":
-                self.dead.update((key, row["at"]) for key in keys)
-        else:
-            self.rejected.update((key, None) for key in keys if row["who"].startswith("client:"))
+        for key in group_messages(row):
+            self.company.setdefault(key, []).append(False)
+            hand[key] = None
+        if len(hand) > 1:
+            for key in hand:
+                self.company[key][-1] = True
 
-    def verdict(self) -> list[Violation]:
-        return [
-            Violation(self.promise, at, f"{name(key)} died, and had company in deliveries {beside}")
-            for key, at in self.dead.items()
-            if key not in self.rejected
-            for beside in [[n for n, yes in enumerate(self.company.get(key, []), 1) if yes]]
-            if len(beside) > 1
-        ]
+    def on_ack(self, row: Row) -> None:
+        for key in group_messages(row):
+            self.hands.setdefault(row["who"], {}).pop(key, None)
+
+    def on_reject(self, row: Row) -> None:
+        if row["who"].startswith("client:"):
+            self.rejected.update(dict.fromkeys(group_messages(row)))
+
+    on_dead_letter = on_reject
+
+    def on_list(self, row: Row) -> None:
+        if row["state"] == "dead":
+            self.dead.update(dict.fromkeys(group_messages(row), row["at"]))
+
+    def end(self) -> None:
+        for key, at in self.dead.items():
+            beside = [n for n, yes in enumerate(self.company.get(key, []), 1) if yes]
+            if key not in self.rejected and len(beside) > 1:
+                self.broken(f"{name(key)} died, and had company in deliveries {beside}", at)
