@@ -7,13 +7,14 @@ it. They only know what the dead letters tell. A person who knows more overrides
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from .audit_findings import say
 from .letters import GROUP, KIND, date_of, ranked, shaped
 
 VERDICTS: Final = ("redrive", "hold", "discard")
@@ -65,72 +66,38 @@ DECISIONS: Final = """
 
 
 class Rule(NamedTuple):
-    """One line of the rules: what it decides, when, and why in words."""
+    """One line of the rules.
+
+    Attributes:
+        name: what the plan calls it.
+        verdict: what it decides.
+        when: in SQL; in braces stands one of the numbers in the rules, or of the lists of words.
+        reason: why, as `say` takes it; `redrives_max` and `quiet` are numbers in the rules.
+    """
 
     name: str
     verdict: str
-    when: Callable[[Limits], Column]
-    reason: Callable[[Limits], Column]
-
-
-def _most(name: str) -> Callable[[Limits], Column]:
-    return lambda limits: F.col(name) >= limits.again_share * F.col("dead")
-
-
-def _has(words: tuple[str, ...]) -> Column:
-    return F.lower("error_class").rlike("|".join(words))
+    when: str
+    reason: str
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(
-        "expired", "discard",
-        lambda limits: F.col("reason") == "expired",
-        lambda limits: F.lit("expired: nobody took it within its time to live, and a redriven message does not expire"),
-    ),
-    Rule(
-        "redriven-often", "discard",
-        lambda limits: F.col("often") >= limits.again_share * F.col("dead"),
-        lambda limits: F.format_string(f"%d of %d died again after {limits.redrives_max} redrives or more",
-                                       "often", "dead"),
-    ),
-    Rule(
-        "still-happening", "hold",
-        lambda limits: F.col("recent") > 0,
-        lambda limits: F.format_string(f"still happening: %d died of it in the last {_span(limits.quiet_s)}", "recent"),
-    ),
-    Rule(
-        "died-again", "hold",
-        _most("again"),
-        lambda limits: F.format_string("%d of %d died again after a redrive: mend the cause first", "again", "dead"),
-    ),
-    Rule(
-        "same-payload", "hold",
-        lambda limits: (F.col("same_payload") >= limits.same_payload) & _most("same_payload")(limits),
-        lambda limits: F.format_string("%d of %d have the same payload: look at who publishes it",
-                                       "same_payload", "dead"),
-    ),
-    Rule(
-        "newer-version", "redrive",
-        lambda limits: F.col("newer_version").isNotNull(),
-        lambda limits: F.format_string("not seen since version %s: it seems to be mended", "newer_version"),
-    ),
-    Rule(
-        "transient", "redrive",
-        lambda limits: _has(TRANSIENT),
-        lambda limits: F.format_string("%s is about the surroundings, and has not been seen for "
-                                       f"{_span(limits.quiet_s)}", "error_class"),
-    ),
-    Rule(
-        "malformed", "hold",
-        lambda limits: _has(MALFORMED),
-        lambda limits: F.format_string("%s is about the message itself: it dies again until the consumer takes it",
-                                       "error_class"),
-    ),
-    Rule(
-        "quiet", "redrive",
-        lambda limits: F.lit(True),
-        lambda limits: F.lit(f"not seen for {_span(limits.quiet_s)}, and most were never redriven: try it once"),
-    ),
+    Rule("expired", "discard", "reason = 'expired'",
+         "expired: nobody took it within its time to live, and a redriven message does not expire"),
+    Rule("redriven-often", "discard", "often >= {again_share} * dead",
+         "{often} of {dead} died again after {redrives_max} redrives or more"),
+    Rule("still-happening", "hold", "recent > 0", "still happening: {recent} died of it in the last {quiet}"),
+    Rule("died-again", "hold", "again >= {again_share} * dead",
+         "{again} of {dead} died again after a redrive: mend the cause first"),
+    Rule("same-payload", "hold", "same_payload >= {same_payload} AND same_payload >= {again_share} * dead",
+         "{same_payload} of {dead} have the same payload: look at who publishes it"),
+    Rule("newer-version", "redrive", "newer_version IS NOT NULL",
+         "not seen since version {newer_version}: it seems to be mended"),
+    Rule("transient", "redrive", "lower(error_class) RLIKE '{transient}'",
+         "{error_class} is about the surroundings, and has not been seen for {quiet}"),
+    Rule("malformed", "hold", "lower(error_class) RLIKE '{malformed}'",
+         "{error_class} is about the message itself: it dies again until the consumer takes it"),
+    Rule("quiet", "redrive", "true", "not seen for {quiet}, and most were never redriven: try it once"),
 )  # fmt: skip
 """The rules, from the top; the first that matches decides. docs/spark.md lists them, and a test compares."""
 
@@ -200,22 +167,25 @@ def decisions(
             `rate_max` a second.
         overrides: verdicts by failure, which win over every rule.
     """
-    chosen: Column | None = None
-    for rule in reversed(RULES):
-        found = _decision(F.lit(rule.verdict), rule.name, rule.reason(limits))
-        chosen = found if chosen is None else F.when(rule.when(limits), found).otherwise(chosen)
-    assert chosen is not None
+    numbers = {**limits._asdict(), "transient": "|".join(TRANSIENT), "malformed": "|".join(MALFORMED)}
+    words = {"redrives_max": F.lit(limits.redrives_max), "quiet": F.lit(_span(limits.quiet_s))}
+    found = [
+        F.when(
+            F.expr(rule.when.format(**numbers)),
+            _decision(F.lit(rule.verdict), rule.name, say(rule.reason, **words)),
+        )
+        for rule in RULES
+    ]
     if overrides:
         said = F.create_map(*(F.lit(part) for pair in overrides.items() for part in pair))[F.col("failure")]
-        by_hand = _decision(said, "override", F.lit("decided by hand"))
-        chosen = F.when(said.isNotNull(), by_hand).otherwise(chosen)
+        found.insert(0, F.when(said.isNotNull(), _decision(said, "override", F.lit("decided by hand"))))
     worst_last = F.array_position(F.array(*map(F.lit, VERDICTS)), F.col("verdict"))
     order = Window.partitionBy("date").orderBy(worst_last, F.col("messages").desc(), *KIND)
     rate = F.least(
         F.lit(limits.rate_max), F.greatest(F.lit(1.0), F.ceil(F.col("dead") / limits.spread_s).cast("double"))
     )
     made = (
-        evidence.withColumn("chosen", chosen)
+        evidence.withColumn("chosen", F.coalesce(*found))
         .drop("reason")
         .select("*", "chosen.*")
         .withColumn("messages", F.col("dead"))
