@@ -25,6 +25,7 @@ from .page import (
     note,
     number,
     percent,
+    section,
     share,
     shared,
     soft,
@@ -215,29 +216,22 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
         of = f"of {counted(summary['runs'], 'run')}"
         columns.append(Column("Runs checked", "n", of, lambda row: number(row["runs_checked"])))
         columns.append(Column("Runs broken", "n", of, marked("runs_broken", "bad")))
-    head = tag("h2", "Guarantees", id="guarantees")
-    return join((head, listed(columns, summary["verdicts"], empty="None.")))
+    return section("guarantees", "Guarantees", table(columns, summary["verdicts"], empty="None."))
 
 
 def violations(summary: Row) -> Html:
     """What is broken, with the evidence."""
-    total, rows = summary["counts"]["broken"], summary["broken"]
     empty = "Nothing was found broken."
     if any(row["verdict"] != "holds" for row in summary["verdicts"]) or summary["unread"]:
         empty = "Nothing was found broken in what could be checked."
-    said = f"{counted(total, 'violation')}, each proved by what the histories say. " + first(
-        summary, "broken"
-    )
-    return join((
-        tag("h2", "Broken", id="broken"),
-        tag("p", said) if rows else EMPTY,
-        evidence(rows, empty, cut(summary, "broken")),
-    ))  # fmt: skip
+    proved = f"{counted(summary['counts']['broken'], 'violation')}, each proved by what the histories say. "
+    said = proved + first(summary, "broken") if summary["broken"] else ""
+    return section("broken", "Broken", said, listed(summary, "broken", EVIDENCE, empty=empty))
 
 
 def undecided(summary: Row) -> Html:
     """What could not be decided."""
-    total, rows = summary["counts"]["undecided"], summary["undecided"]
+    total = summary["counts"]["undecided"]
     every = sum(row["undecidable"] for row in summary["verdicts"])
     said = []
     if every:
@@ -249,28 +243,25 @@ def undecided(summary: Row) -> Html:
             f"{number(every - total)} of {number(every)} are only counted: not settled when the history ends, overdue "
             "without anything said of why, or lines not read, which count against every guarantee of their run."
         )
-    if rows:
+    if summary["undecided"]:
         said.append(first(summary, "undecided"))
-    return join((
-        tag("h2", "Not decidable", id="undecided"),
-        tag("p", " ".join(said)) if said else EMPTY,
-        evidence(rows, "Nothing." if not every else "None of them has evidence to show.", cut(summary, "undecided")),
-    ))  # fmt: skip
+    empty = "Nothing." if not every else "None of them has evidence to show."
+    return section(
+        "undecided", "Not decidable", " ".join(said), listed(summary, "undecided", EVIDENCE, empty=empty)
+    )
 
 
-def evidence(rows: Sequence[Row], empty: str, more: int) -> Html:
-    """Findings: broken or undecided."""
-    columns = [
-        Column("Guarantee", of=lambda row: tag("b", row["guarantee"])),
-        Column("What is the matter", "w", of="text"),
-        Column("Message", "i", "topic/partition/origin/number",
-               lambda row: tag("code", row["id"]) if row["id"] else soft("the run as a whole")),
-        Column("Group", "i"),
-        Column("At", "n", "seconds on the clock of its run, or the time of day, UTC",
-               lambda row: (moment(row["at"]), row["at"])),
-        Column("Run", "i"),
-    ]  # fmt: skip
-    return listed(columns, rows, empty=empty, more=more)
+EVIDENCE: Final = (
+    Column("Guarantee", of=lambda row: tag("b", row["guarantee"])),
+    Column("What is the matter", "w", of="text"),
+    Column("Message", "i", "topic/partition/origin/number",
+           lambda row: tag("code", row["id"]) if row["id"] else soft("the run as a whole")),
+    Column("Group", "i"),
+    Column("At", "n", "seconds on the clock of its run, or the time of day, UTC",
+           lambda row: (moment(row["at"]), row["at"])),
+    Column("Run", "i"),
+)  # fmt: skip
+"""Of findings: broken or undecided."""
 
 
 def remainder(summary: Row) -> Html:
@@ -282,12 +273,14 @@ def remainder(summary: Row) -> Html:
         Column("Run", "i", of=lambda row: row["run"] or soft("every run")),
         Column("So", "w", of=consequence),
     ]
-    return join((
-        tag("h2", "What was not read, or is not there", id="unread"),
-        tag("p", not_read(summary)) if summary["unread"] else EMPTY,
-        listed(columns, summary["remainder"], more=cut(summary, "remainder"),
-               empty="Nothing: every line was read, and every writer that is named wrote a history."),
-    ))  # fmt: skip
+    empty = "Nothing: every line was read, and every writer that is named wrote a history."
+    said = not_read(summary) if summary["unread"] else ""
+    return section(
+        "unread",
+        "What was not read, or is not there",
+        said,
+        listed(summary, "remainder", columns, empty=empty),
+    )
 
 
 def clocks(summary: Row) -> Html:
@@ -306,21 +299,16 @@ def clocks(summary: Row) -> Html:
         Column("Placed", "n", "the share of its time in which it could be compared", shared("placed")),
         Column("Run", "i"),
     ]  # fmt: skip
-    rows = summary["clocks"]
     said = (
         "Lines of two clocks are compared by which must have come before which, never by the time of day. What a clock "
         "is known too badly for, or broke in, is not decidable."
     )
-    return join((
-        tag("h2", "Clocks", id="clocks"),
-        tag("p", said) if rows else EMPTY,
-        listed(columns, rows, empty="Every run was written by one clock.", more=cut(summary, "clocks")),
-    ))  # fmt: skip
+    shown = listed(summary, "clocks", columns, empty="Every run was written by one clock.")
+    return section("clocks", "Clocks", said if summary["clocks"] else "", shown)
 
 
 def latency(summary: Row) -> Html:
     """From publish to delivery."""
-    rows = summary["latency"]
     of = "" if summary["runs"] == 1 else "; the worst run's"
     columns = [
         Column("Topic", "i"), Column("Group", "i"), Column("Messages", "n"), Column("Deliveries", "n"),
@@ -329,42 +317,29 @@ def latency(summary: Row) -> Html:
         Column("p50", "n", f"half waited less{of}", took("p50")),
         Column("p99", "n", f"99 of 100 waited less{of}", took("p99")), Column("Longest", "n", of=took("max")),
     ]  # fmt: skip
-    drawn = [row for row in rows if row["p50"] is not None and row["max"] > 0]
-    parts = [
-        tag("h2", "How long messages waited", id="latency"),
-        tag(
-            "p",
-            "From the publish to the first delivery, for each group. Redeliveries are counted, and not timed.",
-        ),
-    ]
+    drawn = [row for row in summary["latency"] if row["p50"] is not None and row["max"] > 0]
+    drawn.sort(key=lambda row: -row["p99"])
+    plot = EMPTY
     if len(drawn) > 1:
-        drawn = sorted(drawn, key=lambda row: -row["p99"])
-        hint = "the axis is logarithmic"
-        svg = plots.ranges(
-            "latency",
-            "Waiting times by topic and group",
-            [
-                (
-                    f"{plots.short(row['topic'], 22)} · {plots.short(row['group'], 16)}",
-                    row["p50"],
-                    row["p99"],
-                    row["max"],
-                )
-                for row in drawn[:DRAWN]
-            ],
-        )
-        hint += f"; the {DRAWN} slowest" if len(drawn) > DRAWN else ""
-        parts.append(
-            figure(
-                "From publish to first delivery",
-                hint,
-                svg,
-                wide=True,
-                legend=plots.legend([("from p50 to p99", 0), ("the longest", 1)]),
+        bars = [
+            (
+                f"{plots.short(row['topic'], 22)} · {plots.short(row['group'], 16)}",
+                row["p50"],
+                row["p99"],
+                row["max"],
             )
+            for row in drawn[:DRAWN]
+        ]
+        plot = figure(
+            "From publish to first delivery",
+            "the axis is logarithmic" + (f"; the {DRAWN} slowest" if len(drawn) > DRAWN else ""),
+            plots.ranges("latency", "Waiting times by topic and group", bars),
+            wide=True,
+            legend=plots.legend([("from p50 to p99", 0), ("the longest", 1)]),
         )
-    empty = "Nothing was delivered."
-    return join((*parts, listed(columns, rows, empty=empty, more=cut(summary, "latency"))))
+    said = "From the publish to the first delivery, for each group. Redeliveries are counted, and not timed."
+    shown = listed(summary, "latency", columns, empty="Nothing was delivered.")
+    return section("latency", "How long messages waited", said, plot, shown)
 
 
 def redeliveries(summary: Row) -> Html:
@@ -379,10 +354,8 @@ def redeliveries(summary: Row) -> Html:
         Column("Share", "n", "of its group's redeliveries",
                lambda row: "" if more else share(row["deliveries"], totals[(row["topic"], row["group"])])),
     ]  # fmt: skip
-    return join((
-        tag("h2", "Why messages were delivered again", id="redeliveries"),
-        listed(columns, rows, empty="Every message was delivered once at most.", more=more),
-    ))  # fmt: skip
+    shown = listed(summary, "redeliveries", columns, empty="Every message was delivered once at most.")
+    return section("redeliveries", "Why messages were delivered again", shown)
 
 
 def faults(summary: Row) -> Html:
@@ -392,20 +365,17 @@ def faults(summary: Row) -> Html:
         Column("Unknown", "n", "requests whose outcome nobody knows"), Column("Delivered", "n"), Column("Acked", "n"),
         Column("Broken", "n", "violations", marked("broken", "bad")),
     ]  # fmt: skip
-    rows = summary["faults"]
-    return join((
-        tag("h2", "During faults", id="faults"),
-        tag("p", "Lines of the histories while a fault lasted. Faults overlap, so one line may count for several.")
-        if rows else EMPTY,
-        listed(columns, rows, empty="No fault is written in these histories.", more=cut(summary, "faults")),
-    ))  # fmt: skip
+    said = "Lines of the histories while a fault lasted. Faults overlap, so one line may count for several."
+    shown = listed(summary, "faults", columns, empty="No fault is written in these histories.")
+    return section("faults", "During faults", said if summary["faults"] else "", shown)
 
 
 # ------------------------------------------------------------------------------------ pieces
 
 
-def listed(columns: Sequence[Column], rows: Sequence[Row], *, empty: str, more: int = 0) -> Html:
-    """A table, with a filter where there is something to look for."""
+def listed(summary: Row, name: str, columns: Sequence[Column], *, empty: str) -> Html:
+    """A table of what the summary has, with a filter where there is something to look for."""
+    rows, more = summary[name], cut(summary, name)
     return table(columns, rows, empty=empty, more=more, whole=len(rows) <= SHORT and not more)
 
 

@@ -26,6 +26,7 @@ from .page import (
     join,
     note,
     number,
+    section,
     share,
     shared,
     size,
@@ -140,17 +141,14 @@ def what_to_do(summary: Row, facts: Row) -> Html:
     rows = facts["decisions"]
     total = ", ".join(f"{name} {number(plan[name]['messages'])}" for name in ("redrive", "hold", "discard"))
     more = sum(plan[name]["failures"] for name in plan) - len(rows)
-    nodes = "".join(
-        f" --node {shlex.quote(node.strip())}" for node in summary["nodes"].split(",") if node.strip()
-    )
-    command = f"quorumq deadletters redrive --plan plan.jsonl{nodes} --dry-run"
-    return join((
-        tag("h2", "What to do", id="plan"),
-        tag("p", f"By the rules of docs/spark.md, of {number(summary['dead'])} messages: {total}. The plan is in "
-                 "plan.jsonl beside this file, to be read, changed and carried out; the dry run first:"),
+    command = f"quorumq deadletters redrive --plan plan.jsonl{said_nodes(summary)} --dry-run"
+    return section(
+        "plan", "What to do",
+        f"By the rules of docs/spark.md, of {number(summary['dead'])} messages: {total}. The plan is in "
+        "plan.jsonl beside this file, to be read, changed and carried out; the dry run first:",
         tag("pre", command) if plan["redrive"]["messages"] else EMPTY,
         table(columns, rows, empty="Nothing is a dead letter at the moment, so there is nothing to do.", more=more),
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def failures(summary: Row, facts: Row) -> Html:
@@ -164,12 +162,12 @@ def failures(summary: Row, facts: Row) -> Html:
     if summary["status"] is not None:
         columns.insert(0, Column("Since", "", "compared with the previous run", badge("status")))
     more = summary["failures"] - len(facts["failures"])
-    return join((
-        tag("h2", "Kinds of failures", id="failures"),
-        tag("p", "Dead letters with one fingerprint (class, message without numbers and ids, innermost frame) failed "
-                 "in the same way. Those without one go by their reason."),
+    return section(
+        "failures", "Kinds of failures",
+        "Dead letters with one fingerprint (class, message without numbers and ids, innermost frame) failed in the "
+        "same way. Those without one go by their reason.",
         table(columns, facts["failures"], empty="None.", more=more),
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def over_time(summary: Row, facts: Row) -> Html:
@@ -177,7 +175,7 @@ def over_time(summary: Row, facts: Row) -> Html:
     width = plots.width_of(facts["period"]["seconds"])
     if not facts["by_failure"]:
         text = "No dead letter has a plausible time of death, so there is nothing to draw."
-        return join((tag("h2", "Over time", id="time"), tag("p", text, class_="empty")))
+        return section("time", "Over time", tag("p", text, class_="empty"))
     times, series = pivot(facts["by_failure"], "failure", facts["period"])
     named = [(name or "all others", values, index) for name, values, index in series]
     stack = figure(
@@ -213,14 +211,12 @@ def over_time(summary: Row, facts: Row) -> Html:
         MOSTLY, OF_THESE,
     ]  # fmt: skip
     rows = [{**row, "lasted": (row["to_at"] - row["from_at"]).total_seconds()} for row in facts["bursts"]]
-    return join((
-        tag("h2", "Over time", id="time"),
-        stack,
-        multiples,
+    return section(
+        "time", "Over time", stack, multiples,
         tag("h3", "Bursts", style="margin-top:1rem"),
         table(columns, rows, empty="No bursts: at no time did distinctly more die than usual (at least 10 in a bucket, "
               "and at least 8 buckets to compare).", more=summary["bursts"] - len(rows)),
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def how_long(summary: Row, facts: Row) -> Html:
@@ -258,16 +254,15 @@ def how_long(summary: Row, facts: Row) -> Html:
         Column("To death p50", "n", "from publish to death", took("to_death_p50")),
         Column("To death p99", "n", of=took("to_death_p99")), Column("Longest", "n", of=took("to_death_max")),
     ]  # fmt: skip
-    return join((
-        tag("h2", "How long, how often, how large", id="ages"),
-        tag("div", join(drawn), class_="figures"),
-        table(columns, facts["ages"], empty="None."),
-    ))  # fmt: skip
+    figures = tag("div", join(drawn), class_="figures")
+    return section(
+        "ages", "How long, how often, how large", figures, table(columns, facts["ages"], empty="None.")
+    )
 
 
 def where(summary: Row, facts: Row) -> Html:
     """Versions, hosts, consumers, nodes; was it a deploy?"""
-    parts = [tag("h2", "Where: was it a deploy?", id="places")]
+    parts: list[str] = []
     versions = [row for row in facts["by_version"] if row["version"]]
     if versions:
         times, series = pivot(facts["by_version"], "version", facts["period"])
@@ -287,8 +282,8 @@ def where(summary: Row, facts: Row) -> Html:
         Column("Score", "n", "standard deviations above what was before"),
     ]  # fmt: skip
     parts += [
-        tag("p", "Deaths an hour in the time before a version's first death and in that from then on. These are "
-                 "deaths, not failures per delivery: a version that is given more messages dies more."),
+        "Deaths an hour in the time before a version's first death and in that from then on. These are deaths, not "
+        "failures per delivery: a version that is given more messages dies more.",
         table(columns, facts["deploys"], empty="No consumer said its version, so nothing can be said of deploys."),
     ]  # fmt: skip
     columns = [
@@ -299,7 +294,7 @@ def where(summary: Row, facts: Row) -> Html:
         tag("h3", "Versions, hosts, consumers and nodes", style="margin-top:1rem"),
         table(columns, facts["places"], empty="None."),
     ]
-    return join(parts)
+    return section("places", "Where: was it a deploy?", *parts)
 
 
 def again(summary: Row, facts: Row) -> Html:
@@ -312,30 +307,31 @@ def again(summary: Row, facts: Row) -> Html:
         Column("Topic"), Column("Group"), LAST_DIED, Column("Such as", of=lambda row: tag("code", row["sample_id"])),
     ]  # fmt: skip
     rows = facts["poison"]
-    return join((
-        tag("h2", "What dies again", id="poison"),
-        tag("p", "Keys that at least 3 dead messages have, payloads that at least 2 have, and messages that died again "
-                 "after a redrive."),
+    return section(
+        "poison", "What dies again",
+        "Keys that at least 3 dead messages have, payloads that at least 2 have, and messages that died again after a "
+        "redrive.",
         table(columns, rows, empty="Nothing: no key, payload or message stands out.",
               more=summary["poison"] - len(rows)),
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def samples(summary: Row, facts: Row) -> Html:
     """A message of each kind of failure, and how to go on with it."""
-    parts = [tag("h2", "A message of each kind", id="samples")]
-    if not facts["payloads"]:
-        parts.append(
-            tag("p", f"Keys, headers and payloads are left out; {COMMAND} deadletters --payloads shows them.")
-        )
-    nodes = "".join(
-        f" --node {shlex.quote(node.strip())}" for node in summary["nodes"].split(",") if node.strip()
-    )
-    for row in facts["failures"]:
-        key = (row["topic"], row["group"], row["failure"])
-        if key in facts["samples"]:
-            parts.append(sample(row, facts["samples"][key], nodes, facts["payloads"]))
-    return join(parts)
+    left_out = f"Keys, headers and payloads are left out; {COMMAND} deadletters --payloads shows them."
+    found = facts["samples"]
+    each = [
+        sample(row, found[kind], said_nodes(summary), facts["payloads"])
+        for row in facts["failures"]
+        if (kind := (row["topic"], row["group"], row["failure"])) in found
+    ]
+    return section("samples", "A message of each kind", "" if facts["payloads"] else left_out, *each)
+
+
+def said_nodes(summary: Row) -> str:
+    """The nodes of a cluster that was read live, as the command line has them."""
+    nodes = filter(None, map(str.strip, summary["nodes"].split(",")))
+    return "".join(f" --node {shlex.quote(node)}" for node in nodes)
 
 
 def sample(row: Row, found: Row, nodes: str, payloads: bool) -> Html:

@@ -74,6 +74,12 @@ def page(title: str, body: Html) -> str:
     )
 
 
+def section(name: str, title: str, *parts: str) -> Html:
+    """A part of a page below its head; text that is no HTML yet is a paragraph, and nothing where there is none."""
+    made = (part if isinstance(part, Html) else tag("p", part) for part in parts if part)
+    return join((tag("h2", title, id=name), *made))
+
+
 # ---------------------------------------------------------------------------------- values
 
 
