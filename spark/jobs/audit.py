@@ -83,7 +83,9 @@ def audited(histories: Histories, out: Path, *, drained: bool = False) -> dict[s
     messages = step("messages", audit_messages.messages(events, of_groups, of_places, of_runs, of_replicas))
     overlaps = step("overlaps", audit_holds.overlaps(held))
     asked = audit_derived.derived(lines, events, of_runs)
-    asked = step("asked", asked.unionByName(audit_settings.settings(lines, of_runs)))
+    asked = step(
+        "asked", asked.unionByName(audit_settings.settings(lines, of_runs), allowMissingColumns=True)
+    )
     found = table("violations", t.violations(deliveries, messages, held, overlaps, asked, of_runs))
     tally = step("tallies", t.tallies(deliveries, messages, held, asked, of_runs))
     tables = {

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from .audit_events import FAR_S, KEY, due, maybe, maybe_before, moment, sure, surely_before
-from .audit_findings import finding, findings, say, true
+from .audit_events import FAR_S, KEY, due, maybe, moment, sure
+from .audit_findings import Check, findings, with_facts
 
 DELAYS: Final = "delays"
 NAMED: Final = (
@@ -23,6 +23,81 @@ NAMED: Final = (
 
 SLACK_S: Final = 1.0
 """What a redelivery may take beyond a hold before it is remarked on."""
+
+
+_REWOUND: Final = (
+    "coalesce(array_max(transform(filter(confirmed, c -> c.rewind AND {}), c -> c.generation)), 0)"
+)
+_PURGED: Final = (
+    f"exists(purges, p -> NOT p.dead AND {NAMED} AND p.generation = generation "
+    f"AND {sure('stored', 'p.sent')} AND {{}})"
+)
+
+FACTS: Final = {
+    "is_delivery": "kind = 'deliver'",
+    "is_open": "is_delivery AND NOT dead",
+    "was_due": "is_open AND n = 0 AND due_at IS NOT NULL AND NOT day_asked",
+    "crc_known": "is_delivery AND crc IS NOT NULL AND first_crc IS NOT NULL",
+    "after_ack": f"is_delivery AND coalesce({maybe('acked', 'here')}, false)",
+    "same_token": "coalesce(is_delivery AND token = last_token, false)",
+    "newest": _REWOUND.format(maybe("c", "sent", "<=")),
+    "newest_sure": _REWOUND.format(sure("c", "sent", "<=")),
+    "if_covered": (
+        "coalesce(made_ms, 0L) >= array_max(transform(filter(known, "
+        "r -> r.low <= high AND r.generation >= newest_sure), r -> r.from_ms))"
+    ),
+    "begins": "array_max(transform(filter(registers, r -> r.generation = generation), r -> r.from_ms))",
+    "since": "array_min(transform(filter(known, k -> k.generation = generation), k -> k.t))",
+    "since_low": "array_min(transform(filter(known, k -> k.generation = generation), k -> k.low))",
+    "ended": "rejects + floor((high - since_low) * 1.02 / hold_min)",
+    # Whether anything can be said of what came after healing.
+    "placed": f"healed_high < {FAR_S}",
+    "free_at": "greatest(healed_at, free, due_at.t)",
+    "free_at_high": "greatest(healed_high, free_high, due_at.high)",
+}
+"""What the checks ask for by name."""
+
+CHECKS: Final = (
+    # Nothing is delivered after its ACK, nor for a retry of its publish; tokens rise.
+    Check("G3", "after_ack", "delivered as {owner} at {t:s}, after {acked.owner} heard acked at {acked.t:s}",
+          sure("acked", "here")),
+    Check("G3", f"is_delivery AND NOT after_ack AND settled IS NOT NULL AND {maybe('settled', 'sent')}",
+          "delivered to a FETCH sent at {asked:s}, after an ACK had heard {settled.outcome} at {settled.t:s}",
+          sure("settled", "sent")),
+    Check("G3", "NOT is_delivery AND acked.owner != owner",
+          "{owner} heard acked at {t:s}, and so did {acked.owner}"),
+    Check("G6", f"is_delivery AND ({sure('acked', 'here')} OR {sure('settled', 'sent')}) "
+          f"AND {sure('settled', 'last_try')} AND {sure('last_try', 'here')}",
+          "delivered at {t:s} after an ACK at {settled.t:s} and a retry of its publish at {last_try.t:s}"),
+    Check("G3", "same_token", "delivered with token {token}, as another delivery was"),
+    Check("G3", f"is_delivery AND NOT same_token AND {maybe('here', 'lower')}",
+          "delivered with token {token}, and then with the lower {lower.token}", sure("here", "lower")),
+    # What is delivered was published, byte for byte.
+    Check("G5", "is_delivery AND NOT is_known", "delivered at {t:s} and never published",
+          "NOT lossy AND has_producer IS NOT NULL"),
+    Check("G5", "is_delivery AND invoked AND published IS NULL", "delivered at {t:s}, before it was published"),
+    Check("G5", "crc_known AND crc != first_crc AND crc != last_crc",
+          "published as {first_crc} and delivered as {crc}"),
+    # What is dead is not delivered until it is redriven.
+    Check("G7", f"is_open AND n <= died.n AND {maybe('died', 'here')}",
+          "delivered at n = {n}, dead at n = {died.n} since {died.t:s}", sure("died", "here")),
+    Check("G7", "is_open AND n > coalesce(redrives, -1) + 1",
+          "delivered at n = {n}, and nobody redrove it so often", "NOT lossy"),
+    # A rewind, a group's beginning, a purge, and the count of attempts.
+    Check("groups", "is_delivery AND generation < newest AND (NOT dead OR coalesce(if_covered, false))",
+          "delivered in generation {generation} to a FETCH sent after the rewind to {newest} was confirmed",
+          "generation < newest_sure"),
+    Check("groups", "is_open AND n = 0 AND made_ms < begins", "lies before the start of generation {generation}"),
+    Check("groups", f"is_open AND n = 0 AND {_PURGED.format(maybe('p.done', 'sent'))}",
+          "was purged, and is delivered to a FETCH sent at {asked:s}", _PURGED.format(sure("p.done", "sent"))),
+    Check("groups", "is_open AND generation > 0 AND attempt > 1 + rf * ended",
+          "is said to be at attempt {attempt} of generation {generation}, which is {t - since:s} old"),
+    # Not before its delay is over, and again in time.
+    Check(DELAYS, f"was_due AND {sure('here', 'due_at')}", "delivered {due_at.t - t:s} before its delay was over",
+          "NOT lossy"),
+    Check("G4", "is_delivery AND placed AND t > free_at + bound", "waited {t - free_at:s} for its next delivery",
+          "low > free_at_high + bound"),
+)  # fmt: skip
 
 
 def deliveries(
@@ -44,19 +119,16 @@ def deliveries(
         .join(F.broadcast(of_runs), on="run", how="left")
         .join(F.broadcast(of_origins), on=["run", "origin"], how="left")
     )
-    at, delivery = F.col("t"), F.col("kind") == "deliver"
-    was_due = delivery & ~F.col("dead") & (F.col("n") == 0) & F.col("due_at").isNotNull()
-    return named.select(
+    last = F.col("last.until")
+    return with_facts(named, FACTS).select(
         *KEY, "dead", "kind", "owner", "generation", "n", "attempt", "t", "asked", "published",
-        delivery.alias("is_delivery"),
-        _crc_known().alias("crc_known"),
+        "is_delivery", "crc_known", "was_due",
         (F.size("registers") > 0).alias("has_registers"),
-        (was_due & ~F.col("day_asked")).alias("was_due"),
-        F.when(delivery & F.col("last").isNotNull(), at - F.col("last.until")).alias("waited"),
-        (F.col("last.until") - F.col("last.t") + SLACK_S).alias("may_wait"),
+        F.when(F.col("is_delivery") & F.col("last").isNotNull(), F.col("t") - last).alias("waited"),
+        (last - F.col("last.t") + SLACK_S).alias("may_wait"),
         F.col("healed_at").isNotNull().alias("healed"),
-        (delivery & _placed() & (at > F.col("healed_at"))).alias("after_healing"),
-        findings(*_final(), *_faithful(), *_of_dead_letters(), *_of_groups(), *_in_time()),
+        F.expr("is_delivery AND placed AND t > healed_at").alias("after_healing"),
+        findings(CHECKS, at="t"),
     )  # fmt: skip
 
 
@@ -111,147 +183,3 @@ def _told(events: DataFrame) -> DataFrame:
         "here": moment(),
         "sent": moment("asked"),
     }).where(delivery | (success & (outcome == "acked")))  # fmt: skip
-
-
-def _final() -> list[Column]:
-    """Nothing is delivered after its ACK, nor for a retry of its publish; tokens rise: G3, G6."""
-    at, delivery = F.col("t"), F.col("kind") == "deliver"
-    certainly, possibly = surely_before("settled", "sent"), maybe_before("settled", "sent")
-    acked_possible = delivery & true(maybe_before("acked", "here"))
-    same_token = delivery & (F.col("token") == F.col("last_token"))
-    fell = delivery & true(maybe_before("here", "lower"))
-    fall = F.when(same_token, say("delivered with token {token}, as another delivery was")).otherwise(
-        say("delivered with token {token}, and then with the lower {lower.token}")
-    )
-    return [
-        finding(
-            acked_possible, "G3",
-            "delivered as {owner} at {t:s}, after {acked.owner} heard acked at {acked.t:s}",
-            at, sure=surely_before("acked", "here"),
-        ),
-        finding(
-            delivery & ~acked_possible & F.col("settled").isNotNull() & possibly, "G3",
-            "delivered to a FETCH sent at {asked:s}, after an ACK had heard {settled.outcome} at {settled.t:s}",
-            at, sure=certainly,
-        ),
-        finding(
-            ~delivery & (F.col("acked.owner") != F.col("owner")), "G3",
-            "{owner} heard acked at {t:s}, and so did {acked.owner}",
-            at,
-        ),
-        finding(
-            delivery & (surely_before("acked", "here") | certainly)
-            & surely_before("settled", "last_try") & surely_before("last_try", "here"), "G6",
-            "delivered at {t:s} after an ACK at {settled.t:s} and a retry of its publish at {last_try.t:s}",
-            at,
-        ),
-        finding(same_token | fell, "G3", fall, at, sure=same_token | surely_before("here", "lower")),
-    ]  # fmt: skip
-
-
-def _crc_known() -> Column:
-    return (F.col("kind") == "deliver") & F.col("crc").isNotNull() & F.col("first_crc").isNotNull()
-
-
-def _faithful() -> list[Column]:
-    """What is delivered was published, byte for byte: G5."""
-    at, delivery = F.col("t"), F.col("kind") == "deliver"
-    differs = (F.col("crc") != F.col("first_crc")) & (F.col("crc") != F.col("last_crc"))
-    return [
-        finding(
-            delivery & ~F.col("is_known"), "G5", "delivered at {t:s} and never published",
-            at, sure=~F.col("lossy") & F.col("has_producer").isNotNull(),
-        ),
-        finding(
-            delivery & F.col("invoked") & F.col("published").isNull(), "G5",
-            "delivered at {t:s}, before it was published", at,
-        ),
-        finding(_crc_known() & differs, "G5", "published as {first_crc} and delivered as {crc}", at),
-    ]  # fmt: skip
-
-
-def _of_dead_letters() -> list[Column]:
-    """What is dead is not delivered until it is redriven: G7."""
-    at, n, open_ = F.col("t"), F.col("n"), _open()
-    return [
-        finding(
-            open_ & (n <= F.col("died.n")) & maybe_before("died", "here"), "G7",
-            "delivered at n = {n}, dead at n = {died.n} since {died.t:s}",
-            at, sure=surely_before("died", "here"),
-        ),
-        finding(
-            open_ & (n > F.coalesce("redrives", F.lit(-1)) + 1), "G7",
-            "delivered at n = {n}, and nobody redrove it so often", at, sure=~F.col("lossy"),
-        ),
-    ]  # fmt: skip
-
-
-def _open() -> Column:
-    return (F.col("kind") == "deliver") & ~F.col("dead")
-
-
-def _of_groups() -> list[Column]:
-    """A rewind, a group's beginning, a purge, and the count of attempts."""
-    at, generation, n = F.col("t"), F.col("generation"), F.col("n")
-    delivery, open_ = F.col("kind") == "deliver", _open()
-    confirmed = (
-        "coalesce(array_max(transform(filter(confirmed, c -> c.rewind AND {}), c -> c.generation)), 0)"
-    )
-    newest = F.expr(confirmed.format(maybe("c", "sent", "<=")))
-    newest_sure = F.expr(confirmed.format(sure("c", "sent", "<=")))
-    if_covered = F.expr(
-        "coalesce(made_ms, 0L) >= array_max(transform(filter(known, r -> r.low <= high AND r.generation >= "
-        f"{confirmed.format(sure('c', 'sent', '<='))}), r -> r.from_ms))"
-    )
-    stale = delivery & (generation < newest) & (~F.col("dead") | true(if_covered))
-    begins = F.expr("array_max(transform(filter(registers, r -> r.generation = generation), r -> r.from_ms))")
-    purged_by = (
-        f"exists(purges, p -> NOT p.dead AND {NAMED} AND p.generation = generation AND "
-        f"{sure('stored', 'p.sent')} AND {{}})"
-    )
-    since = F.expr("array_min(transform(filter(known, k -> k.generation = generation), k -> k.t))")
-    since_low = F.expr("array_min(transform(filter(known, k -> k.generation = generation), k -> k.low))")
-    ended = F.col("rejects") + F.floor((F.col("high") - since_low) * 1.02 / F.col("hold_min"))
-    rewound = (
-        "delivered in generation {generation} to a FETCH sent after the rewind to {newest} was confirmed"
-    )
-    attempts = "is said to be at attempt {attempt} of generation {generation}, which is {age:s} old"
-    return [
-        finding(stale, "groups", say(rewound, newest=newest), at, sure=generation < newest_sure),
-        finding(
-            open_ & (n == 0) & (F.col("made_ms") < begins), "groups",
-            "lies before the start of generation {generation}", at,
-        ),
-        finding(
-            open_ & (n == 0) & F.expr(purged_by.format(maybe("p.done", "sent"))), "groups",
-            "was purged, and is delivered to a FETCH sent at {asked:s}",
-            at, sure=F.expr(purged_by.format(sure("p.done", "sent"))),
-        ),
-        finding(
-            open_ & (generation > 0) & (F.col("attempt") > 1 + F.col("rf") * ended), "groups",
-            say(attempts, age=at - since), at,
-        ),
-    ]  # fmt: skip
-
-
-def _placed() -> Column:
-    """Whether anything can be said of what came after healing."""
-    return F.col("healed_high") < FAR_S
-
-
-def _in_time() -> list[Column]:
-    """Not before its delay is over, and again in time: delays, G4."""
-    at, delivery = F.col("t"), F.col("kind") == "deliver"
-    early = _open() & (F.col("n") == 0) & true(surely_before("here", "due_at")) & ~F.col("day_asked")
-    free = F.greatest("healed_at", "free", "due_at.t")
-    free_high = F.greatest("healed_high", "free_high", "due_at.high")
-    waited = delivery & _placed() & (at > free + F.col("bound"))
-    return [
-        finding(
-            early, DELAYS, "delivered {due_at.t - t:s} before its delay was over", at, sure=~F.col("lossy")
-        ),
-        finding(
-            waited, "G4", say("waited {time:s} for its next delivery", time=at - free),
-            at, sure=F.col("low") > free_high + F.col("bound"),
-        ),
-    ]  # fmt: skip

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from .audit_events import MESSAGE
-from .audit_findings import finding, findings, say, true
+from .audit_findings import Check, asked, with_facts
 
 DERIVED: Final = "derived"
 PREFIX: Final = "~derived."
 """What the origin of an output begins with."""
-
-ASKED: Final = (*MESSAGE, "guarantee", "checked", "pending", "findings")
-"""Columns of what is asked beyond deliveries, holds and messages: `checked` and `pending` count, as in `tallies`."""
 
 OUTPUT: Final = ("run", "topic", "partition", "origin", "seq")
 
@@ -31,7 +28,7 @@ _ONE_BY_ONE: Final = (
 
 
 def derived(lines: DataFrame, events: DataFrame, of_runs: DataFrame) -> DataFrame:
-    """A row for each output of an input, and for each message with an output's name: ASKED.
+    """A row for each output of an input, and for each message with an output's name: `audit_findings.asked`.
 
     Args:
         lines: what `audit_events.timed` gives.
@@ -118,34 +115,26 @@ def _places(made: DataFrame, fate: DataFrame, events: DataFrame, runs: DataFrame
         .join(F.broadcast(read), on=["run", "into"], how="left")
         .join(runs, on="run", how="left")
     )
-    is_output = true(F.startswith("output.origin", F.lit(PREFIX)))
+    return asked(
+        with_facts(known, FACTS_OF_PLACES), DERIVED, "is_output AND readers", "absent AND drained_at IS NULL",
+        CHECKS_OF_PLACES, at="last",
+    )  # fmt: skip
+
+
+FACTS_OF_PLACES: Final = {
+    "is_output": f"coalesce(startswith(output.origin, '{PREFIX}'), false)",
     # In other runs nobody told who reads the outputs.
-    readers = F.col("simulated") | true(F.col("read"))
-    absent = is_output & readers & F.col("acked").isNotNull() & F.col("there").isNull()
-    drained = F.col("drained_at").isNotNull()
-    output = "{output.origin}[{output.seq}] of partition {output.partition}"
-    changed = "its output {index} in {into} was derived as {to_json(seen)}"
-    unnamed = f"is said to have the output {output}, which is no name of one"
-    lost = f"was acked at {{acked:s}}, and its output {{index}}, {output} of {{into}}, was never delivered"
-    return known.select(
-        *MESSAGE,
-        *_asked(
-            is_output & readers,
-            absent & ~drained,
-            (F.size("seen") > 1, changed, F.col("last"), None),
-            (~is_output, unnamed, F.col("last"), F.expr("false")),
-            (absent & drained, lost, F.col("drained_at"), ~F.col("lossy")),
-        ),
-    )
-
-
-def _asked(
-    checked: Column, pending: Column, *some: tuple[Column, str | Column, Column, Column | None]
-) -> list[Column]:
-    """The columns of ASKED behind those of a message; ``some`` findings as `finding` takes them."""
-    found = (finding(when, DERIVED, text, at, sure=sure) for when, text, at, sure in some)
-    guarantee = F.lit(DERIVED).alias("guarantee")
-    return [guarantee, checked.alias("checked"), pending.alias("pending"), findings(*found)]
+    "readers": "simulated OR coalesce(read, false)",
+    "absent": "is_output AND readers AND acked IS NOT NULL AND there IS NULL",
+    "said": "concat(output.origin, '[', output.seq, '] of partition ', output.partition)",
+}
+CHECKS_OF_PLACES: Final = (
+    Check(DERIVED, "size(seen) > 1", "its output {index} in {into} was derived as {to_json(seen)}"),
+    Check(DERIVED, "NOT is_output", "is said to have the output {said}, which is no name of one", "false"),
+    Check(DERIVED, "absent AND drained_at IS NOT NULL",
+          "was acked at {acked:s}, and its output {index}, {said} of {into}, was never delivered",
+          "NOT lossy", "drained_at"),
+)  # fmt: skip
 
 
 def _outputs(made: DataFrame, fate: DataFrame, runs: DataFrame) -> DataFrame:
@@ -162,18 +151,14 @@ def _outputs(made: DataFrame, fate: DataFrame, runs: DataFrame) -> DataFrame:
     )
     there = fate.where(F.col("delivered").isNotNull()).join(into, on=["run", "topic"], how="left_semi")
     both = outputs.join(there, on=list(OUTPUT), how="full").join(runs, on="run", how="left")
-    other = F.array_except("got", "derived")
-    several = "was derived as {array_join(derived, ' and as ')}"
-    nobody = "was delivered at {delivered:s}, and nobody derived it"
-    differs = say("was derived as {derived[0]} and delivered as {other}", other=F.array_join(other, ", "))
-    return both.select(
-        *OUTPUT,
-        F.lit("").alias("grp"),
-        *_asked(
-            F.col("delivered").isNotNull(),
-            F.expr("false"),
-            (F.size("derived") > 1, several, F.col("last"), None),
-            (F.col("known").isNull(), nobody, F.col("delivered"), ~F.col("lossy") & F.col("simulated")),
-            ((F.size("derived") > 0) & (F.size(other) > 0), differs, F.col("delivered"), None),
-        ),
-    )
+    both = both.withColumns({"grp": F.lit(""), "other": F.array_except("got", "derived")})
+    return asked(both, DERIVED, "delivered IS NOT NULL", "false", CHECKS_OF_OUTPUTS, at="delivered")
+
+
+CHECKS_OF_OUTPUTS: Final = (
+    Check(DERIVED, "size(derived) > 1", "was derived as {array_join(derived, ' and as ')}", at="last"),
+    Check(DERIVED, "known IS NULL", "was delivered at {delivered:s}, and nobody derived it",
+          "NOT lossy AND simulated"),
+    Check(DERIVED, "size(derived) > 0 AND size(other) > 0",
+          "was derived as {derived[0]} and delivered as {array_join(other, ', ')}"),
+)  # fmt: skip

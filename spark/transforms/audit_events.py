@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ..clocks import RATE_MAX
+from .audit_clocks import earliest, latest
 
 MESSAGE: Final = ("run", "topic", "partition", "grp", "origin", "seq")
 """A message as one group sees it; `grp` is the group's name without `!dead`."""
@@ -58,17 +59,14 @@ def timed(rows: DataFrame, of_writers: DataFrame, offsets: DataFrame) -> DataFra
         rows.join(F.broadcast(of_writers), on=["run", "who"], how="inner")
         .withColumn("window", F.floor(F.col("at") / F.col("width")))
         .join(
-            F.broadcast(offsets.withColumnsRenamed({"domain": "machine", "low": "_low", "high": "_high"})),
+            F.broadcast(offsets.withColumnRenamed("domain", "machine")),
             on=["run", "machine", "window"],
             how="left",
         )
     )
     at, within = F.col("at"), F.col("within")
-    # By the clock's rate in the middle of the window, and by how wrong that may be at its ends.
-    middle = F.col("rate") * (at - (F.col("window") + 0.5) * F.col("width"))
-    doubt = F.col("wander") * F.col("width") / 2 + within
-    low = F.when(F.col("several"), F.coalesce(at + F.col("_low") + middle - doubt, F.lit(-FAR_S)))
-    high = F.when(F.col("several"), F.coalesce(at + F.col("_high") + middle + doubt, F.lit(FAR_S)))
+    low = F.when(F.col("several"), F.coalesce(earliest(at) - within, F.lit(-FAR_S)))
+    high = F.when(F.col("several"), F.coalesce(latest(at) + within, F.lit(FAR_S)))
 
     def common(time: Column) -> Column:
         return F.when(F.col("base").isNull(), time).otherwise(time * (1 + F.col("rate")) + F.col("base"))
@@ -177,23 +175,16 @@ def due(when: Column) -> Column:
     return F.when(when & F.col("due").isNotNull(), F.struct(*times, "domain"))
 
 
-def surely_before(early: str, late: str) -> Column:
-    """Whether one moment is before another for certain, both by the names of structs: null where either is."""
-    return F.expr(sure(early, late))
-
-
-def maybe_before(early: str, late: str) -> Column:
-    """Whether it may be."""
-    return F.expr(maybe(early, late))
-
-
 def sure(early: str, late: str, than: str = "<") -> str:
-    """`surely_before` as SQL, which may stand in a lambda: exactly on one clock, else beyond all doubt."""
+    """Whether one moment is before another for certain, in SQL, both by the names of structs.
+
+    Exactly on one clock, else beyond all doubt; null where either is.
+    """
     return _compared(early, late, f"{early}.high {than} {late}.low", than)
 
 
 def maybe(early: str, late: str, than: str = "<") -> str:
-    """`maybe_before` as SQL."""
+    """Whether it may be."""
     return _compared(early, late, f"{early}.low {than} {late}.high", than)
 
 

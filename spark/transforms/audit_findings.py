@@ -6,43 +6,77 @@ incomplete history could explain it. Nothing is said to hold because it was not 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from string import Formatter
-from typing import Final
+from typing import Final, NamedTuple
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from .audit_events import MESSAGE
 
 BROKEN: Final = "broken"
 UNDECIDED: Final = "not decidable"
 
 
-def finding(
-    when: Column, guarantee: str, text: str | Column, at: Column, *, sure: Column | None = None
-) -> Column:
-    """A finding where ``when``, else null.
+class Check(NamedTuple):
+    """What is asked of every row of a table, in SQL.
 
-    Args:
-        when: where.
+    Attributes:
         guarantee: which one it is about.
-        text: the evidence; a str as `say` takes it.
-        at: when it was, in seconds of the run.
-        sure: where it is broken, else not decidable; if not given, it is broken everywhere.
+        when: where it is not kept.
+        text: the evidence, as `say` takes it.
+        sure: where it is broken, else not decidable.
+        at: when it was, in seconds of the run; if not given, as `findings` says.
     """
-    verdict = F.lit(BROKEN)
-    if sure is not None:
-        verdict = F.when(true(sure), F.lit(BROKEN)).otherwise(F.lit(UNDECIDED))
-    made = F.struct(
-        F.lit(guarantee).alias("guarantee"),
-        verdict.alias("verdict"),
-        at.cast("double").alias("at"),
-        (say(text) if isinstance(text, str) else text).alias("text"),
+
+    guarantee: str
+    when: str
+    text: str
+    sure: str = "true"
+    at: str = ""
+
+
+def findings(checks: Iterable[Check], at: str) -> Column:
+    """What is found of a row: an array of guarantee, verdict, at and text."""
+    found = (
+        F.when(
+            true(F.expr(check.when)),
+            F.struct(
+                F.lit(check.guarantee).alias("guarantee"),
+                verdict_of(F.expr(check.sure)).alias("verdict"),
+                F.expr(check.at or at).cast("double").alias("at"),
+                say(check.text).alias("text"),
+            ),
+        )
+        for check in checks
     )
-    return F.when(true(when), made)
+    return F.filter(F.array(*found), lambda it: it.isNotNull()).alias("findings")
 
 
-def findings(*some: Column) -> Column:
-    """Those that are there."""
-    return F.filter(F.array(*some), lambda it: it.isNotNull()).alias("findings")
+def verdict_of(sure: Column) -> Column:
+    """Broken where that is sure, else not decidable."""
+    return F.when(true(sure), F.lit(BROKEN)).otherwise(F.lit(UNDECIDED))
+
+
+def with_facts(rows: DataFrame, facts: Mapping[str, str]) -> DataFrame:
+    """The rows with more columns, each in SQL, which may ask for those before it."""
+    for name, fact in facts.items():
+        rows = rows.withColumn(name, F.expr(fact))
+    return rows
+
+
+def asked(
+    rows: DataFrame, guarantee: str, checked: str, pending: str, checks: Iterable[Check], at: str
+) -> DataFrame:
+    """What is asked beyond deliveries, holds and messages: ``checked`` and ``pending`` count, as in `tallies`."""
+    return rows.select(
+        *(name for name in MESSAGE if name in rows.columns),
+        F.lit(guarantee).alias("guarantee"),
+        F.expr(checked).alias("checked"),
+        F.expr(pending).alias("pending"),
+        findings(checks, at),
+    )
 
 
 def true(condition: Column) -> Column:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from ..clocks import RATE_MAX
 from .audit_deliveries import DELAYS
-from .audit_events import KEY, due, maybe, moment, surely_before
-from .audit_findings import BROKEN, UNDECIDED, finding, findings, say, true
+from .audit_events import KEY, due, maybe, moment, sure
+from .audit_findings import Check, findings, say, true, verdict_of
+
+CHECKS: Final = (
+    Check("G6", "times > 1", "handed over {times} times in the delivery of {owner}"),
+    Check(DELAYS, f"NOT day_asked AND {sure('here', 'due_at')}",
+          "delivered {due_at.t - here.t:s} before the delay was over with which it was given back", "NOT lossy"),
+)  # fmt: skip
 
 
 def holds(events: DataFrame, of_runs: DataFrame) -> DataFrame:
@@ -41,7 +49,6 @@ def holds(events: DataFrame, of_runs: DataFrame) -> DataFrame:
     }
     # By its node alone: the FETCH was sent before it was won, and to last so long by the client's clock.
     lasts = (F.col("until.t") - F.col("first.asked.t")) * (1 + RATE_MAX)
-    early = "delivered {due_at.t - here.t:s} before the delay was over with which it was given back"
     return found.select(
         *KEY, "dead", "owner", "times",
         F.col("begin.t").alias("t"),
@@ -61,16 +68,7 @@ def holds(events: DataFrame, of_runs: DataFrame) -> DataFrame:
         F.col("ended.col2").alias("ended"),
         F.col("ended.t").alias("ended_t"),
         (F.col("due_at").isNotNull() & ~F.col("day_asked")).alias("was_due"),
-        findings(
-            finding(
-                F.col("times") > 1, "G6", "handed over {times} times in the delivery of {owner}",
-                F.col("first.at.t"),
-            ),
-            finding(
-                true(surely_before("here", "due_at")) & ~F.col("day_asked"), DELAYS, early,
-                F.col("first.at.t"), sure=~F.col("lossy"),
-            ),
-        ),
+        findings(CHECKS, at="first.at.t"),
     )  # fmt: skip
 
 
@@ -165,7 +163,7 @@ def overlaps(held: DataFrame) -> DataFrame:
     return found.select(
         *place,
         F.lit("G2").alias("guarantee"),
-        F.when(F.col("other.sure"), F.lit(BROKEN)).otherwise(F.lit(UNDECIDED)).alias("verdict"),
+        verdict_of(F.col("other.sure")).alias("verdict"),
         F.col("t").alias("at"),
         text.alias("text"),
     )

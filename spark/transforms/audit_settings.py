@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from .audit_context import deletions
-from .audit_events import maybe_before, moment, surely_before
-from .audit_findings import finding, findings
+from .audit_events import maybe, moment, sure
+from .audit_findings import Check, asked
 
 SETTINGS: Final = "settings"
 
@@ -25,7 +25,7 @@ _PLACE: Final = ("run", "topic")
 
 
 def settings(lines: DataFrame, of_runs: DataFrame) -> DataFrame:
-    """A row for each topic and setting that nodes have in the end, and one for each topic: `audit_derived.ASKED`.
+    """A row for each topic and setting that nodes have in the end, and one for each topic: `audit_findings.asked`.
 
     A topic is asked about where both a change of it and a node's register are there.
 
@@ -45,7 +45,14 @@ def settings(lines: DataFrame, of_runs: DataFrame) -> DataFrame:
         runs.where("NOT simulated"), on="run", how="left_semi"
     )
     registers = registers.join(F.broadcast(gone), on=list(_PLACE), how="left_anti")
-    return _agreed(registers, runs).unionByName(_written(registers, writes, runs))
+    of_registers, of_settings = (
+        asked(rows, SETTINGS, "drained_at IS NOT NULL", "drained_at IS NULL", checks, at="drained_at")
+        for rows, checks in (
+            (_agreed(registers, runs), OF_REGISTERS),
+            (_written(registers, writes, runs), OF_SETTINGS),
+        )
+    )
+    return of_registers.unionByName(of_settings)
 
 
 def _pairs(text: Column) -> Column:
@@ -81,42 +88,14 @@ def _writes(lines: DataFrame) -> DataFrame:
     return named.unionByName(calls.select(*_PLACE, "sent", never, F.inline("defaults")))
 
 
-def _asked(found: DataFrame, *broken: tuple[Column, str, Column]) -> DataFrame:
-    """What was found about settings of topics: nothing of one message.
-
-    Args:
-        found: what is asked about.
-        broken: where it is in a run that is over, in which words, and where for sure: of a real run nothing is.
-    """
-    drained, at = F.col("drained_at").isNotNull(), F.col("drained_at")
-    some = (
-        finding(drained & when, SETTINGS, text, at, sure=sure & F.col("simulated"))
-        for when, text, sure in broken
-    )
-    no_text, no_number = F.lit(None).cast("string"), F.lit(None).cast("bigint")
-    return found.select(
-        *_PLACE,
-        no_number.cast("int").alias("partition"),
-        no_text.alias("grp"),
-        no_text.alias("origin"),
-        no_number.alias("seq"),
-        F.lit(SETTINGS).alias("guarantee"),
-        drained.alias("checked"),
-        (~drained).alias("pending"),
-        findings(*some),
-    )
-
-
 def _agreed(registers: DataFrame, runs: DataFrame) -> DataFrame:
     """One register of a topic at all nodes."""
     seen = F.sort_array(F.collect_set("pairs"))
-    found = registers.groupBy(*_PLACE).agg(seen.alias("seen")).join(runs, on="run", how="left")
-    text = "nodes have different settings: {to_json(seen)}"
-    return _asked(found, (F.size("seen") > 1, text, F.expr("true")))
+    return registers.groupBy(*_PLACE).agg(seen.alias("seen")).join(runs, on="run", how="left")
 
 
 def _written(registers: DataFrame, writes: DataFrame, runs: DataFrame) -> DataFrame:
-    """Each setting has the value of its last write, partitions the highest."""
+    """Each setting, with the last write of it, and whether that of its value had ended."""
     by_name, by_value = [*_PLACE, "name"], [*_PLACE, "name", "value"]
     done = F.col("done").isNotNull()
     values = writes.groupBy(*by_value).agg(
@@ -126,22 +105,29 @@ def _written(registers: DataFrame, writes: DataFrame, runs: DataFrame) -> DataFr
         F.max(F.when(done, F.struct("sent", "value"))).alias("last"),
         F.max(F.when(done, F.col("value").try_cast("int"))).alias("least"),
     )
-    found = (
+    return (
         registers.select(*_PLACE, F.inline("pairs"))
         .distinct()
         .join(values, on=by_value, how="left")
         .join(lasts, on=by_name, how="left")
         .join(runs, on="run", how="left")
     )
-    partitions, never = F.col("name") == "partitions", F.col("never")
-    fewer = partitions & (F.col("value").try_cast("int") < F.col("least"))
-    older = (
-        ~partitions & (F.col("value") != F.col("last.value")) & ~never & maybe_before("ended", "last.sent")
-    )
-    again = "{name} is {value}, confirmed at {ended.t:s}, and was written again at {last.sent.t:s}"
-    return _asked(
-        found,
-        (never.isNull(), "{name} is {value}, and nobody wrote that", ~F.col("lossy")),
-        (older, again, surely_before("ended", "last.sent")),
-        (fewer, "{name} is {value}, and {least} were confirmed", F.expr("true")),
-    )
+
+
+# Of a real run nothing is sure.
+OF_REGISTERS: Final = (
+    Check(SETTINGS, "drained_at IS NOT NULL AND size(seen) > 1",
+          "nodes have different settings: {to_json(seen)}", "simulated"),
+)  # fmt: skip
+
+OF_SETTINGS: Final = (
+    Check(SETTINGS, "drained_at IS NOT NULL AND never IS NULL",
+          "{name} is {value}, and nobody wrote that", "simulated AND NOT lossy"),
+    Check(SETTINGS, "drained_at IS NOT NULL AND name != 'partitions' AND value != last.value AND NOT never "
+          f"AND {maybe('ended', 'last.sent')}",
+          "{name} is {value}, confirmed at {ended.t:s}, and was written again at {last.sent.t:s}",
+          f"simulated AND {sure('ended', 'last.sent')}"),
+    # There are the most that were ever confirmed.
+    Check(SETTINGS, "drained_at IS NOT NULL AND name = 'partitions' AND try_cast(value AS INT) < least",
+          "{name} is {value}, and {least} were confirmed", "simulated"),
+)  # fmt: skip
