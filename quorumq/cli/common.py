@@ -58,33 +58,22 @@ class Address(click.ParamType):  # type: ignore[type-arg]
         return rv.replace(",", " ").split()
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A time: seconds, or a number with s, m, h or d behind it."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value).strip()
-        unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
-        try:
-            seconds = float(text[:-1]) * unit if unit else float(text)
-        except ValueError:
-            seconds = -1.0
-        if not 0 <= seconds < 1e12:
-            self.fail(f"{value!r} is not a time: say 30, 30s, 5m, 2h or 7d", param, ctx)
-        return seconds
+def duration(value: Any) -> float:
+    """A time, from a person: seconds, or a number with s, m, h or d behind it."""
+    text = str(value).strip()
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
+    try:
+        seconds = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e12:
+        raise click.BadParameter(f"{value!r} is not a time: say 30, 30s, 5m, 2h or 7d")
+    return seconds
 
 
-class Durations(Duration):
+def durations(value: str) -> tuple[float, ...]:
     """Times with commas between; "" or "none" for none at all."""
-
-    name = "durations"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
-        parts = [] if value in ("", "none") else str(value).split(",")
-        return tuple(super(Durations, self).convert(part, param, ctx) for part in parts)
+    return tuple(map(duration, [] if value in ("", "none") else value.split(",")))
 
 
 def nodes_option(command: F) -> F:
@@ -109,17 +98,18 @@ class Where(NamedTuple):
     timeout: float = 30.0  # seconds
 
 
-def cluster_options(command: F) -> F:
+def cluster_options(
+    command: F,
+    seconds: float = 30.0,
+    help: str = "Seconds to go on trying; each request has so many where there are several.",
+) -> F:
     """Adds ``--node``, ``--timeout`` and ``--json``; the command, which is async, gets ``where`` and ``as_json``."""
 
     @wraps(command)
     def with_where(*args: Any, nodes: tuple[str, ...], timeout: float, **more: Any) -> Any:
         return run(partial(command, *args, where=Where(nodes, timeout), **more))
 
-    timeout = timeout_option(
-        30.0, "Seconds to go on trying; each request has so many where there are several."
-    )
-    return cast("F", nodes_option(timeout(json_option(with_where))))
+    return cast("F", nodes_option(timeout_option(seconds, help)(json_option(with_where))))
 
 
 def timeout_option(default: float, help: str) -> Callable[[F], F]:

@@ -238,22 +238,14 @@ async def redrive(
 @purged_ids
 @yes_option
 @cluster_options
-async def purge(
-    topic: str,
-    group: str,
-    partition: int | None,
-    ids: tuple[str, ...],
-    yes: bool,
-    where: Where,
-    as_json: bool,
-) -> None:
+async def purge(**options: Any) -> None:
     """Purge the dead letters of TOPIC for a group: all of them, those of a partition, or some by their ids.
 
     It asks first, with their number, unless --yes is given. To look at each before, read them with `quorumq consume`
     as group GROUP!dead, where an ack purges. After exit code 75 (too few replicas answered) run it again: it does the
     rest.
     """
-    await purge_group(where, topic, group, True, partition, ids, not yes, as_json)
+    await purge_group(dead=True, **options)
 
 
 async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumq.cli.common import (
-    Duration,
     Where,
     cluster,
     cluster_options,
     confirmed,
     console,
+    duration,
     group_option,
     print_json,
     say,
@@ -38,26 +38,21 @@ MINUTE_S = 60.0
 """What is counted within a minute is shown for each second of it."""
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]
-    """Where a group begins: earliest, latest, a time of day, or how long ago."""
-
-    name = "moment"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value in ("earliest", "latest") or isinstance(value, datetime):
-            return value
-        try:
-            return datetime.fromisoformat(value).astimezone()  # without a zone: this machine's
-        except ValueError:
-            pass
-        try:
-            return datetime.now(UTC) - timedelta(seconds=Duration().convert(value, param, ctx))
-        except (click.BadParameter, OverflowError):
-            text = (
-                f"{value!r} is no place to begin: say earliest, latest, a time such as 2026-11-21T08:00, or how long "
-                "ago, as 90m or 2d"
-            )
-            self.fail(text, param, ctx)
+def moment(value: str) -> Any:
+    """Where a group begins, from a person: earliest, latest, a time of day, or how long ago."""
+    if value in ("earliest", "latest"):
+        return value
+    try:
+        return datetime.fromisoformat(value).astimezone()  # without a zone: this machine's
+    except ValueError:
+        pass
+    try:
+        return datetime.now(UTC) - timedelta(seconds=duration(value))
+    except (click.BadParameter, OverflowError):
+        raise click.BadParameter(
+            f"{value!r} is no place to begin: say earliest, latest, a time such as 2026-11-21T08:00, or how long "
+            "ago, as 90m or 2d"
+        ) from None
 
 
 def also_by_option(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -86,7 +81,7 @@ def groups() -> None:
 @click.argument("topic")
 @group_option
 @click.option(
-    "--from", "start", type=Moment(), default="earliest", show_default=True, metavar="WHERE", help=WHERE
+    "--from", "start", type=moment, default="earliest", show_default=True, metavar="WHERE", help=WHERE
 )
 @cluster_options
 async def create(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
@@ -102,7 +97,7 @@ async def create(topic: str, group: str, start: Any, where: Where, as_json: bool
 @groups.command()
 @click.argument("topic")
 @group_option
-@click.option("--to", "start", required=True, type=Moment(), metavar="WHERE", help=WHERE)
+@click.option("--to", "start", required=True, type=moment, metavar="WHERE", help=WHERE)
 @cluster_options
 async def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
     """Have a group read TOPIC again from another place, backwards or forwards.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from quorumq.cli.common import Duration, Where, cluster, json_option, nodes_option, read_input, run, say, tell
+from quorumq.cli.common import Where, cluster, cluster_options, duration, read_input, say, tell
 from quorumq.core.errors import TooLarge
 from quorumq.core.limits import MESSAGE_BYTES_MAX
 from quorumq.core.printable import plural
@@ -17,20 +18,12 @@ UNCONFIRMED_MAX: Final = 10_000
 """Messages whose answer is still awaited, while more are read."""
 
 
-class HeaderType(click.ParamType):  # type: ignore[type-arg]
-    """NAME=VALUE."""
-
-    name = "header"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value[0], value[1]
-        name, equals, text = str(value).partition("=")
-        if not equals or not name:
-            self.fail(f"{value!r} is not a header: write NAME=VALUE", param, ctx)
-        return name, text
+def header(value: str) -> tuple[str, str]:
+    """NAME=VALUE, from a person."""
+    name, equals, text = value.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{value!r} is not a header: write NAME=VALUE")
+    return name, text
 
 
 @click.command()
@@ -49,33 +42,28 @@ class HeaderType(click.ParamType):  # type: ignore[type-arg]
     "--header",
     "headers",
     multiple=True,
-    type=HeaderType(),
+    type=header,
     metavar="NAME=VALUE",
     help="A header; may be repeated.",
 )
 @click.option("--partition", type=click.IntRange(0), help="Publish to this partition, whatever the key.")
 @click.option(
     "--delay",
-    type=Duration(),
+    type=duration,
     help="Deliver them to nobody before so long: seconds, or with s, m, h, d; at most 366d.",
 )
 @click.option(
-    "--ttl", type=Duration(), help="Dead letters after so long, unless acked by then. [default: the topic's]"
+    "--ttl", type=duration, help="Dead letters after so long, unless acked by then. [default: the topic's]"
 )
-@click.option(
-    "--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds to go on trying."
-)
-@nodes_option
-@json_option
-def publish(
+@partial(cluster_options, seconds=10.0, help="Seconds to go on trying.")
+async def publish(
+    where: Where,
     topic: str,
     messages: tuple[str, ...],
     files: tuple[str, ...],
     lines: bool,
     key: str | None,
     headers: tuple[tuple[str, str], ...],
-    timeout: float,
-    nodes: tuple[str, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -93,7 +81,35 @@ def publish(
     if lines and "-" in files:
         raise click.UsageError("--lines and --file - both read standard input: give one of them")
     options |= {"key": None if key is None else key.encode(), "headers": dict(headers)}
-    run(_publish, Where(nodes, timeout), topic, _payloads(messages, files, lines), options, as_json)
+    import trio
+
+    from quorumq.cli.progress import counter
+
+    count = 0
+    with counter(f"publishing to {topic}") as advance:
+        send, receive = trio.open_memory_channel[Any](UNCONFIRMED_MAX)
+
+        async def confirm() -> None:
+            nonlocal count
+            async for pending in receive:
+                found = await pending.wait()
+                count += 1
+                advance()
+                line = {"id": str(found), "topic": topic, "partition": found.partition.number}
+                tell(str(found), line, as_json)
+
+        async with (
+            cluster(where) as client,
+            client.producer(topic) as producer,
+            trio.open_nursery() as nursery,
+            send,
+        ):
+            nursery.start_soon(confirm)
+            async for payload in _payloads(messages, files, lines):
+                await send.send(await producer.send(payload, **options))
+            await producer.flush()
+    if count > 1 and not as_json:
+        say(f"published {plural(count, 'message')} to {topic}", err=True)
 
 
 async def _payloads(messages: tuple[str, ...], files: tuple[str, ...], lines: bool) -> AsyncIterator[bytes]:
@@ -135,37 +151,3 @@ async def _read(file: str) -> bytes:
             f"{name} has more than {MESSAGE_BYTES_MAX} bytes, the most that a message can have: split it"
         )
     return data
-
-
-async def _publish(
-    where: Where, topic: str, payloads: AsyncIterator[bytes], options: dict[str, Any], as_json: bool
-) -> None:
-    import trio
-
-    from quorumq.cli.progress import counter
-
-    count = 0
-    with counter(f"publishing to {topic}") as advance:
-        send, receive = trio.open_memory_channel[Any](UNCONFIRMED_MAX)
-
-        async def confirm() -> None:
-            nonlocal count
-            async for pending in receive:
-                found = await pending.wait()
-                count += 1
-                advance()
-                line = {"id": str(found), "topic": topic, "partition": found.partition.number}
-                tell(str(found), line, as_json)
-
-        async with (
-            cluster(where) as client,
-            client.producer(topic) as producer,
-            trio.open_nursery() as nursery,
-            send,
-        ):
-            nursery.start_soon(confirm)
-            async for payload in payloads:
-                await send.send(await producer.send(payload, **options))
-            await producer.flush()
-    if count > 1 and not as_json:
-        say(f"published {plural(count, 'message')} to {topic}", err=True)

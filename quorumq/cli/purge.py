@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,16 +39,7 @@ purged_ids = ids_option(
 @purged_ids
 @yes_option
 @cluster_options
-async def purge(
-    topic: str,
-    group: str,
-    dead: bool,
-    partition: int | None,
-    ids: tuple[str, ...],
-    yes: bool,
-    where: Where,
-    as_json: bool,
-) -> None:
+async def purge(**options: Any) -> None:
     """Settle what a group has not read of TOPIC, so that it is never delivered to it.
 
     It asks first, with the number of messages, unless --yes is given. What is delivered at the moment may still be
@@ -57,20 +48,21 @@ async def purge(
 
     After exit code 75 (too few replicas answered) run it again: it does the rest.
     """
-    await purge_group(where, topic, group, dead, partition, ids, not yes, as_json)
+    await purge_group(**options)
 
 
 async def purge_group(
+    *,
     where: Where,
     topic: str,
     group: str,
     dead: bool,
     partition: int | None,
     ids: tuple[str, ...],
-    ask: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
-    """Purge a backlog or dead letters, having asked with their number if that is wanted."""
+    """Purge a backlog or dead letters, having asked with their number unless ``yes``."""
     if ids and partition is not None:
         raise click.UsageError("--id names its partition: leave out --partition")
     async with cluster(where) as client:
@@ -85,13 +77,14 @@ async def purge_group(
         missed: list[str] = []
         if names is not None:
             names = await _there(client, name, whose, names, missed)
-        if ask and names is not None and names:
-            await confirmed(f"purge {plural(len(names), what)} of {name} for {source}?")
-        elif ask and names is None:
+        if names is not None:
+            count = len(names)
+        elif not yes:
             count = 0
             async for found in client.peek(name, whose, "all", partition=partition, complete=True):
                 if found.peeked.state in ("ready", "held", "delayed"):
                     count += found.peeked.span.size
+        if not yes and names != []:
             await confirmed(f"purge {plural(count, what)} of {name} for {source}?")
         count = await client.purge(name, whose, partition=partition, ids=names)
         tell(f"purged {plural(count, what)}", {"topic": name, "group": whose, "purged": count}, as_json)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quorumq.cli.common import (
-    Duration,
-    Durations,
     Where,
     cluster,
     cluster_options,
     confirmed,
     console,
+    duration,
+    durations,
     print_json,
     say,
     table,
@@ -50,20 +50,20 @@ def settings_options(command: F) -> F:
         ),
         click.option(
             "--backoff",
-            type=Durations(),
+            type=durations,
             metavar="TIME,...",
             help="How long a rejected message waits where the reject does not say, attempt by attempt; the last one "
             "repeats. As 1s,10s,5m, or none. [default: none]",
         ),
         click.option(
             "--ttl",
-            type=Duration(),
+            type=duration,
             metavar="TIME",
             help="A message that nobody has acked after so long is a dead letter; 0 is never. [default: 0]",
         ),
         click.option(
             "--retention",
-            type=Duration(),
+            type=duration,
             metavar="TIME",
             help="Keep a message's payload for so long after the last group is done with it, as 7d or 90m. "
             "[default: 0]",

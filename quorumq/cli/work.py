@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from quorumq.cli.common import (
-    Duration,
     Where,
     cluster,
+    duration,
     group_option,
     json_option,
     nodes_option,
@@ -74,15 +74,15 @@ def _imported(text: str, module: str) -> Any:
     metavar="EXCEPTION",
     help="A class of exceptions after which a message comes again: TimeoutError, or module:Class. Give several.",
 )
-@click.option("--timeout", type=Duration(), help="How long one attempt may take. [default: no limit]")
+@click.option("--timeout", type=duration, help="How long one attempt may take. [default: no limit]")
 @click.option(
     "--hold-time",
-    type=Duration(),
+    type=duration,
     help="How long others wait for a message whose worker died. [default: 30, or the most that the cluster allows]",
 )
 @click.option(
     "--grace",
-    type=Duration(),
+    type=duration,
     default=10.0,
     show_default=True,
     help="How long messages that are begun have to end after SIGTERM or Ctrl-C.",
