@@ -63,19 +63,10 @@ class SettleCalls(Calls):
         return Named(lot, spans[0])
 
     async def ack(self, messages: Iterable[Ticket], *, timeout: float | None = None) -> list[Outcome]:
-        """They are processed: never deliver them to this group again.
-
-        Args:
-            messages: of any deliveries, topics and groups.
-            timeout: seconds to go on trying; the client's if None.
-
-        Returns:
-            the verdict on each, in order.
+        """`Message.ack` of many at once, of any deliveries, topics and groups: the verdict on each, in order.
 
         Raises:
-            OutcomeUnknown, NotStored: some were not confirmed: ack the same messages again. Each message's
-                ``outcome`` and ``failure`` say which.
-            AlreadyResolved: some were read as dead letters, and are none any more.
+            as that does, where some failed: ``outcome`` and ``failure`` of each say which.
             BadReceipt: some were refused.
         """
         messages = list(messages)
@@ -90,21 +81,10 @@ class SettleCalls(Calls):
     async def reject(
         self, messages: Iterable[Ticket], *, delay: Duration | None = None, timeout: float | None = None
     ) -> None:
-        """Not now: make them available again after a while. Counts as an attempt.
-
-        Args:
-            messages: to be given back.
-            delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for the
-                attempt that ends; at once where the topic has none.
-            timeout: seconds to go on trying; the client's if None.
-
-        Dead letters stay dead letters. Where a group was rewound, nothing is done, and ``outcome`` is REWOUND.
+        """`Message.reject` of many at once.
 
         Raises:
-            UsageError: the delay is negative, or above 366 days.
-            HoldLost: of some the hold is over, and they may have been rejected or not; each message's ``failure`` says
-                which.
-            OutcomeUnknown, NotStored: some were not confirmed.
+            as that does, where some failed: ``failure`` of each says which.
         """
         wait = TOPIC_BACKOFF_S if delay is None else seconds_of("delay", delay, DELAY_MAX_S)
         await self._reject(list(messages), wait, None, Outcome.REQUEUED, timeout)
@@ -117,17 +97,11 @@ class SettleCalls(Calls):
         reason: str = "",
         timeout: float | None = None,
     ) -> None:
-        """Never again, for this group: keep them as dead letters.
-
-        Args:
-            messages: to be given up.
-            error: what their handler failed with.
-            reason: in words.
-            timeout: seconds to go on trying; the client's if None.
+        """`Message.dead_letter` of many at once; ``error`` is what their handler failed with.
 
         Raises:
+            as that does, where some failed: ``failure`` of each says which.
             UsageError: some are dead letters already; nothing was sent.
-            as `reject` does.
         """
         messages = list(messages)
         for message in messages:
@@ -208,10 +182,10 @@ class SettleCalls(Calls):
     async def extend(
         self, messages: Iterable[Ticket], hold_time: Duration | None = None, *, timeout: float | None = None
     ) -> None:
-        """Keep their holds for ``hold_time``, seconds or a timedelta, from now (that of their FETCH if None).
+        """`Message.extend` of many at once.
 
         Raises:
-            HoldLost: of some the hold is over, and nothing revives it; each message's ``failure`` says which.
+            HoldLost: of some the hold is over, and nothing revives it; ``failure`` of each says which.
             OutcomeUnknown, NotStored: some were not confirmed: their old deadlines stand.
         """
         messages = list(messages)
