@@ -10,18 +10,15 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
-from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas
+from quorumq.core.errors import PeerError, QuorumqError
 from quorumq.core.messages import ClientRequest, Failed, StatusReply, StatusRequest, Welcome
 from quorumq.wire.address import split_address
 from quorumq.wire.codec import Message, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.hello import client_hello, own_token
 from quorumq.wire.tls import client_context, own_ca, plain_hint, reason_of
-
-TRY_S: Final = 10.0
-"""How long one node may take to answer where others can be asked."""
 
 
 class Unreachable(QuorumqError):
@@ -127,29 +124,6 @@ def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, 
             raise PeerError(f"{address} answered with {type(reply).__name__}, not with its status")
         facts = reply.joined_to(facts)
     return facts
-
-
-def ask_any(addresses: Sequence[str], request: ClientRequest) -> Message:
-    """Ask the first node that can answer. Only for requests that may be repeated through another node.
-
-    Args:
-        addresses: nodes, tried in order, twice.
-        request: what to ask.
-
-    Raises:
-        Unreachable: nobody answers anywhere.
-        QuorumqError: what a node answered; too few replicas only after every node was tried.
-    """
-    last: QuorumqError | None = None
-    for address in [*addresses, *addresses]:
-        try:
-            return ask(address, request, timeout=TRY_S)[1]
-        except (Unreachable, TooFewReplicas) as error:
-            if last is None or isinstance(error, TooFewReplicas):
-                last = error
-    if isinstance(last, TooFewReplicas):
-        raise last
-    raise nobody(addresses, [str(last)])
 
 
 def nobody(addresses: Sequence[str], causes: Iterable[str]) -> Unreachable:

@@ -1,4 +1,4 @@
-"""A count of what was done, on standard error, where that is a terminal and something else reads the output."""
+"""How much is done, on standard error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def counter(what: str) -> Iterator[Callable[[], None]]:
-    """Gives a function to call for each one done.
+    """Gives a function to call for each one done, and shows how many are.
 
     Nothing is shown where standard error is not a terminal, nor where standard output is one too: there, the
     output itself is the progress.
@@ -25,3 +25,19 @@ def counter(what: str) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda: bar.advance(task)
+
+
+@contextlib.contextmanager
+def bar(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Gives a function to tell what is under way, how much of it is done, and of how much."""
+    if not shown:
+        yield lambda what, done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from quorumq.cli.common import console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as found:
+        task = found.add_task("")
+        yield lambda what, done, total: found.update(task, description=what, completed=done, total=total)

@@ -15,14 +15,16 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 import click
 
-from quorumq.cli.common import Address, json_option, print_json
+from quorumq.cli.common import Address, Where, json_option, print_json, run
+from quorumq.cli.common import cluster as connected
+from quorumq.cli.progress import bar
 from quorumq.core.errors import UsageError
 from quorumq.core.printable import plural
 from quorumq.lab.bench_ledger import PAYLOAD_BYTES_MIN, Payloads, percentiles
@@ -307,9 +309,6 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
         options: as its command takes them.
         cluster: its nodes; None for ``options["nodes"]``.
     """
-    from quorumq.cli.probe import ask_any
-    from quorumq.core.messages import CreateTopic
-
     addresses = list(options["nodes"]) if cluster is None else cluster.addresses
     size = options["size"]
     # Of large messages fewer, so that a run of each size takes about as long.
@@ -318,15 +317,15 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
     if cluster is not None:
         machine["fsync_ms"] = fsync_ms(cluster.directory)
     name = f"bench-{os.urandom(4).hex()}"
-    for topic in (name, f"{name}-warm-up"):
-        ask_any(addresses, CreateTopic(topic, options.get("rf", 3), options["partitions"]))
-    with _Progress(enabled=sys.stderr.isatty() and not options["as_json"]) as progress:
-        runner = kind(addresses, options, progress.show, cluster)
+    settings = {"rf": options.get("rf", 3), "partitions": options["partitions"]}
+    run(_create, Where(tuple(addresses)), (name, f"{name}-warm-up"), settings)
+    with bar(sys.stderr.isatty() and not options["as_json"]) as progress:
+        runner = kind(addresses, options, progress, cluster)
         try:
             if options["warm_up"]:
-                progress.prefix = "warm-up: "
+                runner.progress = lambda what, done, total: progress(f"warm-up: {what}", done, total)
                 runner.phase(f"{name}-warm-up", min(options["warm_up"], messages))
-                progress.prefix = ""
+                runner.progress = progress
             before = runner.nodes_cpu_s()
             found = runner.phase(name, messages)
             after = runner.nodes_cpu_s()
@@ -347,36 +346,10 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
     return result
 
 
-class _Progress:
-    """A bar on standard error, or nothing."""
-
-    def __init__(self, *, enabled: bool) -> None:
-        self.prefix = ""
-        self._bar: Any = None
-        self._task: Any = None
-        if enabled:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            from quorumq.cli.common import console
-
-            self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                console=console(stderr=True), transient=True,
-            )  # fmt: skip
-
-    def __enter__(self) -> _Progress:
-        if self._bar is not None:
-            self._bar.start()
-            self._task = self._bar.add_task("")
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def show(self, what: str, done: int, total: int) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, description=self.prefix + what, completed=done, total=total)
+async def _create(where: Where, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+    async with connected(where) as client:
+        for topic in topics:
+            await client.create_topic(topic, **settings)
 
 
 # ------------------------------------------------------------------------------------ the machine
@@ -444,8 +417,8 @@ def _print(result: Mapping[str, Any]) -> None:
     from quorumq.cli.common import console
 
     _print_machine(result["machine"])
-    for run in result.get("runs", (result,)):
-        _print_run(result["bench"], run)
+    for each in result.get("runs", (result,)):
+        _print_run(result["bench"], each)
     console().print("verified: each message was delivered unaltered, and acked" + (
         " at least once" if result["bench"] == "degraded" else " exactly once"
     ))  # fmt: skip

@@ -252,24 +252,23 @@ class Bench:
                 halfway = None
         return producers
 
-    def memory_bytes(self) -> int | None:
-        """What the nodes have in memory, where that can be seen."""
+    def _of_nodes(self, file: str) -> list[list[str]]:
+        """What the system says of each node's process in a file of /proc, word by word; nothing where it has none."""
         try:
             pids = [self.cluster.pid(name) for name in self.cluster.nodes] if self.cluster else []
-            pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
-        except (OSError, ValueError, IndexError):
-            return None
+            return [Path(f"/proc/{pid}/{file}").read_text().rpartition(")")[2].split() for pid in pids]
+        except OSError:
+            return []
+
+    def memory_bytes(self) -> int | None:
+        """What the nodes have in memory, where that can be seen."""
+        pages = [int(words[1]) for words in self._of_nodes("statm")]
         return sum(pages) * os.sysconf("SC_PAGE_SIZE") if pages else None
 
     def nodes_cpu_s(self) -> float | None:
         """Processor seconds that the nodes have used so far, where that can be seen."""
-        try:
-            pids = [self.cluster.pid(name) for name in self.cluster.nodes] if self.cluster else []
-            stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-            ticks = sum(int(fields[11]) + int(fields[12]) for fields in stats)
-        except (OSError, ValueError, IndexError):
-            return None
-        return ticks / os.sysconf("SC_CLK_TCK") if pids else None
+        ticks = [int(words[11]) + int(words[12]) for words in self._of_nodes("stat")]
+        return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
 def _rate(messages: int, seconds: float) -> dict[str, Any]:
