@@ -52,6 +52,7 @@ TURN_S: Final = 0.25
 """How often the event loop turns at least, where a pool is waited for."""
 
 Quick = Callable[[], batches.Pending | None]
+"""Begins a call without a task, and gives what to wait for; None where it takes one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,9 +61,7 @@ class Call:
 
     work: Callable[[], Awaitable[Any]]  # what to do there
     answer: asyncio.Future[Any]  # where the caller waits
-    quick: Quick | None = (
-        None  # does the same without a task, and gives what to wait for; or None, where it takes one
-    )
+    quick: Quick | None = None  # does the same without a task, where that can be
     pending: batches.Pending | None = None  # what ``quick`` gave, until it has its outcome
     scope: trio.CancelScope | None = None  # around ``work``, once that has begun
     value: Any = None  # how it ended: so, or by an error

@@ -118,9 +118,7 @@ class RecordBatch:
     forgotten: set[int] = field(default_factory=set)  # indexes of those that nobody can wait for any more
     logged: int = 0  # of those that failed, so many were logged
     error: QuorumqError | None = None
-    refused: dict[int, QuorumqError] = field(
-        default_factory=dict
-    )  # by index: messages that were refused alone
+    refused: dict[int, QuorumqError] = field(default_factory=dict)  # messages that were refused alone
     event: trio.Event = field(default_factory=trio.Event)
     watchers: list[Callable[[], None]] = field(default_factory=list)  # called when it is done
 
@@ -202,9 +200,7 @@ class DerivedParcel(RecordBatch):
     """A batch of messages that came with their names: sections in place of one run of numbers."""
 
     names: list[tuple[Origin, int]] = field(default_factory=list)
-    inputs: list[tuple[Source, int]] = field(
-        default_factory=list
-    )  # and which output this is: for the history
+    inputs: list[tuple[Source, int]] = field(default_factory=list)  # and which output: for the history
     places: dict[tuple[Origin, int], int] = field(default_factory=dict)
     runs: int = 0  # sections that it takes, or fewer
 

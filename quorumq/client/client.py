@@ -374,7 +374,7 @@ async def connect(
         dial = dial_tls(ca) if ca else dial_tcp
     async with background() as tasks:
         nodes = Nodes(
-            names,
+            addresses=names,
             cluster_id=cluster_id or "",
             dial=dial,
             spawn=tasks.spawn,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -125,62 +126,39 @@ class Attempts:
         return NotStored(f"{text}. Nothing was sent", needed=self.needed, answered=self.answered)
 
 
+@dataclass(eq=False, kw_only=True)
 class Nodes:
-    """Where the cluster can be reached.
+    """Where the cluster can be reached."""
 
-    Args:
-        addresses: "host:port" of some nodes; others are learned from METADATA.
-        cluster_id: must be the nodes'; "" takes any.
-        dial: opens a stream to an address.
-        spawn: runs an async function in the background, as long as the client lives.
-        clock: the client's monotonic clock, in seconds: stamps FETCH and EXTEND, and every deadline of a hold.
-        wall_ms: the time of day in milliseconds since 1970.
-        rng: for jitter, and for where to begin.
-        connect_timeout: seconds to dial a node and have HELLO answered.
-        attempt_timeout: seconds that one node may take to answer, before the next is asked.
-        token: shows nodes who the client is.
-    """
+    addresses: list[str]  # "host:port" of some nodes; others are learned from METADATA
+    cluster_id: str  # must be the nodes'; "" takes any
+    dial: Dial  # opens a stream to an address
+    spawn: Callable[..., None]  # runs an async function in the background, as long as the client lives
+    clock: Callable[[], float]  # monotonic, in seconds: stamps FETCH and EXTEND, and every deadline of a hold
+    wall_ms: Callable[[], int]  # the time of day in milliseconds since 1970
+    rng: random.Random  # for jitter, and for where to begin
+    connect_timeout: float  # seconds to dial a node and have HELLO answered
+    attempt_timeout: float = ATTEMPT_TIMEOUT_S  # seconds that a node may take, before the next is asked
+    token: str = ""  # shows nodes who the client is
+    ids: dict[str, str] = field(default_factory=dict)
+    """Address of each node id, as far as known: where it was reached, else what METADATA said first."""
+    hold_time_max: float | None = None
+    """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
+    _said: dict[str, str] = field(default_factory=dict)  # by node: what METADATA said last
+    _connections: dict[tuple[str, str], Connection] = field(default_factory=dict)  # by pool and address
+    _dialling: dict[tuple[str, str], trio.Lock] = field(default_factory=dict)
+    _failed: dict[str, tuple[float, str]] = field(default_factory=dict)  # when dialling failed last, and why
+    _doubted: dict[str, float] = field(default_factory=dict)  # until when
+    _closed: bool = False
 
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        *,
-        cluster_id: str,
-        dial: Dial,
-        spawn: Callable[..., None],
-        clock: Callable[[], float],
-        wall_ms: Callable[[], int],
-        rng: random.Random,
-        connect_timeout: float,
-        attempt_timeout: float = ATTEMPT_TIMEOUT_S,
-        token: str = "",
-    ) -> None:
-        if not addresses:
+    def __post_init__(self) -> None:
+        if not self.addresses:
             raise UsageError("no address of a node is given: name at least one, as host:port")
-        self.addresses = list(dict.fromkeys(addresses))
-        self.cluster_id = cluster_id
-        self.clock = clock
-        self.wall_ms = wall_ms
-        self.rng = rng
-        self.spawn = spawn
-        self.connect_timeout = connect_timeout
-        self.attempt_timeout = attempt_timeout
-        self._token = token
-        self.ids: dict[str, str] = {}
-        """Address of each node id, as far as known: where it was reached, else what METADATA said first."""
-        self._said: dict[str, str] = {}  # what METADATA said last
-        self._dial = dial
-        self._connections: dict[tuple[str, str], Connection] = {}  # by pool and address
-        self._dialling: dict[tuple[str, str], trio.Lock] = {}
-        self._failed: dict[str, tuple[float, str]] = {}  # when dialling an address failed last, and why
-        self._doubted: dict[str, float] = {}  # until when
-        self._first = rng.choice(self.addresses)  # asked first, for as long as it answers
-        self._closed = False
+        self.addresses = list(dict.fromkeys(self.addresses))
+        self._first = self.rng.choice(self.addresses)  # asked first, for as long as it answers
         self._run = trio.lowlevel.current_trio_token()
         self._time = trio.lowlevel.current_clock().current_time
         self.log = Log(self._time)
-        self.hold_time_max: float | None = None
-        """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
 
     # ------------------------------------------------------------------ who is there
 
@@ -248,11 +226,11 @@ class Nodes:
             try:
                 made = await open_connection(
                     address,
-                    dial=self._dial,
+                    dial=self.dial,
                     cluster_id=self.cluster_id,
                     wall_ms=self.wall_ms(),
                     timeout=self.connect_timeout,
-                    token=self._token,
+                    token=self.token,
                 )
             except Lost as exc:
                 self._failed[address] = (trio.current_time(), exc.cause)

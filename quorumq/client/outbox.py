@@ -11,10 +11,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from typing import Final
 
 import trio
+from trio.lowlevel import ParkingLot
 
 from quorumq.client.batches import DerivedParcel, RecordBatch, Run, Times
 from quorumq.client.context import Context
@@ -37,19 +39,17 @@ LOADED_MESSAGES: Final = 4096
 """A batch of so many messages does not grow beyond `BATCH_BYTES`: a step that takes it in stays short."""
 
 
+@dataclass(eq=False)
 class PartitionQueue:
     """One partition: the batch that is being filled, and how many are not answered yet."""
 
-    __slots__ = ("kind", "most", "next_seq", "open", "origin", "partition", "unanswered")
-
-    def __init__(self, partition: PartitionId, kind: type[RecordBatch], most: int) -> None:
-        self.partition = partition
-        self.kind = kind
-        self.open: RecordBatch | None = None
-        self.most = most  # bytes at which `open` closes
-        self.unanswered = 0  # closed and not done
-        self.origin: Origin | None = None
-        self.next_seq = 0  # under `origin`
+    partition: PartitionId
+    kind: type[RecordBatch]
+    most: int  # bytes at which `open` closes
+    open: RecordBatch | None = None
+    unanswered: int = 0  # closed and not done
+    origin: Origin | None = None
+    next_seq: int = 0  # under `origin`
 
     @property
     def numbers(self) -> bool:
@@ -57,54 +57,33 @@ class PartitionQueue:
         return self.kind is RecordBatch
 
 
+@dataclass(eq=False)
 class Outbox:
-    """Fills batches, and keeps them until each has its outcome.
+    """Fills batches, and keeps them until each has its outcome."""
 
-    Args:
-        context: whose clocks, history and log.
-        topic: where they go.
-        session: numbers the messages that do not bring their names.
-        batch_bytes: a batch closes when it has so many, where nothing is under way before it; with each batch that is,
-            when it has twice as many. Nodes pay for batches, hardly for bytes (docs/performance.md).
-        loaded_bytes: but at the latest when it has so many; messages that are taken together count as that load.
-        send_soon: told of a queue of which nothing is under way, when a batch of it is opened; whether it will close
-            and send it, with what is taken meanwhile. What it will not waits for a poke.
-
-    Attributes:
-        buffered: bytes of messages that have no outcome yet.
-        room: where those are parked who wait for `buffered` to fall.
-        poke: set when there may be something to close or to send.
-        closed: batches that wait for their turn, by queue.
-        unanswered: batches that are open, waiting or under way.
-        failed: batches of which messages were given up; the last thousand.
-        silent: those of them with messages that nobody can wait for any more, and nobody has heard of.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        topic: str,
-        session: Session,
-        *,
-        batch_bytes: int,
-        loaded_bytes: int,
-        send_soon: Callable[[PartitionQueue], bool],
-    ) -> None:
-        self.buffered = 0
-        self.room = trio.lowlevel.ParkingLot()
-        self.poke = trio.Event()
-        self.closed: deque[tuple[PartitionQueue, RecordBatch]] = deque()
-        self.unanswered: dict[RecordBatch, None] = {}
-        self.failed: list[RecordBatch] = []
-        self.silent: dict[RecordBatch, None] = {}
-        self._context = context
-        self._topic = topic
-        self._session = session
-        self._batch_bytes = batch_bytes
-        self._loaded_bytes = loaded_bytes
-        self._send_soon = send_soon
-        self._queues: dict[tuple[int, bool], PartitionQueue] = {}  # by partition, and whether it is derived
-        self._open: dict[PartitionQueue, None] = {}  # queues with a batch being filled
+    context: Context  # whose clocks, history and log
+    topic: str  # where they go
+    session: Session  # numbers the messages that do not bring their names
+    _: KW_ONLY
+    batch_bytes: int
+    """A batch closes when it has so many, where nothing is under way before it; with each batch that is, when it has
+    twice as many. Nodes pay for batches, hardly for bytes (docs/performance.md)."""
+    loaded_bytes: int
+    """But at the latest when it has so many; messages that are taken together count as that load."""
+    send_soon: Callable[[PartitionQueue], bool]
+    """Told of a queue of which nothing is under way, when a batch of it is opened; whether it will close and send it,
+    with what is taken meanwhile. What it will not waits for a poke."""
+    buffered: int = 0  # bytes of messages that have no outcome yet
+    room: ParkingLot = field(default_factory=ParkingLot)  # who waits for that to fall
+    poke: trio.Event = field(default_factory=trio.Event)  # there may be something to close or to send
+    closed: deque[tuple[PartitionQueue, RecordBatch]] = field(default_factory=deque)  # wait for their turn
+    unanswered: dict[RecordBatch, None] = field(default_factory=dict)  # open, waiting or under way
+    failed: list[RecordBatch] = field(default_factory=list)  # of which some were given up; the last 1,000
+    silent: dict[RecordBatch, None] = field(default_factory=dict)
+    """Those of them with messages that nobody can wait for any more, and nobody has heard of."""
+    _queues: dict[tuple[int, bool], PartitionQueue] = field(default_factory=dict)
+    """By partition, and whether it is derived."""
+    _open: dict[PartitionQueue, None] = field(default_factory=dict)  # queues with a batch being filled
 
     def put(self, partition: PartitionId, records: Sequence[bytes], times: Times) -> list[Run]:
         """Take messages, to be numbered: the batches that they are in, in order."""
@@ -115,7 +94,7 @@ class Outbox:
             run = Run(record_batch, record_batch.add(records, size), 1)
             self._taken(queue, record_batch, size, queue.most)
             return [run]
-        most = self._loaded_bytes
+        most = self.loaded_bytes
         ends = list(accumulate(map(len, records)))
         runs: list[Run] = []
         at = before = 0  # records taken, and their bytes
@@ -145,7 +124,7 @@ class Outbox:
         source_id = source.id
         origin = derived_origin(source_id, source.group, partition.topic, index)
         place = record_batch.place((origin, source_id.seq), record)
-        if self._context.history is not None and record_batch.count > before:
+        if self.context.history is not None and record_batch.count > before:
             record_batch.inputs.append((source, index))
         self._taken(queue, record_batch, len(record) if record_batch.count > before else 0, queue.most)
         return Run(record_batch, place, 1)
@@ -155,7 +134,7 @@ class Outbox:
         if queue is None:
             kind = DerivedParcel if derived else RecordBatch
             queue = self._queues[(partition.number, derived)] = PartitionQueue(
-                partition, kind, self._batch_bytes
+                partition, kind, self.batch_bytes
             )
         return queue
 
@@ -170,7 +149,7 @@ class Outbox:
             record_batch = queue.open = queue.kind(queue.partition, trio.current_time(), times, self.silent)
             self._open[queue] = None
             self.unanswered[record_batch] = None
-            if queue.unanswered or not self._send_soon(queue):
+            if queue.unanswered or not self.send_soon(queue):
                 self.poke.set()
         return record_batch
 
@@ -193,7 +172,7 @@ class Outbox:
 
     def _count(self, queue: PartitionQueue, more: int) -> None:
         queue.unanswered += more
-        queue.most = min(self._batch_bytes << queue.unanswered, self._loaded_bytes)
+        queue.most = min(self.batch_bytes << queue.unanswered, self.loaded_bytes)
 
     def _close(self, queue: PartitionQueue) -> None:
         """The queue's batch is complete: have it named and encoded, and put it in line."""
@@ -201,20 +180,20 @@ class Outbox:
         assert record_batch is not None
         queue.open = None
         del self._open[queue]
-        record_batch.made = self._context.clock()
+        record_batch.made = self.context.clock()
         if queue.numbers:
-            origin = self._session.origin
+            origin = self.session.origin
             assert origin is not None
             if queue.origin != origin:
                 queue.origin, queue.next_seq = origin, 0
-            record_batch.number(queue.origin, self._session.seal, queue.next_seq, self._context.wall_ms())
+            record_batch.number(queue.origin, self.session.seal, queue.next_seq, self.context.wall_ms())
             queue.next_seq += record_batch.count
         self._count(queue, 1)
         self.closed.append((queue, record_batch))
 
     def _can_close(self, queue: PartitionQueue) -> bool:
         """Whether there is a session to number its batch by. Else the old one was closed, and another is opened."""
-        return not queue.numbers or self._session.origin is not None
+        return not queue.numbers or self.session.origin is not None
 
     def close(self, queue: PartitionQueue) -> None:
         """Close the queue's batch, if there is one, nothing is under way, and it can be numbered."""
@@ -270,11 +249,11 @@ class Outbox:
         """Messages of it were given up: say so, as far as nobody can wait for them any more."""
         places = [place for place in record_batch.failures() if place in record_batch.forgotten]
         if len(places) > record_batch.logged:
-            self._context.log.error(
-                ("given up", self._topic),
+            self.context.log.error(
+                ("given up", self.topic),
                 "given up, and nobody waits: %s to %r: %s",
                 plural(len(places) - record_batch.logged, "message"),
-                self._topic,
+                self.topic,
                 record_batch.error or record_batch.refused[places[-1]],
             )
             record_batch.logged = len(places)

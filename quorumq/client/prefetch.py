@@ -18,9 +18,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 import trio
+from trio.lowlevel import ParkingLot
 
 from quorumq.client.connection import Connection
 from quorumq.client.context import REFRESH_S, Context
@@ -64,16 +66,16 @@ TEND_S: Final = 0.1
 log = logging.getLogger("quorumq.client")
 
 
+@dataclass(eq=False)
 class Fetcher:
     """The partitions that share one replica set, and how much of them is in stock."""
 
-    def __init__(self, where: ReplicaSet) -> None:
-        self.where = where
-        self.first = ""  # address of the node that answered last
-        self.over = False  # its topic is gone
-        self.stocked = 0  # messages in stock
-        self.stocked_bytes = 0
-        self.wake = trio.Event()
+    where: ReplicaSet
+    first: str = ""  # address of the node that answered last
+    over: bool = False  # its topic is gone
+    stocked: int = 0  # messages in stock
+    stocked_bytes: int = 0
+    wake: trio.Event = field(default_factory=trio.Event)
 
 
 class Prefetched:
@@ -101,57 +103,35 @@ class Prefetched:
         return not wished and (now >= self.came + LIE_S or (not soon and now > self.came))
 
 
+@dataclass(eq=False)
 class Prefetch:
-    """Fetches ahead for one consumer, and hands over.
+    """Fetches ahead for one consumer, and hands over."""
 
-    Args:
-        context: whose nodes and clock.
-        unpack: the messages of a slice in stock.
-        in_hand: how many messages are handed over and not settled.
-
-    Attributes:
-        waiting: tasks that wait for messages.
-        wanted: messages that they asked for.
-        wish: messages that somebody asked for who has not waited until they came, and may come back.
-        pace: how fast messages are used up.
-        arrival: where they are parked, until something came or is the matter.
-        error: no node has answered for the whole timeout, or a reply was not understood; who waits hears of it.
-        fatal: why fetching has ended for good.
-        given_back: messages given back without having been handed over, so far.
-        expired: messages not handed over because their deadline had passed or their connection was lost, so far.
-        closed: nothing more is handed over.
-    """
-
-    def __init__(
-        self, context: Context, unpack: Callable[[Prefetched], list[Message]], in_hand: Callable[[], int]
-    ) -> None:
-        self.waiting = 0
-        self.wanted = 0
-        self.wish = 0
-        self.pace = Pace()
-        self.arrival = trio.lowlevel.ParkingLot()
-        self.error: QuorumqError | None = None
-        self.fatal: QuorumqError | None = None
-        self.given_back = 0
-        self.expired = 0
-        self.closed = False
-        self._context = context
-        self._unpack = unpack
-        self._in_hand = in_hand
-        self._alone: Prefetched | None = None  # a suspect: until it is settled nothing else is fetched
-        self._told: Fetcher | None = None  # where a suspect waits for nothing to be in hand
-        self._told_at = 0.0  # since when
-        self._left = 0  # of what was in hand then, or in stock
-        self._left_at = 0.0  # when that changed
-        self._deaf_until = 0.0  # it was in vain
-        self._patience = float("inf")
-        self._reader: Reader
-        self._most = self._most_bytes = 0
-        self._expected: tuple[str, ...] | None = None
-        self._fetchers: list[Fetcher] = []
-        self._stock: deque[Prefetched] = deque()  # the first one is being handed over
-        self._filled = trio.Event()  # there is some
-        self._void: dict[bytes, int] = {}  # topic id -> the newest of its generations that a rewind ended
+    context: Context
+    unpack: Callable[[Prefetched], list[Message]]  # the messages of a slice in stock
+    in_hand: Callable[[], int]  # how many messages are handed over and not settled
+    waiting: int = 0  # tasks that wait for messages
+    wanted: int = 0  # messages that they asked for
+    wish: int = 0  # messages that somebody asked for who has not waited until they came, and may come back
+    pace: Pace = field(default_factory=Pace)  # how fast messages are used up
+    arrival: ParkingLot = field(default_factory=ParkingLot)  # until something came or is the matter
+    error: QuorumqError | None = None
+    """No node has answered for the whole timeout, or a reply was not understood; who waits hears of it."""
+    fatal: QuorumqError | None = None  # why fetching has ended for good
+    given_back: int = 0  # messages given back without having been handed over, so far
+    expired: int = 0
+    """Messages not handed over because their deadline had passed or their connection was lost, so far."""
+    closed: bool = False  # nothing more is handed over
+    _alone: Prefetched | None = None  # a suspect: until it is settled nothing else is fetched
+    _told: Fetcher | None = None  # where a suspect waits for nothing to be in hand
+    _told_at: float = 0.0  # since when
+    _left: int = 0  # of what was in hand then, or in stock
+    _left_at: float = 0.0  # when that changed
+    _deaf_until: float = 0.0  # it was in vain
+    _fetchers: list[Fetcher] = field(default_factory=list)
+    _stock: deque[Prefetched] = field(default_factory=deque)  # the first one is being handed over
+    _filled: trio.Event = field(default_factory=trio.Event)  # there is some
+    _void: dict[bytes, int] = field(default_factory=dict)  # by topic: the last generation that was ended
 
     # ------------------------------------------------------------------ fetching
 
@@ -189,7 +169,7 @@ class Prefetch:
                 fetcher.where.topic for fetcher in self._fetchers if fetcher.where.partitions
             ):
                 try:
-                    topic = await self._context.topic(name, timeout=self._reader.timeout)
+                    topic = await self.context.topic(name, timeout=self._reader.timeout)
                 except QuorumqError:
                     continue  # the fetchers themselves hear what is the matter
                 homes = {
@@ -213,7 +193,7 @@ class Prefetch:
             await trio.sleep(wait)
             wait = LOOK_S
             try:
-                topic = await self._context.topic(name, timeout=self._reader.timeout)
+                topic = await self.context.topic(name, timeout=self._reader.timeout)
             except NotFound:
                 if not is_told:
                     log.warning("no topic %r is there: group %r waits for it", name, self._reader.group)
@@ -274,7 +254,7 @@ class Prefetch:
         told = idle and self._told is fetcher
         try:
             fetched, connection = await fetch_from(
-                self._context,
+                self.context,
                 fetcher.where,
                 self._reader,
                 max_messages=room,
@@ -291,7 +271,7 @@ class Prefetch:
             return
         fetcher.first = connection.address
         self.error = None
-        now = self._context.clock()
+        now = self.context.clock()
         if told:
             self._untold(now)
             self.want()
@@ -316,7 +296,7 @@ class Prefetch:
         """How many messages the next FETCH may bring; 0 while that is not worth one."""
         if self._is_alone() or (self._told is not None and self._is_kept(fetcher)):
             return 0
-        ahead = self.pace.ahead(self._context.clock(), self.waiting)
+        ahead = self.pace.ahead(self.context.clock(), self.waiting)
         count = len(self._fetchers)
         window = min(max(1, self._most // count), self.wanted + self.wish - (-ahead // count))  # rounded up
         room = window - fetcher.stocked
@@ -324,7 +304,7 @@ class Prefetch:
 
     def _is_idle(self) -> bool:
         """Whether there is nothing in hand: only then a FETCH may bring a suspect (docs/protocol.md)."""
-        return not self._in_hand() and not any(fetcher.stocked for fetcher in self._fetchers)
+        return not self.in_hand() and not any(fetcher.stocked for fetcher in self._fetchers)
 
     def _is_alone(self) -> bool:
         """Whether there is a suspect, in stock or in hand: nothing is fetched, and nothing handed over beside it.
@@ -334,15 +314,15 @@ class Prefetch:
         alone = self._alone
         if alone is None:
             return False
-        if (alone.left or self._in_hand()) and self._context.clock() < alone.deadline:
+        if (alone.left or self.in_hand()) and self.context.clock() < alone.deadline:
             return True
         self._alone = None
         return False
 
     def _is_kept(self, fetcher: Fetcher) -> bool:
         """Whether this fetcher is to fetch nothing, as a suspect waits for nothing to be in hand."""
-        now = self._context.clock()
-        left = self._in_hand() + sum(one.stocked for one in self._fetchers)
+        now = self.context.clock()
+        left = self.in_hand() + sum(one.stocked for one in self._fetchers)
         if left != self._left or self._left_at < self._told_at:
             self._left, self._left_at = left, now
         waited = now - self._left_at
@@ -375,7 +355,7 @@ class Prefetch:
     def handed(self, count: int) -> None:
         """A task got so many messages."""
         self.wish = 0
-        self.pace.handed(self._context.clock(), count)
+        self.pace.handed(self.context.clock(), count)
         self.want()
 
     def missed(self, count: int) -> None:
@@ -391,7 +371,7 @@ class Prefetch:
             return []
         while self._stock and not self.closed:
             stock = self._stock[0]
-            if stock.connection.lost or self._context.clock() >= stock.deadline:
+            if stock.connection.lost or self.context.clock() >= stock.deadline:
                 self.expired += stock.left
                 items = self._take_out(stock)
                 if stock.connection.lost:
@@ -411,7 +391,7 @@ class Prefetch:
 
     def _is_alone_next(self, alone: Prefetched) -> bool:
         """Whether a suspect may be handed over; then nothing is before it."""
-        if self._in_hand():
+        if self.in_hand():
             return False
         if alone is not self._stock[0]:
             self._stock.remove(alone)
@@ -427,7 +407,7 @@ class Prefetch:
 
     def _open(self, stock: Prefetched) -> list[Message]:
         try:
-            stock.messages = self._unpack(stock)
+            stock.messages = self.unpack(stock)
         except PeerError as exc:
             stock.messages = []
             self._trouble(exc)
@@ -462,15 +442,15 @@ class Prefetch:
 
     def _leave_later(self, items: list[SealedNamed]) -> None:
         if items:
-            self._context.nodes.spawn(self._give_back, items)
+            self.context.nodes.spawn(self._give_back, items)
 
     async def _give_back(self, items: list[SealedNamed]) -> None:
         count = sum(span.size for item in items for span in spans_named(item))
         self.given_back += count
         if count:
             text = "%d messages for group %r were fetched ahead and are given back"
-            self._context.log.info(("leave", self._reader.group), text, count, self._reader.group)
-        await give_back(self._context, items)
+            self.context.log.info(("leave", self._reader.group), text, count, self._reader.group)
+        await give_back(self.context, items)
 
     async def leave(self, late: Iterable[m.ClientReply]) -> None:
         """Give back everything that was not handed over, and what replies brought that nobody waited for."""
@@ -484,7 +464,7 @@ class Prefetch:
                 self._filled = trio.Event()
                 await self._filled.wait()
             await trio.sleep(min(TEND_S, self._reader.hold_time / 20))
-            now = self._context.clock()
+            now = self.context.clock()
             soon = self.wanted + self.pace.ahead(now, self.waiting)
             wished = self.wish > 0
             stale = [stock for stock in self._stock if stock.is_stale(now, soon, wished=wished)]

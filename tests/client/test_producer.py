@@ -677,7 +677,7 @@ async def test_a_node_that_cannot_be_reached_is_dialled_once_for_all_who_wait() 
             await trio.sleep(1.0)
             raise ConnectionRefusedError(111, "Connection refused")
 
-        client.nodes._dial = slow
+        client.nodes.dial = slow
         cluster.hang_up("a")
         await trio.testing.wait_all_tasks_blocked()
         failed: list[str] = []
