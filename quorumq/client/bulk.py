@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
 from typing import Any, Final, cast
@@ -66,42 +67,30 @@ SHARED: Final = frozenset({"key", "headers", "partition", "delay", "not_before",
 """Options that many messages share without each being looked at."""
 
 
+@dataclass(eq=False)
 class Bulk:
-    """Publishes messages in their order, and keeps batches in flight meanwhile.
+    """Publishes messages in their order, and keeps batches in flight meanwhile."""
 
-    Args:
-        topic: where they go.
-        take: takes one message, waits while too much is buffered.
-        take_run: takes payloads that have the same options: all, or none where it raises.
-        options: of all messages. With ``derived_from`` they are its outputs ``index``, ``index + 1`` …
-        run_bytes: payloads are taken together up to so many bytes; 0 takes each message alone.
-    """
+    topic: str
+    put: Callable[..., Awaitable[Run]]  # takes one message, waits while too much is buffered
+    put_run: Callable[
+        ..., Awaitable[list[Run]]
+    ]  # takes payloads of the same options: all, or none where it raises
+    options: Options  # of all messages; with ``derived_from`` they are its outputs ``index``, ``index + 1`` …
+    run_bytes: int  # payloads are taken together up to so many bytes; 0 takes each message alone
+    _count: int = 0
+    _errors: dict[int, Exception] = field(default_factory=dict)
+    _untaken: int | None = None
+    _runs: list[tuple[int, Run]] = field(default_factory=list)  # by the place of the first message
 
-    def __init__(
-        self,
-        topic: str,
-        take: Callable[..., Awaitable[Run]],
-        take_run: Callable[..., Awaitable[list[Run]]],
-        options: Options,
-        *,
-        run_bytes: int,
-    ) -> None:
-        self._topic = topic
-        self._take = take
-        self._take_run = take_run
-        self._options = options
-        self._run_bytes = run_bytes if options.keys() <= SHARED else 0
-        self._outputs: Iterator[int] | None = None
-        if options.get("derived_from") is not None:
-            self._outputs = count(options.get("index", 0))
-        self._count = 0
-        self._errors: dict[int, Exception] = {}
-        self._untaken: int | None = None
-        self._runs: list[tuple[int, Run]] = []  # by the place of the first message
+    def __post_init__(self) -> None:
+        self.run_bytes = self.run_bytes if self.options.keys() <= SHARED else 0
+        is_derived = self.options.get("derived_from") is not None
+        self._outputs = count(self.options.get("index", 0)) if is_derived else None
 
     async def take(self, messages: Iterable[Outgoing]) -> bool:
         """Take messages; whether more may come: not where no more can be stored."""
-        most = self._run_bytes
+        most = self.run_bytes
         run: list[bytes] = []
         size = 0
         try:
@@ -128,7 +117,7 @@ class Bulk:
         if not payloads:
             return True
         try:
-            runs = await self._take_run(payloads, **self._options)
+            runs = await self.put_run(payloads, **self.options)
         except (TypeError, ValueError, TooLarge, UsageError):
             for payload in payloads:
                 if not await self._take_one(payload):
@@ -143,7 +132,7 @@ class Bulk:
         return True
 
     async def _take_one(self, message: Outgoing) -> bool:
-        options: dict[str, Any] = {**self._options}
+        options: dict[str, Any] = {**self.options}
         if self._outputs is not None:
             options["index"] = next(self._outputs)
         payload: Any = message
@@ -151,7 +140,7 @@ class Bulk:
             payload = message.payload
             options.update(message.options)
         try:
-            run = await self._take(payload, **options)
+            run = await self.put(payload, **options)
         except (TypeError, ValueError, TooLarge, Conflict) as error:
             self._errors[self._count] = error
         except QuorumqError as error:
@@ -196,7 +185,7 @@ class Bulk:
         finally:
             self._runs += runs
         if self._errors:
-            raise NotAllStored.of(self._topic, ids, self._errors, self._untaken)
+            raise NotAllStored.of(self.topic, ids, self._errors, self._untaken)
         return cast("list[MessageId]", ids)
 
     async def end_by(self, error: Exception) -> None:

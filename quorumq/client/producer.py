@@ -250,7 +250,7 @@ class Producer:
         self._tell()
         # A partitioner of the application's is asked about each message.
         runs = options.get("partition") is not None or type(self._partitioner) is DefaultPartitioner
-        return Bulk(self.topic, self._take, self._take_run, options, run_bytes=self._run_bytes if runs else 0)
+        return Bulk(self.topic, self._take, self._take_run, options, self._run_bytes if runs else 0)
 
     async def send(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending:
         """Take a message, to be published in a batch, and return at once; waits only while too much is buffered.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, Unpack
 
 from quorumq.client.batches import Pending
@@ -16,14 +17,12 @@ PRODUCERS_MAX: Final = 64
 """Topics that `Client.publish` keeps producers to, where nothing is under way to more."""
 
 
+@dataclass(eq=False)
 class Kept:
     """A producer to one topic, and how many calls use it."""
 
-    __slots__ = ("calls", "producer")
-
-    def __init__(self, producer: Producer) -> None:
-        self.producer = producer
-        self.calls = 0
+    producer: Producer
+    calls: int = 0
 
 
 class PublishCalls(Calls):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from operator import attrgetter
 from typing import Final, cast
@@ -38,6 +39,7 @@ LATER: Final = frozenset({
 Failures = dict[Ticket, QuorumqError]
 """Why tickets failed, of one operation: others may be under way for the same tickets."""
 Final_ = Callable[[Sequence[Ticket], m.Verdict, m.SettleReply], Failures]
+"""Told each final verdict, with the tickets that it is on and the reply it came in: which of them failed, and why."""
 
 _lot: Final = attrgetter("lot")
 _seq: Final = attrgetter("seq")
@@ -112,22 +114,13 @@ def named(items: Iterable[Item]) -> tuple[m.Named, ...]:
     return sealed_items(SealedNamed(item.sealed, item.spans) for item in items)
 
 
+@dataclass(eq=False)
 class Settling:
-    """One request's tickets on their way to a verdict each.
+    """One request's tickets on their way to a verdict each."""
 
-    Args:
-        items: what to settle.
-        on_final: told each final verdict, with the tickets that it is on and the reply it came in; returns which of
-            them failed, and why.
-        failures: where failures are put.
-    """
-
-    __slots__ = ("failures", "items", "on_final")
-
-    def __init__(self, items: list[Item], on_final: Final_, failures: Failures) -> None:
-        self.items = items
-        self.on_final = on_final
-        self.failures = failures
+    items: list[Item]
+    on_final: Final_
+    failures: Failures
 
     def take(self, reply: m.ClientReply) -> QuorumqError | None:
         """Pass on what is final; what is left to ask again, as an error, or None."""

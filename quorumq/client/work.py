@@ -138,43 +138,31 @@ class Worked:
             self.done += 1
 
 
+@dataclass(eq=False)
 class Pool:
-    """Runs the handlers of some tasks; made for one `run`.
+    """Runs the handlers of some tasks; made for one `run`."""
 
-    Args:
-        context: of the client.
-        consume: makes a consumer, as `Client.consumer` does.
-        tasks: what to do.
-        grace: seconds that what is begun has to end, once `stop` was called.
-        stop: calls it when it is set.
-    """
+    context: Context  # of the client
+    consume: Callable[..., Consumer]  # makes a consumer, as `Client.consumer` does
+    tasks: Sequence[Task]
+    grace: Duration  # what is begun has to end, once `stop` was called
+    told: Stop | None = None  # calls `stop` when it is set
+    _consumers: list[Consumer] = field(default_factory=list)
+    _begun: int = 0  # messages whose handlers run
+    _stop: trio.Event = field(default_factory=trio.Event)
+    _handling: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _worked: Worked = field(default_factory=Worked)
 
-    def __init__(
-        self,
-        context: Context,
-        consume: Callable[..., Consumer],
-        tasks: Sequence[Task],
-        grace: Duration,
-        stop: Stop | None = None,
-    ) -> None:
-        if not tasks:
+    def __post_init__(self) -> None:
+        if not self.tasks:
             raise UsageError("no task is given: there would be nothing to work on")
-        for task in tasks:
+        for task in self.tasks:
             task.check()
-        self._grace = number_of("grace", grace)
-        if not self._grace >= 0:
-            raise UsageError(f"grace is {grace!r}: give 0 seconds or more")
-        if stop is not None and not callable(getattr(stop, "is_set", None)):
-            raise UsageError(f"stop is {stop!r}: give an event of trio, asyncio or threading")
-        self._context = context
-        self._consume = consume
-        self._tasks = tasks
-        self._told = stop
-        self._consumers: list[Consumer] = []
-        self._begun = 0  # messages whose handlers run
-        self._stop = trio.Event()
-        self._handling = trio.CancelScope()
-        self._worked = Worked()
+        self._grace_s = number_of("grace", self.grace)
+        if not self._grace_s >= 0:
+            raise UsageError(f"grace is {self.grace!r}: give 0 seconds or more")
+        if self.told is not None and not callable(getattr(self.told, "is_set", None)):
+            raise UsageError(f"stop is {self.told!r}: give an event of trio, asyncio or threading")
 
     def stop(self, number: int | None = None) -> None:
         """Begin to end; called again, cancel what is begun. In the thread of trio; ``number`` is the signal's."""
@@ -192,7 +180,7 @@ class Pool:
         """
         try:
             async with AsyncExitStack() as stack:
-                for task in self._tasks:
+                for task in self.tasks:
                     made = self._consumer_of(task)
                     made.expects_topics = True
                     self._consumers.append(await stack.enter_async_context(made))
@@ -207,7 +195,7 @@ class Pool:
         return self._worked
 
     def _consumer_of(self, task: Task) -> Consumer:
-        return self._consume(
+        return self.consume(
             task.topic,
             task.group,
             hold_time=task.hold_time,
@@ -221,11 +209,11 @@ class Pool:
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_when_told)
-            if self._told is not None:
-                nursery.start_soon(self._listen, self._told)
+            if self.told is not None:
+                nursery.start_soon(self._listen, self.told)
             with self._handling:
                 async with trio.open_nursery() as slots:
-                    for task, consumer in zip(self._tasks, self._consumers, strict=True):
+                    for task, consumer in zip(self.tasks, self._consumers, strict=True):
                         limiter = trio.CapacityLimiter(task.concurrency)
                         for _ in range(task.concurrency):
                             slots.start_soon(self._slot, task, consumer, limiter)
@@ -239,8 +227,8 @@ class Pool:
 
     async def _end_when_told(self) -> None:
         await self._stop.wait()
-        log.info("told to stop: %d messages that are begun have %g s to end", self._begun, self._grace)
-        self._handling.deadline = min(self._handling.deadline, trio.current_time() + self._grace)
+        log.info("told to stop: %d messages that are begun have %g s to end", self._begun, self._grace_s)
+        self._handling.deadline = min(self._handling.deadline, trio.current_time() + self._grace_s)
         async with trio.open_nursery() as nursery:
             for consumer in self._consumers:
                 nursery.start_soon(consumer.drain)
@@ -358,7 +346,7 @@ class Pool:
     async def _again(self, message: Message, error: Exception) -> None:
         """Have it come again; after its last attempt it is a dead letter, which is to have the exception."""
         try:
-            topic = await self._context.topic(message.topic)
+            topic = await self.context.topic(message.topic)
         except QuorumqError:
             await message.reject()
             return
