@@ -97,17 +97,9 @@ class Bridge(Portal):
         quick: Quick | None = None,
         **more: object,
     ) -> T:
-        """What ``await function(*args, **more)`` returns or raises in the other thread.
+        """As `Portal.call`, awaited in the event loop in which this was made.
 
-        Args:
-            function, args, more: what to do.
-            quick: does the same there without a task: what it gives has the outcome. None where it cannot.
-            undo: called there with what ``function`` returned, where the caller was cancelled and will never see it.
-
-        Raises:
-            Closed: the client is closed.
-            UsageError: this is another event loop than the one it was made in.
-            OutcomeUnknown: another task closed the client meanwhile.
+        ``quick`` does the same there without a task: what it gives has the outcome. None where it cannot.
         """
         self.check_process()
         if asyncio.get_running_loop() is not self._loop:

@@ -246,18 +246,13 @@ class Consumer(Entered[consuming.Consumer]):
         found = self.take(1, timeout=timeout)
         return found[0] if found else None
 
+    @Like(consuming.Consumer.take)
     def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
-        """The messages that are there, waiting for the first if need be. As `quorumq.client.Consumer.take`."""
         take = partial(self.inner.take, max_messages, timeout=timeout)
         return _delivered(self.portal, self.inner.settler, take)
 
+    @Like(consuming.Consumer.batches)
     def batches(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> Iterator[list[Message]]:
-        """The messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
-
-        Args:
-            max_messages: in a list, at most.
-            timeout: end when nothing has come for so many seconds.
-        """
         while found := self.take(max_messages, timeout=timeout):
             yield found
 
@@ -368,20 +363,20 @@ class Client(Counterpart[waiting.Client]):
         context = copy_context()
         return replace(task, handler=lambda one: context.copy().run(handler, Message(self.portal, one)))
 
+    @Like(waiting.Client.lookup)
     def lookup(
         self, topic: str, group: str, ids: Iterable[MessageId], *, timeout: float | None = None
     ) -> dict[MessageId, Peek]:
-        """What became of messages for a group, as a majority knows it. As `quorumq.client.Client.lookup`."""
         return self.portal.call(self.inner.lookup, topic, group, list(ids), timeout=timeout)
 
+    @Like(waiting.Client.redrive)
     def redrive(
         self, topic: str, group: str, items: Iterable[Peek], *, timeout: float | None = None
     ) -> Redriven:
-        """Make dead letters available again, to that group only. As `quorumq.client.Client.redrive`."""
         return self.portal.call(self.inner.redrive, topic, group, list(items), timeout=timeout)
 
+    @Like(waiting.Client.ticket)
     def ticket(self, receipt: SealedNamed) -> Ticket:
-        """A receipt from elsewhere (`receipt_from_text`), to be given to `ack`, `reject`, `dead_letter`, `extend`."""
         return self.inner.ticket(receipt)
 
 

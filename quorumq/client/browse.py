@@ -171,14 +171,8 @@ class BrowseCalls(Calls):
                 ):
                     after = skip
                 request = m.BrowseRequest(topic, number, group, "all", (0, 0), most, False, True, after)
-                reply, _ = await self.context.nodes.ask(
-                    lambda request=request: request,  # type: ignore[misc]
-                    what=f"look at {topic!r}/{number}",
-                    timeout=self.context.time(timeout),
-                    writes=False,
-                    only=self.context.nodes.addresses_of(members),
-                )
-                page = cast("m.BrowseReply", reply)
+                what, only = f"look at {topic!r}/{number}", self.context.nodes.addresses_of(members)
+                page: m.BrowseReply = await self.context.ask(request, what, timeout, writes=False, only=only)
                 begin = at
                 for item in page.items:
                     span = item.span

@@ -372,8 +372,7 @@ class Run:
         account = Account()
         for row in read_history(sorted(self.histories.glob("*.jsonl"))):
             account.feed(row)
-        for key, error_class in self.letters.items():
-            account.list_letter(key, error_class)
+        account.letters = self.letters
         return judge(
             account,
             malformed=self.malformed,

@@ -96,6 +96,7 @@ class Account:
     asked: dict[MessageKey, None] = field(default_factory=dict)
     rejected: dict[MessageKey, None] = field(default_factory=dict)
     letters: dict[MessageKey, str] = field(default_factory=dict)
+    """The dead letters as the cluster lists them at the end, with the exception's class, or else the reason."""
     delivered: int = 0
 
     def feed(self, row: Row) -> None:
@@ -120,15 +121,6 @@ class Account:
                 self.acks.setdefault(key, []).append(answer)
         elif kind == "dead_letter" and row["outcome"] == "ok":
             self.rejected.update(dict.fromkeys(keys_of(row)))
-
-    def list_letter(self, key: MessageKey, error_class: str) -> None:
-        """Take in one dead letter as the cluster lists it at the end.
-
-        Args:
-            key: the message.
-            error_class: the exception's name, or the reason where there was no exception.
-        """
-        self.letters[key] = error_class
 
     def settled(self) -> int:
         """How many published messages were acked or rejected so far, by what the workers wrote."""

@@ -183,7 +183,7 @@ class Load:
             account.feed(row)
         for name in self.cluster.nodes:
             for key in letters(self.cluster.address(name), self.topic, self.partitions):
-                account.list_letter(key, "ValueError")
+                account.letters[key] = "ValueError"
         return account
 
     def check(self) -> Account:

@@ -68,7 +68,7 @@ class Run:
         for row in read_history([self.path]):
             account.feed(row)
         for name, error in letters.items():
-            account.list_letter(key(int(name[1:])), error)
+            account.letters[key(int(name[1:]))] = error
         return account
 
     def verdict(self, *, malformed: tuple[int, ...] = (), expected: int = 4, **letters: str) -> Verdict:
