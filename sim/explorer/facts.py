@@ -192,20 +192,9 @@ def lost(facts: Facts, node: NodeId) -> Facts:
 
 def came_to_nothing(facts: Facts, index: int) -> Facts:
     """A FETCH delivered nothing, and never will."""
-    return with_attempt(
-        facts,
-        index,
-        node="",
-        phase=NOTHING,
-        idle=True,
-        sent_at=0.0,
-        after_ack=-1,
-        after_rewind=0,
-        after_cover=0,
-        after_redrive=(-1, -1),
-        after_purge=-1,
-        after_deletion=False,
-    )
+    attempts = list(facts.attempts)
+    attempts[index] = Attempt("", NOTHING, 0.0, -1, of_dead=attempts[index].of_dead)
+    return facts._replace(attempts=tuple(attempts))
 
 
 def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts, str]:

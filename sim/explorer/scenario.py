@@ -7,7 +7,7 @@ cluster to where a rule matters; everything after it is again every interleaving
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
 
 from quorumq.core.types import NodeId, Now
@@ -37,28 +37,6 @@ WALL_MS = 1_700_000_000_000
 NEVER = 1e9
 """A timeout that does not come by itself: the explorer decides when a round gives up."""
 
-BUDGETS = (
-    "ticks",
-    "attempts",
-    "restarts",
-    "clean_stops",
-    "wipes",
-    "restores",
-    "acks",
-    "rejects",
-    "extends",
-    "leaves",
-    "redrives",
-    "offers",
-    "rewinds",
-    "purges",
-    "dead_reads",
-    "backlog_purges",
-    "busy",
-    "publishes",
-)
-"""The countable things, in the order in which a state keeps what is left of them."""
-
 
 class ExplorerError(Exception):
     """The explorer itself, or a scenario's script, is wrong: not a property of the protocol."""
@@ -67,6 +45,11 @@ class ExplorerError(Exception):
 def now_at(tick: int, wall_ms: int = WALL_MS) -> Now:
     """The clocks at a tick. The time of day stands still: it decides nothing but the next ballot."""
     return Now(START + tick * TICK_S, wall_ms)
+
+
+def counted(often: int = 0) -> int:
+    """A field that says how often something may happen, unless it is said: of `BUDGETS`."""
+    return field(default=often, metadata={"counted": True})
 
 
 @dataclass(frozen=True)
@@ -128,26 +111,26 @@ class Scenario:
     coordinators: tuple[NodeId, ...] = ()
     via: tuple[NodeId, ...] = ()
     restart_nodes: tuple[NodeId, ...] = ()
-    ticks: int = 0
-    attempts: int = 2
-    restarts: int = 0
-    clean_stops: int = 0
-    wipes: int = 0
-    restores: int = 0
-    acks: int = 0
-    rejects: int = 0
-    extends: int = 0
-    leaves: int = 0
-    redrives: int = 0
-    offers: int = 0
-    rewinds: int = 0
-    purges: int = 0
-    dead_reads: int = 0
-    backlog_purges: int = 0
+    ticks: int = counted()
+    attempts: int = counted(2)
+    restarts: int = counted()
+    clean_stops: int = counted()
+    wipes: int = counted()
+    restores: int = counted()
+    acks: int = counted()
+    rejects: int = counted()
+    extends: int = counted()
+    leaves: int = counted()
+    redrives: int = counted()
+    offers: int = counted()
+    rewinds: int = counted()
+    purges: int = counted()
+    dead_reads: int = counted()
+    backlog_purges: int = counted()
     beside: bool = False
     by_id: bool = False
-    busy: int = 0
-    publishes: int = 0
+    busy: int = counted()
+    publishes: int = counted()
     wiped_hears: tuple[NodeId, ...] = ()
     rewind_to: tuple[str, ...] = ("rewind",)
     rewind_via: tuple[NodeId, ...] = ()
@@ -195,3 +178,7 @@ class Scenario:
     def budget(self) -> tuple[int, ...]:
         """How often each countable thing may happen, in the order of `BUDGETS`."""
         return tuple(getattr(self, name) for name in BUDGETS)
+
+
+BUDGETS = tuple(field.name for field in fields(Scenario) if "counted" in field.metadata)
+"""The countable things, in the order in which a state keeps what is left of them: ticks first."""

@@ -119,6 +119,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+@uncollected()
 def search(
     explorer: Explorer,
     states_max: int = 1_000_000,
@@ -136,16 +137,6 @@ def search(
     Returns:
         the result, and the steps to the violation (with the scenario's script before them), if there is one.
     """
-    with uncollected():
-        return _search(explorer, states_max, seconds, on_progress)
-
-
-def _search(
-    explorer: Explorer,
-    states_max: int,
-    seconds: float,
-    on_progress: Callable[[Result], None] | None,
-) -> tuple[Result, list[Step]]:
     walk = Walk(explorer)
     for step in explorer.scenario.script:
         walk.take_step(step)

@@ -31,6 +31,9 @@ Step = tuple[Action, State, str]
 
 SLOT = {name: at for at, name in enumerate(BUDGETS)}
 
+STARTS = {"restarts": "crash", "clean_stops": "clean stop", "wipes": "wipe", "restores": "restore"}
+"""What may be spent on a node that starts again, and what is done to it then."""
+
 
 class Explorer:
     """All steps of one scenario.
@@ -56,6 +59,12 @@ class Explorer:
         self._alone: dict[State, list[tuple[int, Action]]] = {}
         self._parted: dict[State, list[tuple[int, int]]] = {}
         self.first = self._begin()
+        members = self.world.members
+        self._requests = (
+            ("rewinds", scenario.rewind_via or members, scenario.rewind_to),
+            ("publishes", scenario.publish_via or members, ("publish",)),
+            ("backlog_purges", scenario.purge_via or members, ("beside" if scenario.beside else "clear",)),
+        )
 
     def facts(self, state: State) -> Facts:
         """What clients know in ``state``."""
@@ -136,7 +145,7 @@ class Explorer:
 
     def steps(self, state: State) -> Iterator[Step]:
         """Everything that may happen next, in a fixed order."""
-        world, nodes, scenario = self.world, self.nodes, self.scenario
+        nodes, scenario = self.nodes, self.scenario
         net, budget, fact = state[-3:]
         left = self._budgets.all[budget]
         tick = scenario.ticks - left[0]
@@ -167,16 +176,11 @@ class Explorer:
             yield from self._fetches(state, tick, "busy")
         if left[SLOT["dead_reads"]] and self._listed(state):
             yield from self._fetches(state, tick, "dead_reads")
-        if left[SLOT["rewinds"]]:
-            for name in scenario.rewind_via or world.members:
-                for how in scenario.rewind_to:
-                    yield self._ask(state, tick, name, "rewinds", how)
-        if left[SLOT["publishes"]]:
-            for name in scenario.publish_via or world.members:
-                yield self._ask(state, tick, name, "publishes", "publish")
-        if left[SLOT["backlog_purges"]]:
-            for name in scenario.purge_via or world.members:
-                yield self._ask(state, tick, name, "backlog_purges", "beside" if scenario.beside else "clear")
+        for slot, via, kinds in self._requests:
+            if left[SLOT[slot]]:
+                for name in via:
+                    for kind in kinds:
+                        yield self._ask(state, tick, name, slot, kind)
         if fact or len(self._facts.all) > 1:
             yield from self._settlings(state, left, tick)
         parted = self._parted.get(locals_)
@@ -184,18 +188,10 @@ class Explorer:
             parted = self._parted[locals_] = self._find_parted(locals_)
         for a, b in parted:
             yield from self._link(state, a, b, tick)
-        if left[SLOT["restarts"]]:
-            for at in self._indexes(scenario.restart_nodes):
-                yield self._restart(state, at, tick, "restarts")
-        if left[SLOT["clean_stops"]]:
-            for at in self._indexes(scenario.restart_nodes):
-                yield self._restart(state, at, tick, "clean_stops")
-        if left[SLOT["wipes"]]:
-            for at in self._indexes(scenario.restart_nodes):
-                yield self._wipe(state, at, tick)
-        if left[SLOT["restores"]]:
-            for at in self._indexes(scenario.restart_nodes):
-                yield self._restore(state, at, tick)
+        for slot in STARTS:
+            if left[SLOT[slot]]:
+                for name in scenario.restart_nodes or scenario.nodes:
+                    yield self._start(state, scenario.index[name], tick, slot)
         if left[SLOT["offers"]]:
             paid = (*state[:-2], self.spend(budget, SLOT["offers"]), fact)
             for at in range(self.count):
@@ -217,9 +213,6 @@ class Explorer:
             timers = [(at, what) for at, this in every for _, _, what in this.core.state.timers]
             alone += [(at, what) for at, what in timers if what[0] in ("late", "hedge")]
         return alone
-
-    def _indexes(self, names: tuple[NodeId, ...]) -> list[int]:
-        return [self.scenario.index[name] for name in names or self.scenario.nodes]
 
     def _one(self, state: State, at: int, what: Action, tick: int) -> Step:
         after, problem = self.after(state, at, self.nodes.do(state[at], what, tick), tick)
@@ -367,40 +360,31 @@ class Explorer:
         at = [state[self.scenario.index[name]] for name in (one, other)]
         return self.world.link(at[0], at[1], self.tick(state)) is None
 
-    def _restart(self, state: State, at: int, tick: int, slot: str) -> Step:
-        name, local = self.scenario.nodes[at], state[at]
-        if slot == "clean_stops":
-            local = self.nodes.do(local, ("clean stop",), tick).local
-        outcome = self.nodes.do(local, ("restart",), tick)
+    def _start(self, state: State, at: int, tick: int, slot: str) -> Step:
+        """A node is gone, and starts again: from its journal, with what the others know, or from a backup."""
+        name, local, nodes = self.scenario.nodes[at], state[at], self.nodes
         fact = self._facts.number(outside.lost(self.facts(state), name))
-        budget = self.spend(state[-2], SLOT[slot])
-        after, problem = self.after((*state[:-2], budget, fact), at, outcome, tick)
-        return ("crash" if slot == "restarts" else "clean stop", name), self._strip(after), problem
+        paid = (*state[:-2], self.spend(state[-2], SLOT[slot]), fact)
+        outcomes: Iterable[tuple[int, Outcome]]
+        if slot == "wipes":
+            outcomes = enumerate(self.world.wipe(state[:-3], at, tick))
+        elif slot == "restores":
+            backup = nodes.journals.records(nodes.locals[self.first[at]].journal)
+            moved = nodes.journals.number((*backup, Moved()), name)
+            outcomes = [(at, nodes.begin(moved, name, now_at(tick)))]
+        else:
+            if slot == "clean_stops":
+                local = nodes.do(local, ("clean stop",), tick).local
+            outcomes = [(at, nodes.do(local, ("restart",), tick))]
+        after, problem = self._after_all(paid, outcomes, tick)
+        return (STARTS[slot], name), self._strip(after), problem
 
     def _strip(self, state: State) -> State:
         """Once nothing can crash any more, journals do not matter."""
         left = self._budgets.all[state[-2]]
-        if any(left[SLOT[slot]] for slot in ("restarts", "clean_stops", "wipes", "restores")):
+        if any(left[SLOT[slot]] for slot in STARTS):
             return state
         return (*[self.nodes.forget_journal(local) for local in state[:-3]], *state[-3:])
-
-    def _wipe(self, state: State, at: int, tick: int) -> Step:
-        name = self.scenario.nodes[at]
-        fact = self._facts.number(outside.lost(self.facts(state), name))
-        paid = (*state[:-2], self.spend(state[-2], SLOT["wipes"]), fact)
-        outcomes = self.world.wipe(state[:-3], at, tick)
-        after, problem = self._after_all(paid, enumerate(outcomes), tick)
-        return ("wipe", name), self._strip(after), problem
-
-    def _restore(self, state: State, at: int, tick: int) -> Step:
-        """A node starts from a backup of its directory."""
-        name, nodes = self.scenario.nodes[at], self.nodes
-        backup = nodes.journals.records(nodes.locals[self.first[at]].journal)
-        outcome = nodes.begin(nodes.journals.number((*backup, Moved()), name), name, now_at(tick))
-        fact = self._facts.number(outside.lost(self.facts(state), name))
-        paid = (*state[:-2], self.spend(state[-2], SLOT["restores"]), fact)
-        after, problem = self.after(paid, at, outcome, tick)
-        return ("restore", name), self._strip(after), problem
 
     def _tick(self, state: State, tick: int) -> Step:
         """All clocks advance by one tick, and what was due happens."""

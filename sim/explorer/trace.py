@@ -43,6 +43,41 @@ from sim.explorer.requests import creation
 from sim.explorer.scenario import START
 from sim.explorer.steps import Action, Explorer, State, Step
 
+BY_ITSELF = {
+    "give up": "{} gives its round {} up",
+    "fsync": "{} syncs its oldest unsynced record",
+    "connection dies": "{}: the connection of a{} dies, LEAVE",
+    "link": "{} and {} link up",
+    "crash": "{} crashes and starts again",
+    "clean stop": "{} stops cleanly and starts again",
+    "restore": "{} starts from an old backup of its directory, elsewhere",
+    "offer": "{} offers anti-entropy to {}",
+    "again": "{} proposes again",
+}
+"""What happens without anybody's asking: the node, and whatever else an action names."""
+
+OPERATORS = {
+    "alter": "ALTER",
+    "delete": "DELETE",
+    "rewind": "REWIND",
+    "skip": "REWIND to behind the message",
+    "unmake": "DELETE of the group",
+    "make": "CREATE of the group",
+    "clear": "PURGE of the backlog",
+    "beside": "PURGE of another message",
+}
+"""What operators ask."""
+
+SAID = {
+    HoldsRequest: "HOLDS-ASK",
+    SyncOffer: "SYNC-OFFER",
+    SyncPull: "SYNC-PULL",
+    Store: "STORE",
+    RemoteFetch: "FETCH passed on",
+    RemoteGone: "FETCH called off",
+}
+"""Messages of which nothing but their kind is told."""
+
 
 def explain(explorer: Explorer, path: list[Step]) -> list[str]:
     """``path``, from the scenario's first state, one line per step, and the broken promise at the end."""
@@ -102,16 +137,12 @@ class Teller:
                 attempt = self.explorer.facts(after).attempts[index]
                 what = " of dead letters" if attempt.of_dead else "" if attempt.idle else " beside others"
                 return f"FETCH a{index}{what} through {name}{clock}", []
-            case ("give up", str(name), int(number)):
-                return f"{name} gives its round {number} up", []
-            case ("fsync", str(name)):
-                return f"{name} syncs its oldest unsynced record", []
             case ("ask", str(name), str(how), int(index), int(n)):
                 said = {"dead": "REJECT to dead letters", "now": "REJECT", "delay": "REJECT with delay"}.get(
                     how, how.upper()
                 )
-                if how in ("alter", "delete"):
-                    return f"operator: {how.upper()} through {name}", []
+                if how in OPERATORS:
+                    return f"operator: {OPERATORS[how]} through {name}", []
                 if how == "create":
                     rf = creation(self.explorer.scenario, index).rf
                     return f"client: CREATE c{index} (rf {rf}) through {name}", []
@@ -119,36 +150,13 @@ class Teller:
                     for waiting in range(len(self.explorer.facts(after).attempts)):
                         self._learn_ballot(after, name, waiting)
                     return f"client: PUBLISH through {name}", []
-                if how in ("rewind", "skip"):
-                    to = "" if how == "rewind" else " to behind the message"
-                    return f"operator: REWIND{to} through {name}", []
-                if how in ("unmake", "make"):
-                    return (
-                        f"operator: {'DELETE' if how == 'unmake' else 'CREATE'} of the group through {name}",
-                        [],
-                    )
-                if how in ("clear", "beside"):
-                    what = "the backlog" if how == "clear" else "another message"
-                    return f"operator: PURGE of {what} through {name}", []
                 of = f"of a{index}" if index >= 0 else f"of the dead letter at n={n}"
                 return f"client: {said} {of} through {name}", []
-            case ("connection dies", str(name), int(index)):
-                return f"{name}: the connection of a{index} dies, LEAVE", []
-            case ("link", str(one), str(other)):
-                return f"{one} and {other} link up", []
-            case ("crash", str(name)):
-                return f"{name} crashes and starts again", []
-            case ("clean stop", str(name)):
-                return f"{name} stops cleanly and starts again", []
             case ("wipe", str(name)):
                 heard = self.explorer.scenario.wiped_hears
                 return f"{name} loses its disk and resyncs from {', '.join(heard) or 'all others'}", []
-            case ("restore", str(name)):
-                return f"{name} starts from an old backup of its directory, elsewhere", []
-            case ("offer", str(name), str(peer)):
-                return f"{name} offers anti-entropy to {peer}", []
-            case ("again", str(name), _):
-                return f"{name} proposes again", []
+            case (str(what), str(name), *more) if what in BY_ITSELF:
+                return BY_ITSELF[what].format(name, *more), []
             case ("tick",):
                 return f"a tick: it is {self.explorer.tick(after)}", []
         return str(action), []
@@ -249,26 +257,16 @@ class Teller:
                 return f"MERGE {self.record(message.entries[0].record)}"
             case MergeReply():
                 return f"MERGED ({'exact' if message.exact else 'higher'}) to round {message.round} of"
-            case HoldsRequest():
-                return "HOLDS-ASK"
             case HoldsReply():
                 holds = ", ".join(self.ballot(held.owner.ballot) for held in message.holds)
                 return f"HOLDS-TOLD ({holds or 'none'})"
-            case SyncOffer():
-                return "SYNC-OFFER"
             case SyncState():
                 records = [self.record(item.record) for state in message.groups for item in state.records]
                 return f"SYNC-STATE ({', '.join(records) or 'spans'})"
-            case SyncPull():
-                return "SYNC-PULL"
             case Store(hold=Hold() as hold):
                 return f"STORE with {self.content(hold)}"
-            case Store():
-                return "STORE"
             case StoreReply(votes=HoldReply() as votes):
                 return f"STORED with {self.content(votes)}"
-            case RemoteFetch():
-                return "FETCH passed on"
             case RemoteFetchReply():
                 won = [delivery for part in message.slices for delivery in part.deliveries]
                 return f"WON {self.ballot(won[0].receipt.owner.ballot)}" if won else "NOTHING WON"
@@ -286,9 +284,7 @@ class Teller:
                 return f"PUT-TOPIC ({'deleted' if message.topic.deleted else has})"
             case PutReply():
                 return f"PUT to round {message.round} of"
-            case RemoteGone():
-                return "FETCH called off"
-        return type(message).__name__
+        return SAID.get(type(message), type(message).__name__)
 
     def voted(self, reply: ProposalReply) -> str:
         """What an acceptor says."""
