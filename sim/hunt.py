@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sim.replay import replay
 from sim.rules import Rule, patched, prepared
 from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
@@ -14,8 +15,7 @@ BOUND = 600
 
 def run_without(rule: Rule, seed: int, profile: str = "swarm", *, keep: bool = False) -> Outcome:
     """One seed with the rule left out."""
-    with patched(rule.patches):
-        return run_schedule(draw(seed, profile), keep=keep, prepare=prepared(rule))
+    return replay(draw(seed, profile), rule, keep=keep)
 
 
 def hunt(rule: Rule, first: int, seeds: int, profile: str = "swarm") -> tuple[int, str] | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.rules import HUNTED, patched, prepared, rule_named
+from sim.rules import HUNTED, Rule, patched, prepared, rule_named
 from sim.runner import Outcome, run_schedule
 from sim.schedule import Schedule
 
 
-def replay(schedule: Schedule, without: str | None = None, **how: Any) -> Outcome:
+def replay(schedule: Schedule, without: Rule | str | None = None, **how: Any) -> Outcome:
     """Run it.
 
     Args:
         schedule: what to run.
-        without: the name of a rule of sim/rules to leave out.
+        without: a rule of sim/rules to leave out, or its name.
         how: as for `run_schedule`; ``prepare`` is called after what leaves the rule out.
 
     Raises:
@@ -22,7 +22,7 @@ def replay(schedule: Schedule, without: str | None = None, **how: Any) -> Outcom
     """
     if without is None:
         return run_schedule(schedule, **how)
-    rule = rule_named(without, HUNTED)
+    rule = rule_named(without, HUNTED) if isinstance(without, str) else without
     leave_out, then = prepared(rule), how.pop("prepare", None)
 
     def prepare(cluster: object) -> None:

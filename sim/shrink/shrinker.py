@@ -7,11 +7,13 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sim.fault_plan import Fault
 from sim.packets import Packet
-from sim.rules import Rule, patched, prepared
-from sim.runner import Outcome, run_schedule
+from sim.replay import replay
+from sim.rules import Rule
+from sim.runner import Outcome
 from sim.schedule import Schedule
 from sim.shrink.minimal import minimal
 from sim.shrink.simpler import richness, smaller, smaller_faults, with_only
@@ -142,31 +144,30 @@ class Shrinker:
             NothingFails: it does not.
         """
         self.began = time.monotonic()
-        with patched(self.rule.patches if self.rule is not None else ()):
-            outcome, log = self.run(schedule)
-            if not outcome.violations:
-                raise NothingFails(f"seed {schedule.seed} keeps every promise: there is nothing to shrink")
-            self.wanted = judge or judge_of(outcome.violations[0])
-            seen = self.seen_by(outcome)
-            if seen is None:
-                others = ", ".join(dict.fromkeys(map(judge_of, outcome.violations)))
-                raise NothingFails(f"{self.wanted!r} sees nothing in it, but: {others}")
-            self.cpu_max = CPU_FACTOR * outcome.counts["cpu"] + 0.5
-            self.first = self.best = Found(schedule, outcome, log, seen)
+        outcome, log = self.run(schedule)
+        if not outcome.violations:
+            raise NothingFails(f"seed {schedule.seed} keeps every promise: there is nothing to shrink")
+        self.wanted = judge or judge_of(outcome.violations[0])
+        seen = self.seen_by(outcome)
+        if seen is None:
+            others = ", ".join(dict.fromkeys(map(judge_of, outcome.violations)))
+            raise NothingFails(f"{self.wanted!r} sees nothing in it, but: {others}")
+        self.cpu_max = CPU_FACTOR * outcome.counts["cpu"] + 0.5
+        self.first = self.best = Found(schedule, outcome, log, seen)
+        self.shorten()
+        if schedule.packets is None:
+            self.shrink_drawn()
+            self.write_out()
+        while not self.over:
+            before = self.best.schedule.to_json()
+            self.packets()
+            self.faults()
+            self.options(1)
             self.shorten()
-            if schedule.packets is None:
-                self.shrink_drawn()
-                self.write_out()
-            while not self.over:
-                before = self.best.schedule.to_json()
-                self.packets()
-                self.faults()
-                self.options(1)
-                self.shorten()
-                if self.best.schedule.to_json() == before:
-                    self.numbers()
-                    self.done = not self.over
-                    break
+            if self.best.schedule.to_json() == before:
+                self.numbers()
+                self.done = not self.over
+                break
         return self.best
 
     # ------------------------------------------------------------------- one run
@@ -189,14 +190,12 @@ class Shrinker:
     def run(self, schedule: Schedule) -> tuple[Outcome, list[Packet]]:
         """One run, with what became of its packets."""
         logs: list[list[Packet]] = []
-        leave_out = prepared(self.rule) if self.rule is not None else lambda cluster: None
 
-        def prepare(cluster: object) -> None:
-            leave_out(cluster)
-            logs.append(cluster.world.log)  # type: ignore[attr-defined]
+        def prepare(cluster: Any) -> None:
+            logs.append(cluster.world.log)
 
         self.runs += 1
-        outcome = run_schedule(schedule, traced=True, prepare=prepare, cpu_max=self.cpu_max)
+        outcome = replay(schedule, self.rule, traced=True, prepare=prepare, cpu_max=self.cpu_max)
         return outcome, logs[0]
 
     def seen_by(self, outcome: Outcome) -> str | None:
