@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -71,21 +72,22 @@ class Inflicter:
         pairs = [pair for name in self.cluster.nodes for pair in ((CLIENTS, name), (name, CLIENTS))]
         await self.block(pairs, fault.seconds)
 
-    async def block(self, pairs: object, seconds: float) -> None:
+    async def block(self, pairs: Sequence[tuple[str, str]], seconds: float) -> None:
         """Block, wait, unblock."""
-        self.cluster.proxy.block(pairs)  # type: ignore[arg-type]
+        self.cluster.proxy.block(pairs)
+        await self.then(seconds, self.cluster.proxy.unblock, pairs)
+
+    async def then(self, seconds: float, undo: Callable[..., None], *args: object) -> None:
+        """Undo it after so many seconds, whatever ends the wait."""
         try:
             await trio.sleep(seconds)
         finally:
-            self.cluster.proxy.unblock(pairs)  # type: ignore[arg-type]
+            undo(*args)
 
     async def do_delay(self, fault: Fault) -> None:
         """What pairs carry takes longer for a while."""
         self.cluster.proxy.delay(fault.links, fault.amount)
-        try:
-            await trio.sleep(fault.seconds)
-        finally:
-            self.cluster.proxy.delay(fault.links, 0.0)
+        await self.then(fault.seconds, self.cluster.proxy.delay, fault.links, 0.0)
 
     async def do_cut(self, fault: Fault) -> None:
         """Connections break and are made again."""
@@ -96,7 +98,7 @@ class Inflicter:
         names = self.take(fault)
         for name in names:
             self.hurt(name, fault)
-        await self.come_back(names, fault.seconds)
+        await self.then(fault.seconds, self.give_back, names, self.cluster.spawn)
 
     do_crash = do_wipe = do_restore = do_flip = do_damage = do_kill
 
@@ -130,7 +132,7 @@ class Inflicter:
             async with trio.open_nursery() as nursery:
                 for name in names:
                     nursery.start_soon(self.cluster.terminate_async, name)
-        await self.come_back(names, fault.seconds)
+        await self.then(fault.seconds, self.give_back, names, self.cluster.spawn)
 
     async def do_wrong_clock(self, fault: Fault) -> None:
         """Processes are killed, and find another time of day when they are started again."""
@@ -148,30 +150,22 @@ class Inflicter:
         names = self.take(fault)
         for name in names:
             self.cluster.pause(name)
-        try:
-            await trio.sleep(fault.seconds)
-        finally:
-            for name in names:
-                self.cluster.resume(name)
-                del self.busy[name]
+        await self.then(fault.seconds, self.give_back, names, self.cluster.resume)
 
     async def do_slow_disk(self, fault: Fault) -> None:
         """Every fsync takes many times as long."""
-        await self.controlled(fault, "fsync_s", min(FSYNC_S * fault.amount, FSYNC_MAX_S), 0.0)
+        self.control(fault, fsync_s=min(FSYNC_S * fault.amount, FSYNC_MAX_S))
+        await self.then(fault.seconds, partial(self.control, fault, fsync_s=0.0))
 
     async def do_full_disk(self, fault: Fault) -> None:
         """Nodes have no space left."""
-        await self.controlled(fault, "full", True, False)
+        self.control(fault, full=True)
+        await self.then(fault.seconds, partial(self.control, fault, full=False))
 
-    async def controlled(self, fault: Fault, what: str, value: object, after: object) -> None:
-        """Nodes' processes are told, and told otherwise after a while."""
+    def control(self, fault: Fault, **values: object) -> None:
+        """Nodes' processes are told what their disks do."""
         for name in fault.nodes:
-            self.cluster.control(name, **{what: value})
-        try:
-            await trio.sleep(fault.seconds)
-        finally:
-            for name in fault.nodes:
-                self.cluster.control(name, **{what: after})
+            self.cluster.control(name, **values)
 
     def take(self, fault: Fault) -> list[str]:
         """The fault's nodes whose processes run, and that nothing else is being done to."""
@@ -180,14 +174,11 @@ class Inflicter:
             self.busy[name] += 1
         return names
 
-    async def come_back(self, names: list[str], seconds: float) -> None:
-        """Start processes after so many seconds, whatever ends the wait."""
-        try:
-            await trio.sleep(seconds)
-        finally:
-            for name in names:
-                self.cluster.spawn(name)
-                del self.busy[name]
+    def give_back(self, names: list[str], go_on: Callable[[str], None]) -> None:
+        """Processes start or go on, and others may do something to them again."""
+        for name in names:
+            go_on(name)
+            del self.busy[name]
 
     async def heal(self) -> None:
         """Everything runs, is connected and quick; times of day stay as they are."""

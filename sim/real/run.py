@@ -131,7 +131,7 @@ class Trial:
                     working.start_soon(self.consume, f"c{number}", task)
                 async with trio.open_nursery() as producing:
                     for number, produce in enumerate(self.workload.producers):
-                        producing.start_soon(self.produce, f"p{number}", produce)
+                        producing.start_soon(self.live, f"p{number}", produce)
                     self.begin(sim, "faults", seconds=options.fault_time)
                     with trio.move_on_after(options.fault_time):
                         await inflicter.run(self.schedule.faults)
@@ -170,28 +170,21 @@ class Trial:
             async with self.connect(asks, writer) as client:
                 yield client
 
-    async def produce(self, name: str, produce: Callable[[Client], Any]) -> None:
-        """One producer, which begins anew when its session or its nodes are gone."""
+    async def live(self, name: str, act: Callable[[Client], Any]) -> None:
+        """What a client does to its end; it begins anew when its session or its nodes are gone, or nobody can serve."""
         again = 0
         while True:
             try:
                 async with self.client(name if not again else f"{name}.{again}") as client:
-                    await produce(client)
+                    await act(client)
                 return
             except* QuorumqError:
                 again += 1
             await trio.sleep(0.2)
 
     async def consume(self, name: str, task: Task) -> None:
-        """One worker, again and again: it may ask while nobody can serve."""
-        again = 0
-        while True:
-            try:
-                async with self.client(name if not again else f"{name}.{again}") as client:
-                    await client.work_all([task], signals=False)
-            except* QuorumqError:
-                again += 1
-            await trio.sleep(0.2)
+        """One worker, without end."""
+        await self.live(name, lambda client: client.work_all([task], signals=False))
 
     # ------------------------------------------------------------------- the end
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +28,21 @@ RATE = 30.0
 """Messages a second of each producer."""
 
 
-async def produce(client: Client) -> None:
-    """Numbers, one after the other, whatever becomes of them."""
-    async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
-        number = 0
+def numbers(topic: str, pause: float, batch: int = 1) -> Callable[[Client], Awaitable[None]]:
+    """Publishes numbers, one after the other, whatever becomes of them, with a pause after so many."""
 
-        async def confirm(pending: Any) -> None:
-            try:
-                await pending.wait()
-            except QuorumqError:
-                return  # the history has it: unknown, or not stored
+    async def confirm(pending: Any) -> None:
+        with suppress(QuorumqError):  # the history has it: unknown, or not stored
+            await pending.wait()
 
-        while True:
-            number += 1
-            nursery.start_soon(confirm, await producer.send(b"%d" % number))
-            await trio.sleep(1 / RATE)
+    async def produce(client: Client) -> None:
+        async with client.producer(topic) as producer, trio.open_nursery() as nursery:
+            for number in count(1):
+                nursery.start_soon(confirm, await producer.send(b"%d" % number))
+                if number % batch == 0:
+                    await trio.sleep(pause)
+
+    return produce
 
 
 class Again(Exception):
@@ -88,7 +90,7 @@ OURS = Workload(
         for group in ("one", "two")
         for _ in range(2)
     ],
-    [produce, produce],
+    [numbers(TOPIC, 1 / RATE)] * 2,
     prepare,
 )
 

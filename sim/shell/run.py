@@ -12,14 +12,13 @@ from typing import Any
 import trio
 
 from quorumq.client import Client, Message, Task, connect
-from quorumq.core.errors import QuorumqError
 from quorumq.history import HistoryWriter, Row
 from sim.fault_plan import Fault, draw_damage, draw_faults, draw_losses
 from sim.options import Options
 from sim.real.inflict import Inflicter
 from sim.real.plan import renamed
 from sim.real.run import Trial, Verdict
-from sim.real.workload import Workload
+from sim.real.workload import Again, Workload, numbers
 from sim.schedule import Schedule
 from sim.shell.cluster import ShellCluster, true_time
 from sim.shell.moments import VirtualTime
@@ -53,10 +52,6 @@ def draw_shell(seed: int) -> Schedule:
     return Schedule(seed, "shell", options, tuple(sorted(map(renamed, faults), key=lambda fault: fault.at)))
 
 
-class Again(Exception):
-    """The message is to come once more."""
-
-
 def workload(options: Options, rng: random.Random) -> Workload:
     """Two producers, and two workers of one group or two."""
     pause, batch = rng.choice((0.1, 0.2)), rng.choice((1, 1, 5))
@@ -65,22 +60,6 @@ def workload(options: Options, rng: random.Random) -> Workload:
 
     async def prepare(client: Client) -> None:
         await client.create_topic(TOPIC, rf=options.rf, partitions=options.partitions, backoff=[0.1, 0.5])
-
-    async def produce(client: Client) -> None:
-        async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
-            number = 0
-
-            async def confirm(pending: Any) -> None:
-                try:
-                    await pending.wait()
-                except QuorumqError:
-                    return  # the history has it
-
-            while True:
-                for _ in range(batch):
-                    number += 1
-                    nursery.start_soon(confirm, await producer.send(b"%d" % number))
-                await trio.sleep(pause * batch * 2)
 
     async def handle(message: Message) -> None:
         if rng.random() < give_up:
@@ -93,7 +72,7 @@ def workload(options: Options, rng: random.Random) -> Workload:
         Task(TOPIC, groups[number % len(groups)], handle, retry=(Again,), concurrency=4, hold_time=HOLD_S)
         for number in range(2)
     ]
-    return Workload(tasks, [produce, produce], prepare)
+    return Workload(tasks, [numbers(TOPIC, pause * batch * 2, batch)] * 2, prepare)
 
 
 class ShellRun(Trial):
