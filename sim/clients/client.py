@@ -66,8 +66,8 @@ class Client:
     """Something outside the cluster that asks nodes.
 
     Args:
-        around: its surroundings.
-        name: its name.
+        around: what all clients share.
+        name: for its lines, and the name of its random streams.
 
     Attributes:
         paused_until: true time until which it does not run.

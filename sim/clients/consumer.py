@@ -34,8 +34,6 @@ class Consumer(Deriving):
     A reader of dead letters does the same with those, until everything is healed: they may stay.
 
     Args:
-        around: its surroundings.
-        name: its name.
         group: for which it reads; one of dead letters ends in "!dead".
         start: where the group begins if this consumer is the first to read it.
         topic: that it reads.

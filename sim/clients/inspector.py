@@ -48,12 +48,7 @@ LOOKED_FOR = ("all", "dead", "ready", "held", "delayed", "skipped")
 
 
 class Inspector(Client):
-    """Looks at everything through any node, and tries what has to be refused. Neither changes anything.
-
-    Args:
-        around: its surroundings.
-        name: its name.
-    """
+    """Looks at everything through any node, and tries what has to be refused. Neither changes anything."""
 
     def begin(self, _: object = None, __: object = None) -> None:
         if self.world.healed:

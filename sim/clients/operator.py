@@ -42,8 +42,6 @@ class Operator(Caller):
     """Creates the topic, and deletes it; redrives dead letters, purges, and creates, rewinds and deletes groups.
 
     Args:
-        around: its surroundings.
-        name: its name.
         others: all operators; it joins them.
         first: whether it is the one that creates the topic.
     """

@@ -37,8 +37,6 @@ class Deriving(Client):
     """Publishes what is derived from what it got, under derived ids and in batches of any size.
 
     Args:
-        around: its surroundings.
-        name: its name.
         group: for which it reads.
     """
 

@@ -16,8 +16,6 @@ class Rival(Operator):
     """Creates the topic again and again, with other replication, partitions and settings, through any nodes.
 
     Args:
-        around: its surroundings.
-        name: its name.
         others: all operators; it joins them.
         lossy: whether directories are lost in this run.
     """
