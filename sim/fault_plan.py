@@ -11,29 +11,23 @@ from sim.options import Options
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing done to the cluster, with everything that was drawn for it.
+    """One thing done to the cluster, with everything that was drawn for it."""
 
-    Args:
-        at: when.
-        kind: ``crash`` (power: what is not durable may be lost), ``kill`` (the process alone), ``stop`` (cleanly),
-            ``wipe`` and ``restore`` (killed, and the directory is empty, or as before some start, when it comes back),
-            ``flip`` and ``damage`` (killed, and bodies of batches, or other records, are damaged when it comes back),
-            ``rot`` (bodies of batches are damaged under a running process), ``bereave`` (once this node knows what
-            all others do, their directories are lost, and it is declared to be all that is left),
-            ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
-            ``wrong-clock`` (a kill, and another time of day at the next start) or ``cut`` (connections break).
-        nodes: whom it hits.
-        seconds: how long it lasts.
-        amount: a factor for ``slow-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for ``damage`` how many of
-            the last records it hits, 0 for any; for ``restore`` whether it is the last backup.
-        links: for ``partition`` and ``cut``: directed pairs that carry nothing.
-    """
-
-    at: float
+    at: float  # when
+    # ``crash`` (power: what is not durable may be lost), ``kill`` (the process alone), ``stop`` (cleanly),
+    # ``wipe`` and ``restore`` (killed, and the directory is empty, or as before some start, when it comes
+    # back), ``flip`` and ``damage`` (killed, and bodies of batches, or other records, are damaged when it
+    # comes back), ``rot`` (bodies of batches are damaged under a running process), ``bereave`` (once this
+    # node knows what all others do, their directories are lost, and it is declared to be all that is left),
+    # ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
+    # ``wrong-clock`` (a kill, and another time of day at the next start) or ``cut`` (connections break).
     kind: str
-    nodes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    nodes: tuple[str, ...] = ()  # whom it hits
+    seconds: float = 0.0  # how long it lasts
+    # A factor for ``slow-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for ``damage`` how many of
+    # the last records it hits, 0 for any; for ``restore`` whether it is the last backup.
     amount: float = 0.0
+    # For ``partition`` and ``cut``: directed pairs that carry nothing.
     links: tuple[tuple[str, str], ...] = ()
 
     def told(self) -> dict[str, object]:

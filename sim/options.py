@@ -9,160 +9,99 @@ NODE_NAMES = tuple("abcdefghi")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one run is like. Times are simulated seconds, shares are probabilities.
+    """What one run is like. Times are simulated seconds, shares are probabilities."""
 
-    Args:
-        nodes: how many nodes.
-        rf: replicas of each partition.
-        partitions: of the topic.
-        groups: how many groups read the topic.
-        disk: ``memory`` keeps the journal's records and how many are durable; ``store`` runs quorumq's own store on
-            a disk in memory that tears writes.
-        fifo: whether a connection keeps its order, and breaks where it loses something, as TCP does.
-        loss: share of messages lost.
-        duplicate: share of messages that come twice, the second time up to ``late`` seconds later.
-        late: see there; also the longest of the delay spikes.
-        spikes: share of messages that are delayed by up to ``late``.
-        latency: mean one-way delay.
-        turn: how long a turn of a node's loop takes at most: what comes meanwhile goes into one step.
-        distance: what a message from one node to another takes besides, always.
-        fsync: mean time of an fsync.
-        clock_rate: how far each clock's rate is from real time at most.
-        wall_offset: how far each node's time of day is from the truth at most, in seconds.
-        hold_time_max: of the cluster.
-        hold_times: shortest and longest hold asked for.
-        request_timeout: of the nodes' quorum rounds.
-        heartbeat: of the nodes.
-        sync_interval: of the nodes' anti-entropy.
-        sync_grace: of the nodes' anti-entropy.
-        max_deliveries: of the topic.
-        producers: how many.
-        batches: that each publishes.
-        batch_messages: in each at most.
-        retry_early: share of publishes that are sent to a second node at once.
-        consumers: how many, over all groups.
-        fetch_messages: that one FETCH asks for at most.
-        fetch_bytes: that one FETCH asks for at most, until all is healed.
-        slow: share of deliveries that are worked on for longer than their hold.
-        reject: share of deliveries rejected with a delay of up to ``delay``.
-        delay: see there.
-        dead: share rejected to the dead letters.
-        extend: share extended before they are acked.
-        leave: share given back without being handed to the application.
-        vanish: share that is never settled.
-        partial: share of which a part is acked and the rest rejected.
-        shred: share of which every other message is acked, and the rest never settled.
-        replay: share of settlements after which an old receipt is tried again.
-        redrive: share of the dead letters listed that an operator redrives each time it looks.
-        rewind: share of an operator's rounds in which it rewinds a group.
-        unmake: share in which it deletes a group, which is made again soon after.
-        purge: share in which it purges a backlog or dead letters.
-        alter: share in which one, or two at once, change the topic: its settings, and how many partitions it has.
-        derive: share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
-        output_partitions: of the topic that outputs are published to.
-        keep: whether payload is kept where groups are rewound or come later, so that they get all of it again.
-        moments: share of the moments at which sim/moments.py does to the cluster what hurts most just then.
-        auto_create_groups: the topic's setting, as it is created; where it is false, somebody reads a group that nobody
-            creates.
-        late_group: whether another group is created from latest while the run goes on.
-        dead_readers: how many read the dead letters of the first group.
-        operators: how many.
-        late_after: seconds after which nodes ask the replicas beyond a majority; 0: all at once.
-        by_id: share of the FETCHes of a consumer that name messages which it had before.
-        inspectors: how many look at nodes, topics, groups and messages, and try what has to be refused.
-        rivals: how many others create the topic, with other settings.
-        rival_rf: how many replicas half of their creations ask for; 0: as many as ``rf``.
-        implicit: whether they create it as a producer does, too, who names no setting.
-        relay: whether one node's directory is lost or damaged just when a node that knows the same goes, and others
-            that do not come back.
-        deletions: how often the topic is deleted while the run goes on; mostly it is created again.
-        fault_time: how long faults go on before everything is healed.
-        delayed: share of batches that are published with a delay of up to ``delayed_by``.
-        delayed_by: see there.
-        mortal: share of batches that are published with a TTL of up to ``ttl``.
-        ttl: see there.
-        by_topic: share of rejects that leave their delay to the topic's backoff list.
-        origin_idle: after which time a session of which nothing is left may be closed.
-        check: share of the steps of cores that are followed by the core's own `check`.
-        poison: share of the messages that end the process that handles them; 0: consumers do not die of messages.
-        stops: how often a worker stops instead of handling a message, and rejects what it has; then they join late.
-        small: how many runs of equal values of one origin a span map keeps in a tuple, before it sorts them otherwise.
-        recall: share of the steps after which its journal must know what the core knows.
-    """
-
-    nodes: int = 3
-    rf: int = 3
-    partitions: int = 1
-    groups: int = 1
+    nodes: int = 3  # how many nodes
+    rf: int = 3  # replicas of each partition
+    partitions: int = 1  # of the topic
+    groups: int = 1  # how many groups read the topic
+    # ``memory`` keeps the journal's records and how many are durable; ``store`` runs quorumq's own store on a
+    # disk in memory that tears writes.
     disk: str = "memory"
+    # Whether a connection keeps its order, and breaks where it loses something, as TCP does.
     fifo: bool = False
-    loss: float = 0.0
-    duplicate: float = 0.0
-    late: float = 1.0
-    spikes: float = 0.0
-    latency: float = 0.002
+    loss: float = 0.0  # share of messages lost
+    duplicate: float = 0.0  # share of messages that come twice, the second time up to ``late`` seconds later
+    late: float = 1.0  # see there; also the longest of the delay spikes
+    spikes: float = 0.0  # share of messages that are delayed by up to ``late``
+    latency: float = 0.002  # mean one-way delay
+    # How long a turn of a node's loop takes at most: what comes meanwhile goes into one step.
     turn: float = 0.0
-    distance: float = 0.0
-    fsync: float = 0.003
-    clock_rate: float = 0.01
-    wall_offset: float = 0.0
-    hold_time_max: float = 4.0
-    hold_times: tuple[float, float] = (0.5, 4.0)
-    request_timeout: float = 1.0
-    heartbeat: float = 0.5
-    sync_interval: float = 2.0
-    sync_grace: float = 0.5
-    max_deliveries: int = 5
-    producers: int = 2
-    batches: int = 5
-    batch_messages: int = 6
-    retry_early: float = 0.0
-    consumers: int = 3
-    fetch_messages: int = 8
-    fetch_bytes: int = field(default=1 << 20, repr=False)
-    slow: float = 0.0
-    reject: float = 0.0
-    delay: float = 1.0
-    dead: float = 0.0
-    extend: float = 0.0
-    leave: float = 0.0
-    vanish: float = 0.0
-    partial: float = 0.0
-    shred: float = 0.0
-    replay: float = 0.0
-    redrive: float = 0.0
-    rewind: float = 0.0
-    unmake: float = 0.0
-    purge: float = 0.0
+    distance: float = 0.0  # what a message from one node to another takes besides, always
+    fsync: float = 0.003  # mean time of an fsync
+    clock_rate: float = 0.01  # how far each clock's rate is from real time at most
+    wall_offset: float = 0.0  # how far each node's time of day is from the truth at most, in seconds
+    hold_time_max: float = 4.0  # of the cluster
+    hold_times: tuple[float, float] = (0.5, 4.0)  # shortest and longest hold asked for
+    request_timeout: float = 1.0  # of the nodes' quorum rounds
+    heartbeat: float = 0.5  # of the nodes
+    sync_interval: float = 2.0  # of the nodes' anti-entropy
+    sync_grace: float = 0.5  # likewise
+    max_deliveries: int = 5  # of the topic
+    producers: int = 2  # how many
+    batches: int = 5  # that each publishes
+    batch_messages: int = 6  # in each at most
+    retry_early: float = 0.0  # share of publishes that are sent to a second node at once
+    consumers: int = 3  # how many, over all groups
+    fetch_messages: int = 8  # that one FETCH asks for at most
+    fetch_bytes: int = field(default=1 << 20, repr=False)  # likewise, until all is healed
+    slow: float = 0.0  # share of deliveries that are worked on for longer than their hold
+    reject: float = 0.0  # share of deliveries rejected with a delay of up to ``delay``
+    delay: float = 1.0  # see there
+    dead: float = 0.0  # share rejected to the dead letters
+    extend: float = 0.0  # share extended before they are acked
+    leave: float = 0.0  # share given back without being handed to the application
+    vanish: float = 0.0  # share that is never settled
+    partial: float = 0.0  # share of which a part is acked and the rest rejected
+    shred: float = 0.0  # share of which every other message is acked, and the rest never settled
+    replay: float = 0.0  # share of settlements after which an old receipt is tried again
+    redrive: float = 0.0  # share of the dead letters listed that an operator redrives each time it looks
+    rewind: float = 0.0  # share of an operator's rounds in which it rewinds a group
+    unmake: float = 0.0  # share in which it deletes a group, which is made again soon after
+    purge: float = 0.0  # share in which it purges a backlog or dead letters
+    # Share in which one, or two at once, change the topic: its settings, and how many partitions it has.
     alter: float = 0.0
+    # Share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
     derive: float = 0.0
-    output_partitions: int = 1
+    output_partitions: int = 1  # of the topic that outputs are published to
+    # Whether payload is kept where groups are rewound or come later, so that they get all of it again.
     keep: bool = True
+    # Share of the moments at which sim/moments.py does to the cluster what hurts most just then.
     moments: float = 0.0
+    # Share of the FETCHes of a consumer that name messages which it had before.
     by_id: float = field(default=0.0, repr=False)
+    # Seconds after which nodes ask the replicas beyond a majority; 0: all at once.
     late_after: float = field(default=0.0, repr=False)
+    # How many look at nodes, topics, groups and messages, and try what has to be refused.
     inspectors: int = field(default=0, repr=False)
-    late_group: bool = False
-    auto_create_groups: bool = field(default=True, repr=False)  # drawn by what the others are
-    dead_readers: int = 0
-    operators: int = 1
-    deletions: int = 0
-    rivals: int = 0
-    rival_rf: int = 0
-    implicit: bool = False
+    late_group: bool = False  # whether another group is created from latest while the run goes on
+    # The topic's setting, as it is created; where it is false, somebody reads a group that nobody creates.
+    # It is drawn by what the others are.
+    auto_create_groups: bool = field(default=True, repr=False)
+    dead_readers: int = 0  # how many read the dead letters of the first group
+    operators: int = 1  # how many
+    deletions: int = 0  # how often the topic is deleted while the run goes on; mostly it is created again
+    rivals: int = 0  # how many others create the topic, with other settings
+    rival_rf: int = 0  # how many replicas half of their creations ask for; 0: as many as ``rf``
+    implicit: bool = False  # whether they create it as a producer does, too, who names no setting
+    # Whether one node's directory is lost or damaged just when a node that knows the same goes, and others
+    # that do not come back.
     relay: bool = False
-    fault_time: float = 6.0
-    check: float = 0.0
+    fault_time: float = 6.0  # how long faults go on before everything is healed
+    check: float = 0.0  # share of the steps of cores that are followed by the core's own `check`
+    # How many runs of equal values of one origin a span map keeps in a tuple, before it sorts them otherwise.
     small: int = field(default=512, repr=False)
-    recall: float = 0.0
+    recall: float = 0.0  # share of the steps after which its journal must know what the core knows
+    # Share of the messages that end the process that handles them; 0: consumers do not die of messages.
     poison: float = 0.0
+    # How often a worker stops instead of handling a message, and rejects what it has; then they join late.
     stops: float = field(default=0.0, repr=False)
-    delayed: float = 0.0
-    delayed_by: float = 0.0
-    mortal: float = 0.0
-    ttl: float = 0.0
-    by_topic: float = 0.0
-    origin_idle: float = 86_400.0
+    delayed: float = 0.0  # share of batches that are published with a delay of up to ``delayed_by``
+    delayed_by: float = 0.0  # see there
+    mortal: float = 0.0  # share of batches that are published with a TTL of up to ``ttl``
+    ttl: float = 0.0  # see there
+    by_topic: float = 0.0  # share of rejects that leave their delay to the topic's backoff list
+    origin_idle: float = 86_400.0  # after which time a session of which nothing is left may be closed
 
     @property
     def backoff(self) -> tuple[float, ...]:

@@ -12,20 +12,14 @@ from quorumq.core.messages import Envelope
 
 
 class Packet(NamedTuple):
-    """What becomes of one packet, or a number that was drawn for a pair of machines.
+    """What becomes of one packet, or a number that was drawn for a pair of machines."""
 
-    Args:
-        source: who sends it: a node or a client.
-        target: to whom.
-        kind: type of the message in it; with a ``?`` in front: what was drawn, such as when a broken link is noticed.
-        number: how many of that kind went before it from ``source`` to ``target``.
-        delays: seconds until it arrives; () if it is lost, two where it comes twice. For a number: that number.
-    """
-
-    source: str
-    target: str
+    source: str  # who sends it: a node or a client
+    target: str  # to whom
+    # Type of the message in it; with a ``?`` in front: what was drawn, such as when a broken link is noticed.
     kind: str
-    number: int
+    number: int  # how many of that kind went before it from ``source`` to ``target``
+    # Seconds until it arrives; () if it is lost, two where it comes twice. For a number: that number.
     delays: tuple[float, ...]
 
     @property

@@ -33,23 +33,14 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one run.
+    """What came of one run."""
 
-    Attributes:
-        seed: of the schedule.
-        violations: broken promises, and whatever the run raised, as text; empty is good.
-        trace: a hash over the whole run.
-        counts: messages, deliveries and so on, to be added up over a campaign.
-        seen: which of sim/sometimes.py happened, and how often.
-        rows: the history, if it was asked for.
-    """
-
-    seed: int
-    violations: list[str]
-    trace: str
-    counts: dict[str, float]
-    seen: dict[str, int]
-    rows: list[Row] = field(default_factory=list)
+    seed: int  # of the schedule
+    violations: list[str]  # broken promises, and whatever the run raised, as text; empty is good
+    trace: str  # a hash over the whole run
+    counts: dict[str, float]  # messages, deliveries and so on, to be added up over a campaign
+    seen: dict[str, int]  # which of sim/sometimes.py happened, and how often
+    rows: list[Row] = field(default_factory=list)  # the history, if it was asked for
 
 
 def run_schedule(

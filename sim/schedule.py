@@ -33,24 +33,16 @@ from sim.profiles import PROFILES, draw_distance
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One run, in full: the same schedule and the same code give the same run.
+    """One run, in full: the same schedule and the same code give the same run."""
 
-    Args:
-        seed: names the random streams.
-        profile: that the options were drawn with.
-        options: what the run is like.
-        faults: what is done to it.
-        packets: what becomes of packets, by name; of those that are not named nothing but the mean delay. None: it is
-            drawn.
-        ends: when the run ends, in seconds, without being healed; 0: it is healed and drained.
-    """
-
-    seed: int
-    profile: str
-    options: Options
-    faults: tuple[Fault, ...] = field(default_factory=tuple)
+    seed: int  # names the random streams
+    profile: str  # that the options were drawn with
+    options: Options  # what the run is like
+    faults: tuple[Fault, ...] = field(default_factory=tuple)  # what is done to it
+    # What becomes of packets, by name; of those that are not named nothing but the mean delay. None: it is
+    # drawn.
     packets: tuple[Packet, ...] | None = None
-    ends: float = 0.0
+    ends: float = 0.0  # when the run ends, in seconds, without being healed; 0: it is healed and drained
 
     def to_json(self) -> str:
         """The schedule as one line of JSON."""

@@ -17,32 +17,20 @@ from sim.topics import label_of
 
 
 class Call(NamedTuple):
-    """A request that names the topic by its name: it may reach any topic of that name.
+    """A request that names the topic by its name: it may reach any topic of that name."""
 
-    Args:
-        kind: of its lines.
-        fields: that its lines share.
-        asked: those of its ``invoke``.
-        first: the oldest topic that it may reach by the time it is sent: how often the name was deleted before.
-        rf: of the topics that it may reach; 0: any.
-        ops: its number in the lines of each topic that it may reach, by the topic's name in the history.
-    """
-
-    kind: str
-    fields: dict[str, Any]
-    asked: dict[str, Any]
+    kind: str  # of its lines
+    fields: dict[str, Any]  # that its lines share
+    asked: dict[str, Any]  # those of its ``invoke``
+    # The oldest topic that it may reach by the time it is sent: how often the name was deleted before.
     first: int
-    rf: int
+    rf: int  # of the topics that it may reach; 0: any
+    # Its number in the lines of each topic that it may reach, by the topic's name in the history.
     ops: dict[str, int]
 
 
 class Caller(Client):
-    """Asks for things by the name of the topic, and writes down which topics that may have reached.
-
-    Args:
-        around: its surroundings.
-        name: its name.
-    """
+    """Asks for things by the name of the topic, and writes down which topics that may have reached."""
 
     def __init__(self, around: Surroundings, name: str) -> None:
         super().__init__(around, name)

@@ -54,100 +54,72 @@ def counted(often: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Scenario:
-    """The bounds of one exploration. One message, published before it begins, unless that is part of it.
+    """The bounds of one exploration. One message, published before it begins, unless that is part of it."""
 
-    Args:
-        name: for the command line.
-        about: one line for people.
-        nodes: the cluster.
-        rf: the topic's replication factor.
-        stored_on: which nodes have the message at the start (it is durable there); empty: every replica.
-        coordinators: through which nodes FETCHes come; empty: every replica.
-        via: through which nodes the client settles (ACK, REJECT, EXTEND, LEAVE, REDRIVE); empty: every node.
-        restart_nodes: which nodes may crash; empty: every node.
-        ticks: ticks of the clock.
-        attempts: FETCHes of one message each, of clients that have nothing in hand.
-        busy: the same of clients that have.
-        restarts: crashes; a crashed node comes back from its journal at once and links up later, peer by peer.
-        clean_stops: clean stops, each followed by a start.
-        wipes: disks lost, each followed by a resync in one step, from the nodes of ``wiped_hears``; empty: from all
-            other replicas.
-        restores: directories that come back as they were when the exploration began, somewhere else.
-        acks, rejects, extends, leaves, redrives: requests of the client.
-        offers: rounds of anti-entropy between two nodes.
-        rewinds: of the group, through the nodes of ``rewind_via``.
-        purges: of its dead letters.
-        backlog_purges: of what it may still deliver, through the nodes of ``purge_via``.
-        beside: whether these, and FETCHes by id, name another message, which is not there.
-        by_id: whether FETCHes name what they are to bring.
-        dead_reads: FETCHes of one dead letter each, through the nodes of ``dead_via``.
-        rewind_to: what is done to the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
-            deletes it, and "make", which makes it again.
-        rewind_via: see there; empty: every replica. So with dead_via, purge_via and publish_via.
-        reject_as: what a REJECT may ask for: "now", "delay" (one tick) or "dead".
-        give_up: whether a round may time out at any moment (else: never).
-        low_clocks: whether a FETCH may also take its ballot from a clock that lags behind all others.
-        unsynced: whether an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
-        max_deliveries: of the topic.
-        publishes: of the message, through the nodes of ``publish_via``. It is nowhere before, and a FETCH waits for it
-            until the next tick.
-        full: nodes whose disks take no message.
-        shorter_holds: whether who starts a node again tries it with a lower hold_time_max first.
-        joining: nodes that are not in the list that the cluster was made with. They start with the longer one, with
-            which it is tried to start the others again.
-        late: whether only a majority is asked at once; that the others are is a step of its own.
-        operators: what is asked about a topic, once each, and through which node: "create", each other one with one
-            replica; or "alter", for one more partition, or "delete", of one that is there, with one replica. The
-            cluster has no other topic then, and no message.
-        script: brings the cluster to where the exploration begins.
-    """
-
-    name: str
-    about: str
+    name: str  # for the command line
+    about: str  # one line for people
     _: KW_ONLY
-    nodes: tuple[NodeId, ...] = ("a", "b", "c")
-    rf: int = 3
+    nodes: tuple[NodeId, ...] = ("a", "b", "c")  # the cluster
+    rf: int = 3  # the topic's replication factor
+    # Which nodes have the message at the start (it is durable there); empty: every replica.
     stored_on: tuple[NodeId, ...] = ()
-    coordinators: tuple[NodeId, ...] = ()
+    coordinators: tuple[NodeId, ...] = ()  # through which nodes FETCHes come; empty: every replica
+    # Through which nodes the client settles (ACK, REJECT, EXTEND, LEAVE, REDRIVE); empty: every node.
     via: tuple[NodeId, ...] = ()
-    restart_nodes: tuple[NodeId, ...] = ()
-    ticks: int = counted()
-    attempts: int = counted(2)
+    restart_nodes: tuple[NodeId, ...] = ()  # which nodes may crash; empty: every node
+    ticks: int = counted()  # ticks of the clock
+    attempts: int = counted(2)  # FETCHes of one message each, of clients that have nothing in hand
+    # Crashes; a crashed node comes back from its journal at once and links up later, peer by peer.
     restarts: int = counted()
-    clean_stops: int = counted()
+    clean_stops: int = counted()  # clean stops, each followed by a start
+    # Disks lost, each followed by a resync in one step, from the nodes of ``wiped_hears``; empty: from all
+    # other replicas.
     wipes: int = counted()
+    # Directories that come back as they were when the exploration began, somewhere else.
     restores: int = counted()
-    acks: int = counted()
+    acks: int = counted()  # these and the next four: requests of the client
     rejects: int = counted()
     extends: int = counted()
     leaves: int = counted()
     redrives: int = counted()
-    offers: int = counted()
-    rewinds: int = counted()
-    purges: int = counted()
-    dead_reads: int = counted()
-    backlog_purges: int = counted()
-    beside: bool = False
-    by_id: bool = False
-    busy: int = counted()
+    offers: int = counted()  # rounds of anti-entropy between two nodes
+    rewinds: int = counted()  # of the group, through the nodes of ``rewind_via``
+    purges: int = counted()  # of the group's dead letters
+    dead_reads: int = counted()  # FETCHes of one dead letter each, through the nodes of ``dead_via``
+    backlog_purges: int = counted()  # of what the group may still deliver, through the nodes of ``purge_via``
+    beside: bool = False  # whether these, and FETCHes by id, name another message, which is not there
+    by_id: bool = False  # whether FETCHes name what they are to bring
+    busy: int = counted()  # FETCHes of clients that have something in hand
+    # Of the message, through the nodes of ``publish_via``. It is nowhere before, and a FETCH waits for it
+    # until the next tick.
     publishes: int = counted()
     wiped_hears: tuple[NodeId, ...] = ()
+    # What is done to the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
+    # deletes it, and "make", which makes it again.
     rewind_to: tuple[str, ...] = ("rewind",)
+    # See there; empty: every replica. So with dead_via, purge_via and publish_via.
     rewind_via: tuple[NodeId, ...] = ()
     dead_via: tuple[NodeId, ...] = ()
     purge_via: tuple[NodeId, ...] = ()
     publish_via: tuple[NodeId, ...] = ()
-    full: tuple[NodeId, ...] = ()
-    reject_as: tuple[str, ...] = ("dead",)
-    give_up: bool = True
+    full: tuple[NodeId, ...] = ()  # nodes whose disks take no message
+    reject_as: tuple[str, ...] = ("dead",)  # what a REJECT may ask for: "now", "delay" (one tick) or "dead"
+    give_up: bool = True  # whether a round may time out at any moment (else: never)
+    # Whether a FETCH may also take its ballot from a clock that lags behind all others.
     low_clocks: bool = False
+    # Whether an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
     unsynced: bool = False
-    max_deliveries: int = 5
-    shorter_holds: bool = False
+    max_deliveries: int = 5  # of the topic
+    shorter_holds: bool = False  # whether who starts a node again tries it with a lower hold_time_max first
+    # Nodes that are not in the list that the cluster was made with. They start with the longer one, with
+    # which it is tried to start the others again.
     joining: tuple[NodeId, ...] = ()
-    late: bool = False
+    late: bool = False  # whether only a majority is asked at once; that the others are is a step of its own
+    # What is asked about a topic, once each, and through which node: "create", each other one with one
+    # replica; or "alter", for one more partition, or "delete", of one that is there, with one replica. The
+    # cluster has no other topic then, and no message.
     operators: tuple[tuple[str, NodeId], ...] = ()
-    script: Script = ()
+    script: Script = ()  # brings the cluster to where the exploration begins
 
     @cached_property
     def index(self) -> dict[NodeId, int]:

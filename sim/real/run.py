@@ -53,25 +53,15 @@ def logged(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of a run.
+    """What came of a run."""
 
-    Attributes:
-        violations: broken promises; empty is good.
-        counts: messages published, delivered and so on.
-        faults: how many of each kind were done.
-        left_out: faults of the schedule that cannot be done to processes.
-        drained: whether everything was settled in the end.
-        own: what the workload's own check, or a producer, raised.
-        lines: of all histories.
-    """
-
-    violations: list[Violation]
-    counts: Counter[str]
-    faults: Counter[str]
-    left_out: Counter[str]
-    drained: bool
-    own: list[str] = field(default_factory=list)
-    lines: int = 0
+    violations: list[Violation]  # broken promises; empty is good
+    counts: Counter[str]  # messages published, delivered and so on
+    faults: Counter[str]  # how many of each kind were done
+    left_out: Counter[str]  # faults of the schedule that cannot be done to processes
+    drained: bool  # whether everything was settled in the end
+    own: list[str] = field(default_factory=list)  # what the workload's own check, or a producer, raised
+    lines: int = 0  # of all histories
 
     @property
     def ok(self) -> bool:

@@ -35,55 +35,35 @@ def named_of(row: Row) -> Named:
 
 @dataclass(slots=True)
 class Figures:
-    """Sums over runs of one design under one kind of fault.
+    """Sums over runs of one design under one kind of fault."""
 
-    Args:
-        runs: how many.
-        confirmed: messages whose publish was confirmed.
-        lost: those that were never handled, or not to the end.
-        deliveries: messages handed to handlers.
-        duplicates: deliveries of what had been delivered before, and not rejected since.
-        after_ack: deliveries to a request that was sent after an ACK of the message had succeeded.
-        overlaps: deliveries while another one's deadline had not passed.
-        waits: seconds from the first try to publish to the first delivery, by class (`STEP`).
-        gap: after a node's loss, the longest time in the next five seconds without any delivery, though something was
-            to be delivered; summed over the losses.
-        gap_worst: the longest of these.
-        losses: how many.
-        behind_poison: seconds from publish to delivery of what was published to the poison message's partition while it
-            was tried, summed.
-        behind: how many.
-        messages, syncs: of network and disks until all was settled.
-        fairness: Jain's index of the deliveries per consumer, summed over runs: 1 is equal.
-        asked, received: messages asked for while at least as many were there, and what came.
-        hold_messages: between nodes, to get and give back holds.
-        unwon: messages that nobody held within `UNWON_S` of their publish.
-        lost_rounds: messages that a node tried to hold in vain.
-        tombstone_reads: quorum reads of a message's tombstones.
-    """
-
-    runs: int = 0
-    confirmed: int = 0
-    lost: int = 0
-    deliveries: int = 0
-    duplicates: int = 0
-    after_ack: int = 0
-    overlaps: int = 0
+    runs: int = 0  # how many
+    confirmed: int = 0  # messages whose publish was confirmed
+    lost: int = 0  # those that were never handled, or not to the end
+    deliveries: int = 0  # messages handed to handlers
+    duplicates: int = 0  # deliveries of what had been delivered before, and not rejected since
+    after_ack: int = 0  # deliveries to a request that was sent after an ACK of the message had succeeded
+    overlaps: int = 0  # deliveries while another one's deadline had not passed
+    # Seconds from the first try to publish to the first delivery, by class (`STEP`).
     waits: dict[int, int] = field(default_factory=dict)
+    # After a node's loss, the longest time in the next five seconds without any delivery, though something
+    # was to be delivered; summed over the losses.
     gap: float = 0.0
-    gap_worst: float = 0.0
-    losses: int = 0
+    gap_worst: float = 0.0  # the longest of these
+    losses: int = 0  # how many
+    # Seconds from publish to delivery of what was published to the poison message's partition while it was
+    # tried, summed.
     behind_poison: float = 0.0
-    behind: int = 0
-    messages: float = 0.0
-    syncs: float = 0.0
-    fairness: float = 0.0
-    asked: int = 0
-    received: int = 0
-    hold_messages: int = 0
-    unwon: int = 0
-    lost_rounds: int = 0
-    tombstone_reads: int = 0
+    behind: int = 0  # how many
+    messages: float = 0.0  # of the network, until all was settled
+    syncs: float = 0.0  # of the disks, likewise
+    fairness: float = 0.0  # Jain's index of the deliveries per consumer, summed over runs: 1 is equal
+    asked: int = 0  # messages asked for while at least as many were there
+    received: int = 0  # and what came
+    hold_messages: int = 0  # between nodes, to get and give back holds
+    unwon: int = 0  # messages that nobody held within `UNWON_S` of their publish
+    lost_rounds: int = 0  # messages that a node tried to hold in vain
+    tombstone_reads: int = 0  # quorum reads of a message's tombstones
 
     def add(self, other: Figures) -> None:
         """Add the sums of other runs."""

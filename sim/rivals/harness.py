@@ -24,27 +24,16 @@ LINGER_S = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """Settings of the designs.
+    """Settings of the designs."""
 
-    Args:
-        release: literal C takes its optional step: a loser's holds are removed.
-        gap: B and the log: seconds from a leader's loss to the next one.
-        watermark: B: a provider refills its buffer when it holds fewer keys.
-        refill: B: how many keys it asks each replica for.
-        assignor: the log: ``range``, ``roundrobin`` or ``sticky``.
-        cooperative: the log: partitions that stay are read on during a rebalance.
-        static: the log: consumers have ids that outlive them.
-        commit: the log: ``after`` handling, or ``before``.
-    """
-
-    release: bool = True
-    gap: float = 1.0
-    watermark: int = 8
-    refill: int = 16
-    assignor: str = "sticky"
-    cooperative: bool = True
-    static: bool = False
-    commit: str = "after"
+    release: bool = True  # literal C takes its optional step: a loser's holds are removed
+    gap: float = 1.0  # B and the log: seconds from a leader's loss to the next one
+    watermark: int = 8  # B: a provider refills its buffer when it holds fewer keys
+    refill: int = 16  # B: how many keys it asks each replica for
+    assignor: str = "sticky"  # the log: ``range``, ``roundrobin`` or ``sticky``
+    cooperative: bool = True  # the log: partitions that stay are read on during a rebalance
+    static: bool = False  # the log: consumers have ids that outlive them
+    commit: str = "after"  # the log: ``after`` handling, or ``before``
 
 
 class RivalFaults(Faults):

@@ -16,17 +16,11 @@ TICK_S = 0.05
 
 
 class Term(NamedTuple):
-    """Who leads a partition.
+    """Who leads a partition."""
 
-    Args:
-        leader: its name.
-        epoch: higher for each leader.
-        replicas: who may be elected next: those that have everything that was confirmed.
-    """
-
-    leader: str
-    epoch: int
-    replicas: tuple[str, ...]
+    leader: str  # its name
+    epoch: int  # higher for each leader
+    replicas: tuple[str, ...]  # who may be elected next: those that have everything that was confirmed
 
 
 class Oracle:

@@ -43,25 +43,15 @@ def named(key: Key) -> Named:
 
 
 class Taken(NamedTuple):
-    """A message in the hand of a consumer.
+    """A message in the hand of a consumer."""
 
-    Args:
-        key: which.
-        value: its bytes.
-        until: true time of its deadline.
-        owner: whose hold it is, as the history writes it.
-        via: the node that was asked.
-        receipt: what the design needs to settle it.
-        token: the fencing token, where the design has one.
-    """
-
-    key: Key
-    value: bytes
-    until: float
-    owner: str
-    via: str
-    receipt: Any = None
-    token: str = ""
+    key: Key  # which
+    value: bytes  # its bytes
+    until: float  # true time of its deadline
+    owner: str  # whose hold it is, as the history writes it
+    via: str  # the node that was asked
+    receipt: Any = None  # what the design needs to settle it
+    token: str = ""  # the fencing token, where the design has one
 
 
 class Batch(NamedTuple):

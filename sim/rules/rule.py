@@ -18,34 +18,25 @@ INHERITED = object()
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the protocol, and how to leave it out.
+    """A rule of the protocol, and how to leave it out."""
 
-    Args:
-        name: for the command line.
-        says: the rule, in one sentence.
-        patches: what is put in place of the core's functions.
-        scenario: small bounds in which leaving the rule out is fatal, for the explorer; None: it is not explored.
-        off: what is done instead, where it is explored.
-        switch: of the explorer's driver (`Switches`), where the rule is the driver's and not the core's.
-        hunted: whether random runs are searched for a seed that shows that the rule is left out: always where it is
-            not explored.
-        survives: why no such seed is found, where none is.
-        profile: of the seeds that are searched.
-        test: of tests/core, which fails without it, where neither the explorer nor random runs show that it matters.
-        prepare: the attribute of a part of a simulated cluster to set, where the rule is the driver's or the clients'.
-    """
-
-    name: str
-    says: str
-    patches: tuple[Patch, ...] = ()
+    name: str  # for the command line
+    says: str  # the rule, in one sentence
+    patches: tuple[Patch, ...] = ()  # what is put in place of the core's functions
     _: KW_ONLY
+    # Small bounds in which leaving the rule out is fatal, for the explorer; None: it is not explored.
     scenario: Scenario | None = None
-    off: str = ""
+    off: str = ""  # what is done instead, where it is explored
+    # Of the explorer's driver (`Switches`), where the rule is the driver's and not the core's.
     switch: str = ""
+    # Whether random runs are searched for a seed that shows that the rule is left out: always where it is not
+    # explored.
     hunted: bool = False
-    survives: str = ""
-    profile: str = "swarm"
+    survives: str = ""  # why no such seed is found, where none is
+    profile: str = "swarm"  # of the seeds that are searched
+    # Of tests/core, which fails without it, where neither the explorer nor random runs show that it matters.
     test: str = ""
+    # The attribute of a part of a simulated cluster to set, where the rule is the driver's or the clients'.
     prepare: str = ""
 
     def __post_init__(self) -> None:

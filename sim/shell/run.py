@@ -114,23 +114,14 @@ class ShellRun(Trial):
 
 @dataclass(slots=True)
 class ShellOutcome:
-    """What came of one run.
+    """What came of one run."""
 
-    Attributes:
-        seed: of the schedule.
-        violations: broken promises, and whatever a node or a client raised; empty is good.
-        verdict: the figures; None where the run raised.
-        rows: the history.
-        virtual: seconds that it simulated.
-        cpu: seconds that it took.
-    """
-
-    seed: int
-    violations: list[str]
-    verdict: Verdict | None
-    rows: list[Row]
-    virtual: float
-    cpu: float
+    seed: int  # of the schedule
+    violations: list[str]  # broken promises, and whatever a node or a client raised; empty is good
+    verdict: Verdict | None  # the figures; None where the run raised
+    rows: list[Row]  # the history
+    virtual: float  # seconds that it simulated
+    cpu: float  # seconds that it took
 
 
 def run_shell(schedule: Schedule) -> ShellOutcome:

@@ -45,27 +45,16 @@ def time_of(violation: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a failing run is.
+    """How large a failing run is."""
 
-    Args:
-        faults: in its schedule.
-        packets: sent in it, to nodes and to clients.
-        special: of those, how many the schedule names; all where they are drawn.
-        messages: that producers had confirmed.
-        nodes: of the cluster.
-        clients: of the run.
-        options: that are not at their plainest.
-        seconds: that it simulates.
-    """
-
-    faults: int
-    packets: int
-    special: int
-    messages: int
-    nodes: int
-    clients: int
-    options: int
-    seconds: float
+    faults: int  # in its schedule
+    packets: int  # sent in it, to nodes and to clients
+    special: int  # of those, how many the schedule names; all where they are drawn
+    messages: int  # that producers had confirmed
+    nodes: int  # of the cluster
+    clients: int  # of the run
+    options: int  # that are not at their plainest
+    seconds: float  # that it simulates
 
 
 @dataclass(slots=True)
