@@ -349,6 +349,8 @@ class Prefetch:
 
     def _wake(self, fetcher: Fetcher) -> None:
         """Have it fetch, where that may be worth it; while a suspect is about, it is to look again, and again."""
+        if fetcher.over:  # what is in stock of its topic outlives it
+            return
         if self._told is not None or self._alone is not None or self._room(fetcher):
             fetcher.wake.set()
 

@@ -542,6 +542,28 @@ async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_o
         assert max(after.values()) <= max(before.values())
 
 
+async def test_what_is_in_stock_of_a_topic_that_is_deleted_is_handed_over_all_the_same() -> None:
+    """Whoever is fast has a stock, and another FETCH under way, which hears of the deletion."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await publish(client, 400)
+        consumer = client.consumer("jobs", "g", prefetch=1000)
+        consumer.expects_topics = True
+        async with consumer:
+            for _ in range(300):
+                (message,) = await consumer.take(1)
+                await message.ack()
+                await trio.sleep(0.002)
+            await client.delete_topic("jobs")
+            await trio.sleep(0.1)
+            assert len(await consumer.take(1000)) > 0
+            await client.create_topic("jobs")
+            await client.publish("jobs", b"new")
+            with trio.fail_after(5.0):
+                while b"new" not in [message.payload for message in await consumer.take(1000)]:
+                    pass
+
+
 async def test_several_topics() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         for name in ("jobs", "mail"):
