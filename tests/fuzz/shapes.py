@@ -190,7 +190,7 @@ def bend(rng: random.Random, fields: list[Any], fill: Callable[[], Any]) -> None
     elif isinstance(at[index], bytes) and at[index][:1] > b"\x80":  # a batch's header
         try:
             inner = thaw(cbor2.loads(at[index]))
-        except (cbor2.CBORDecodeError, ValueError):
+        except (cbor2.CBORDecodeError, ValueError, RecursionError):
             return
         if isinstance(inner, list):
             bend(rng, inner, fill)
