@@ -33,7 +33,7 @@ from quorumq.core.topics import (
     is_overtaken,
     merge_topics,
     replica_sets,
-    with_partitions,
+    with_replicas,
 )
 from quorumq.core.types import Group, Incarnation, NodeId, Now, Stamp, Topic
 
@@ -178,7 +178,7 @@ class ChangeCoordinator(TopicCoordinator):
     other wrote (docs/protocol.md, MORE PARTITIONS).
     """
 
-    __slots__ = ("pages", "stamp", "wanted")
+    __slots__ = ("drawn", "pages", "stamp", "wanted")
 
     wanted: AlterTopic
     stamp: Stamp
@@ -188,6 +188,9 @@ class ChangeCoordinator(TopicCoordinator):
     ) -> list[Effect]:
         """Write what is ``wanted`` on top of ``topic``."""
         self.wanted, self.stamp = wanted, stamp
+        # Of a thousand partitions it takes as long as to make their replicas, which is the last step's.
+        config = context.config
+        self.drawn = replica_sets(topic, wanted.partitions or 0, config.nodes, config.machines)
         return self.write(context, "change", alter(topic, wanted, stamp), now)
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
@@ -214,13 +217,10 @@ class ChangeCoordinator(TopicCoordinator):
 
     def carry(self, context: Context, now: Now) -> list[Effect]:
         """Every group has to be at a majority of the new partitions' replicas before anybody uses these."""
-        partitions, config = self.wanted.partitions or 0, context.config
         if self.pages:
-            sets = replica_sets(self.merged, partitions, config.nodes, config.machines)
-            new = sets[self.merged.partitions :]
+            new = self.drawn[self.merged.partitions :]
             return self.write(context, "carry", self.merged, now, new, self.pages.pop(0))
-        grown = with_partitions(self.merged, partitions, config.nodes, config.machines)
-        return self.write(context, "confirm", grown, now)
+        return self.write(context, "confirm", with_replicas(self.merged, self.drawn), now)
 
     def on_changed(self, context: Context, now: Now) -> list[Effect]:
         """A majority has ``merged``, with all that was wanted."""

@@ -153,7 +153,12 @@ def with_partitions(
     topic: Topic, partitions: int, nodes: tuple[NodeId, ...], machines: Machines = ()
 ) -> Topic:
     """``topic`` with at least ``partitions`` that are confirmed; those that are there stay."""
-    return with_proposed(topic._replace(replicas=replica_sets(topic, partitions, nodes, machines)), 0)
+    return with_replicas(topic, replica_sets(topic, partitions, nodes, machines))
+
+
+def with_replicas(topic: Topic, sets: tuple[tuple[NodeId, ...], ...]) -> Topic:
+    """``topic`` with the partitions confirmed that ``sets`` has beyond its own."""
+    return with_proposed(topic._replace(replicas=topic.replicas + sets[topic.partitions :]), 0)
 
 
 def replica_sets(

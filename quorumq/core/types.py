@@ -373,18 +373,21 @@ def replica_set(
         size: how many; fewer where there are fewer machines.
         keys: what the set is for.
     """
+    ranked = rendezvous(nodes, *keys)
+    if not machines:
+        return tuple(ranked[:size])
     on = dict(machines)
     chosen: dict[str, NodeId] = {}
-    for node in rendezvous(nodes, *keys):
+    for node in ranked:
         chosen.setdefault(on.get(node, node), node)
     return tuple(chosen.values())[:size]
 
 
 def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:
     """``nodes`` ranked by highest random weight for ``keys``; the same everywhere, whatever their order."""
+    behind = "\0".join(["", *[key.hex() if isinstance(key, bytes) else str(key) for key in keys]]).encode()
 
     def weight(node: NodeId) -> bytes:
-        text = "\0".join([node, *(key.hex() if isinstance(key, bytes) else str(key) for key in keys)])
-        return hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return hashlib.blake2b(node.encode() + behind, digest_size=8).digest()
 
     return sorted(nodes, key=weight, reverse=True)

@@ -13,6 +13,7 @@ import pytest
 from quorumq.core.messages import (
     Ack,
     AckRequest,
+    AlterTopic,
     CloseSession,
     ExtendRequest,
     LeaveRequest,
@@ -325,6 +326,19 @@ def test_no_step_takes_long_whatever_is_asked_for(
     if made is sections_for_groups:
         for group in ("group-0", "group-11"):
             assert len(taken(cluster, 1024, group=group)) == 1024, "all are offered in the end"
+
+
+def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The partitions are made in one step, as they are confirmed by one; where they lie is drawn in another."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    cluster.topic()
+    for number in range(20):
+        cluster.ask("a", SetGroup("jobs", f"group-{number}"))
+    found = steps_of(monkeypatch, lambda: answered(cluster, "c", AlterTopic("jobs", partitions=1024)))
+    assert max(found) <= 1.5 * STEP_CALLS_MAX, sorted(found)[-5:]
 
 
 def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 MASK = (1 << 64) - 1
 
 
+@functools.lru_cache(maxsize=1024)
 def salt_of(text: str) -> int:
     """64 bits that depend on ``text`` alone (never on Python's hash seed)."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
