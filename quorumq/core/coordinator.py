@@ -7,6 +7,7 @@ request. It lives in one node's memory: if the node dies, the request's outcome 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from quorumq.core.context import Context, Pending
 from quorumq.core.effects import Effect, Reply, Send
@@ -103,6 +104,22 @@ class Coordinator(Pending):
             else:
                 this.unasked |= 1 << at
         return effects
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+    ) -> list[Effect]:
+        """A replica has answered what `ask` sent it. Where it does not know the topic, it is told, and asked again."""
+        this = self.rounds[message.round]
+        context.state.learn_vector(this.members, message.known)
+        if message.error == Code.UNKNOWN_TOPIC:
+            return self.teach(context, message.round, sender)
+        return self.on_answer(context, this, sender, this.hear(sender, incarnation), message, now)
+
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        """Likewise, of one that knows the topic. It has that bit in ``this`` round, or 0 where it does not count."""
+        raise NotImplementedError
 
     def teach(self, context: Context, number: int, sender: NodeId) -> list[Effect]:
         """``sender`` does not know the topic: tell it, and ask again, once. Its answer has not counted."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
-from quorumq.core.errors import Code
 from quorumq.core.holdround import HoldRound
-from quorumq.core.messages import Fetch, Owned, PeerMessage, Reject, RejectReply
+from quorumq.core.messages import Fetch, Owned, PeerMessage, Reject
 from quorumq.core.printable import plural
-from quorumq.core.types import Incarnation, Letter, NodeId, Now, Span
+from quorumq.core.rounds import Round
+from quorumq.core.types import Letter, NodeId, Now, Span
 
 
 class DeadLettering(Coordinator):
@@ -62,16 +62,11 @@ class DeadLettering(Coordinator):
                 effects += self.ask(context, this, self.won.partition, reject, now)
         return effects
 
-    def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, RejectReply)
-        if message.error == Code.UNKNOWN_TOPIC:
-            return self.teach(context, message.round, sender)
-        this = self.rounds[message.round]
-        this.hear(sender, incarnation)
         if this.everyone:
-            self.close_round(context, message.round)
+            self.close_round(context, this.number)
         return []
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:

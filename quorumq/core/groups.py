@@ -278,15 +278,10 @@ class SurveyCoordinator(Coordinator):
         detail = f"{self.partition} seen from {context.state.me}: {why}: ask again, through any node"
         return too_few(Code.TOO_FEW_REPLICAS, detail, self.needed, len(self.answers))
 
-    def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, SurveyReply)
-        this = self.rounds[message.round]
-        context.state.learn_vector(this.members, message.known)
-        if message.error == Code.UNKNOWN_TOPIC:
-            return self.teach(context, message.round, sender)
-        this.hear(sender, incarnation)
         if not message.error:
             self.answers.append(message)
         if len(self.answers) >= self.needed:
@@ -403,17 +398,12 @@ class PurgeCoordinator(SurveyCoordinator):
         merge = Merge(this.number, self.partition, epoch, self.group, self.wanted)
         return self.ask(context, this, self.partition, merge, now)
 
-    def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
     ) -> list[Effect]:
         if isinstance(message, SurveyReply):
-            return super().on_reply(context, sender, incarnation, message, now)
+            return super().on_answer(context, this, sender, bit, message, now)
         assert isinstance(message, MergeReply)
-        this = self.rounds[message.round]
-        context.state.learn_vector(this.members, message.known)
-        if message.error == Code.UNKNOWN_TOPIC:
-            return self.teach(context, message.round, sender)
-        bit = this.hear(sender, incarnation)
         self.votes.add(message.exact, bit)
         # Settled otherwise, or redriven: not ours.
         self.votes.add([item.span for item in message.higher], bit)

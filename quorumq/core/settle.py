@@ -6,6 +6,8 @@ is what counts as yes. The one with an argument of its own is ACK: see `AckCoord
 
 from __future__ import annotations
 
+from typing import Any
+
 from quorumq.core import costs, limits
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
@@ -70,7 +72,7 @@ class Ask:
     @property
     def entries(self) -> tuple[Owned, ...]:
         """The messages alone."""
-        return tuple(entry for _, entry in self.items)
+        return tuple([entry for _, entry in self.items])
 
 
 class Ballot:
@@ -173,22 +175,21 @@ class SettleCoordinator(Coordinator):
         """What round ``number`` sends to each replica of ``epoch``."""
         raise NotImplementedError
 
-    def hear(
-        self,
-        context: Context,
-        sender: NodeId,
-        incarnation: Incarnation,
-        reply: AckReply | RejectReply | ExtendReply | MergeReply,
-    ) -> tuple[Ballot, int]:
-        """Take note of who answered; its bit, or 0 if there is nothing in it to count."""
-        ballot = self.ballots[reply.round]
-        context.state.learn_vector(ballot.round.members, reply.known)
-        bit = ballot.round.hear(sender, incarnation)
-        if reply.error:
-            ballot.errors[sender] = reply.error
-            return ballot, 0
-        ballot.answered |= bit
-        return ballot, bit
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, AckReply | RejectReply | ExtendReply | MergeReply)
+        ballot = self.ballots[message.round]
+        if message.error:
+            ballot.errors[sender] = message.error
+        elif bit:
+            ballot.answered |= bit
+            self.count(ballot, message, bit)
+        return self.decide(context, message.round, now, last=False)
+
+    def count(self, ballot: Ballot, reply: Any, bit: int) -> None:
+        """The replica with this bit has done what was asked, or looked at it."""
+        raise NotImplementedError
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         """The outcome for a piece, or None while it is open; not None when ``last``."""
@@ -207,7 +208,7 @@ class SettleCoordinator(Coordinator):
             return f"its record is now {', '.join(kinds)}" if kinds else "it is no dead letter"
         return ""
 
-    def decide(self, context: Context, number: int, *, last: bool) -> list[Effect]:
+    def decide(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
         """Close the round if every piece has its outcome; answer when no round is left."""
         ballot = self.ballots[number]
         valid = ballot.round.valid(context.state)
@@ -220,12 +221,16 @@ class SettleCoordinator(Coordinator):
                 if stood and ballot.round.is_refused(stood & valid):
                     outcome = Code.ALREADY_RESOLVED
                 if outcome is None:
+                    self.on_open(context, ballot, valid, now)
                     return []
                 found.append(Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
         self.verdicts += found
         del self.ballots[number]
         self.close_round(context, number)
         return self.answer(context)
+
+    def on_open(self, context: Context, ballot: Ballot, valid: int, now: Now) -> None:
+        """It is not decided by those who have answered, of whom the ``valid`` ones count."""
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         for number, (partition, _) in list(self.requests.items()):
@@ -243,7 +248,7 @@ class SettleCoordinator(Coordinator):
         return self.finish(context, SettleReply(join_verdicts(self.verdicts), self.echo))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        return self.decide(context, number, last=True)
+        return self.decide(context, number, now, last=True)
 
     def unknown(self, ballot: Ballot) -> str:
         """The outcome where no majority answered: an error that all who answered agree on, or unknown."""
@@ -280,25 +285,16 @@ class AckCoordinator(SettleCoordinator):
     def message(self, number: int, epoch: int, ask: Ask) -> Ack:
         return Ack(number, ask.partition, epoch, ask.group, ask.generation, ask.entries)
 
-    def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
-    ) -> list[Effect]:
-        assert isinstance(message, AckReply)
-        if message.error == Code.UNKNOWN_TOPIC:
-            return self.teach(context, message.round, sender)
-        ballot, bit = self.hear(context, sender, incarnation, message)
-        if bit:
-            ballot.count(message.exclusive, message.higher, bit)
-            if message.resolved:
-                ballot.stood.add([item.span for item in message.resolved], bit)
-                ballot.resolved += message.resolved
-        effects = self.decide(context, message.round, last=False)
-        if message.round not in self.ballots:
-            return effects
-        if ballot.round.is_majority(ballot.answered & ballot.round.valid(context.state)):
+    def count(self, ballot: Ballot, reply: AckReply, bit: int) -> None:
+        ballot.count(reply.exclusive, reply.higher, bit)
+        if reply.resolved:
+            ballot.stood.add([item.span for item in reply.resolved], bit)
+            ballot.resolved += reply.resolved
+
+    def on_open(self, context: Context, ballot: Ballot, valid: int, now: Now) -> None:
+        if ballot.round.is_majority(ballot.answered & valid):
             # It is durable; what is open is only how sure the verdict can be. That is not worth the whole timeout.
-            context.state.at(now.mono + VERDICT_WAIT_S, ("round", message.round))
-        return effects
+            context.state.at(now.mono + VERDICT_WAIT_S, ("round", ballot.round.number))
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         this = ballot.round
@@ -328,17 +324,9 @@ class RejectCoordinator(SettleCoordinator):
             number, ask.partition, epoch, ask.group, ask.generation, ask.entries, self.delay, self.letter
         )
 
-    def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
-    ) -> list[Effect]:
-        assert isinstance(message, RejectReply)
-        if message.error == Code.UNKNOWN_TOPIC:
-            return self.teach(context, message.round, sender)
-        ballot, bit = self.hear(context, sender, incarnation, message)
-        if bit:
-            ballot.count(message.applied, message.refused, bit)
-            ballot.resolved += message.resolved
-        return self.decide(context, message.round, last=False)
+    def count(self, ballot: Ballot, reply: RejectReply, bit: int) -> None:
+        ballot.count(reply.applied, reply.refused, bit)
+        ballot.resolved += reply.resolved
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         this = ballot.round
@@ -363,16 +351,8 @@ class ExtendCoordinator(SettleCoordinator):
     def message(self, number: int, epoch: int, ask: Ask) -> Extend:
         return Extend(number, ask.partition, epoch, ask.group, ask.entries, self.hold_time)
 
-    def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
-    ) -> list[Effect]:
-        assert isinstance(message, ExtendReply)
-        if message.error == Code.UNKNOWN_TOPIC:
-            return self.teach(context, message.round, sender)
-        ballot, bit = self.hear(context, sender, incarnation, message)
-        if bit:
-            ballot.count(message.granted, message.refused, bit)
-        return self.decide(context, message.round, last=False)
+    def count(self, ballot: Ballot, reply: ExtendReply, bit: int) -> None:
+        ballot.count(reply.granted, reply.refused, bit)
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         this = ballot.round
@@ -439,24 +419,13 @@ class RedriveCoordinator(SettleCoordinator):
         )
         return Merge(number, ask.partition, epoch, ask.group, entries, redrive=not ask.again)
 
-    def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
-    ) -> list[Effect]:
-        assert isinstance(message, MergeReply)
-        if message.error == Code.UNKNOWN_TOPIC:
-            return self.teach(context, message.round, sender)
-        ballot, bit = self.hear(context, sender, incarnation, message)
-        if bit:
-            ballot.yes[NOBODY].add(message.exact, bit)
-            ballot.no[NOBODY].add([item.span for item in message.higher], bit)
-            ballot.stood.add(message.unheard, bit)
-            ballot.resolved += message.higher
-        return self.conclude(context, message.round, now, last=False)
+    def count(self, ballot: Ballot, reply: MergeReply, bit: int) -> None:
+        ballot.yes[NOBODY].add(reply.exact, bit)
+        ballot.no[NOBODY].add([item.span for item in reply.higher], bit)
+        ballot.stood.add(reply.unheard, bit)
+        ballot.resolved += reply.higher
 
-    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        return self.conclude(context, number, now, last=True)
-
-    def conclude(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
+    def decide(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
         """Close the round if every piece has its outcome, or waits for those that have not heard of it: tell these."""
         ballot = self.ballots[number]
         valid = ballot.round.valid(context.state)

@@ -22,6 +22,7 @@ from quorumq.core.messages import (
     Store,
     StoreReply,
     Survey,
+    refusal,
 )
 from quorumq.core.records import BatchStored
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
@@ -55,12 +56,19 @@ class Voter:
             self.context.release(message.freed, now)
         replica = self.context.replicas.get(message.partition)
         if replica is None:
-            return self._refuse(sender, message)
+            error, effects = self._why_no_replica(sender, message.partition)
+            return self._refuse(sender, message, error, effects)
+        if message.epoch != replica.topic.epoch and not isinstance(message, Hold):
+            return self._refuse(sender, message, Code.WRONG_EPOCH, [], replica.vector())
         if isinstance(message, CloseRequest):
             return replica.on_close_ask(sender, message, now)
         views = replica.views
         if message.group not in views.groups and views.is_deleted(message.group):
-            return self._refuse_group(sender, message)
+            catalogue = self.context.catalogue
+            register = catalogue.groups[(message.partition.topic, source_of(message.group))]
+            # Here, too, the sender hears the register first.
+            told: list[Effect] = [Send(sender, PutGroup(0, register))]
+            return self._refuse(sender, message, Code.NOT_FOUND, told)
         match message:
             case Hold():
                 key = (message.partition, message.group, sender)
@@ -139,17 +147,23 @@ class Voter:
     ) -> tuple[HoldReply, list[Effect]]:
         """HOLD RIDES ON STORE: the votes, as on any HOLD; none where the STORE is ``refused``, for that reason."""
         if refused:
-            return hold.refusal(refused), []
+            return refusal(hold, refused), []
         *effects, answer = self.on_request(sender, incarnation, hold, now)
         assert isinstance(answer, Send)
         assert isinstance(answer.message, HoldReply)
         return answer.message, effects
 
-    def _refuse(self, sender: NodeId, message: Asked) -> list[Effect]:
-        """We have no such replica. Those of anti-entropy are not answered."""
-        error, effects = self._why_no_replica(sender, message.partition)
+    def _refuse(
+        self,
+        sender: NodeId,
+        message: Asked,
+        error: str,
+        effects: list[Effect],
+        known: tuple[Incarnation, ...] = (),
+    ) -> list[Effect]:
+        """Nothing is done. Those of anti-entropy are not answered."""
         if message.round or not isinstance(message, Merge):
-            effects.append(Send(sender, message.refusal(error)))
+            effects.append(Send(sender, refusal(message, error, known)))
         return effects
 
     def _why_no_replica(self, sender: NodeId, partition: PartitionId) -> tuple[str, list[Effect]]:
@@ -163,17 +177,6 @@ class Voter:
         if topic is not None and partition.number < topic.partitions:
             return Code.WRONG_EPOCH, []
         return Code.UNKNOWN_TOPIC, []
-
-    def _refuse_group(
-        self, sender: NodeId, message: Hold | Extend | Ack | Reject | Merge | Survey
-    ) -> list[Effect]:
-        """The group was deleted. Here, too, the sender hears the register first."""
-        catalogue = self.context.catalogue
-        register = catalogue.groups[(message.partition.topic, source_of(message.group))]
-        effects: list[Effect] = [Send(sender, PutGroup(0, register))]
-        if message.round or not isinstance(message, Merge):
-            effects.append(Send(sender, message.refusal(Code.NOT_FOUND)))
-        return effects
 
     def on_durable(self, last: int, now: Now) -> None:
         """Batch ``last`` is durable, and so are those of lower numbers: they are journaled in that order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumq.core import riding
 from quorumq.core.effects import Effect, Send
-from quorumq.core.messages import Granted, Hold, HoldReply
+from quorumq.core.messages import Granted, Hold, HoldReply, refusal
 from quorumq.core.types import Incarnation, NodeId, Now
 from quorumq.core.voter import Voter
 from sim.explorer.scenario import Scenario
@@ -22,7 +22,7 @@ def stored_is_a_vote(
     if refused or sender == self.context.state.me:  # without a hold of our own nothing is delivered
         return _on_riding(self, sender, incarnation, hold, now, refused)
     granted = tuple(Granted(want.span, want.ended, exhausted=False, expired=False) for want in hold.wants)
-    nothing = hold.refusal("", self.context.state.vector(self.context.catalogue.members_of(hold.partition)))
+    nothing = refusal(hold, "", self.context.state.vector(self.context.catalogue.members_of(hold.partition)))
     return nothing._replace(abstained=False, granted=granted), []
 
 

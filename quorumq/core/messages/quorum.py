@@ -7,7 +7,7 @@ superseded (docs/protocol.md, section 3).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from quorumq.core.types import (
     Batch,
@@ -122,10 +122,6 @@ class Hold(NamedTuple):
     freed: tuple[Freed, ...] = ()
     parked: bool = False
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> HoldReply:
-        """The answer where nothing was done."""
-        return HoldReply(self.round, self.partition, self.group, True, (), (), (), (), error, known)
-
 
 class Granted(NamedTuple):
     """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win.
@@ -218,10 +214,6 @@ class Extend(NamedTuple):
     entries: tuple[Owned, ...]
     hold_time: float
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> ExtendReply:
-        """The answer where nothing was done."""
-        return ExtendReply(self.round, (), (), error, known)
-
 
 class ExtendReply(NamedTuple):
     """The votes on an EXTEND; what is in neither list was not looked at (abstained)."""
@@ -242,10 +234,6 @@ class Ack(NamedTuple):
     group: str
     generation: int
     entries: tuple[Owned, ...]
-
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> AckReply:
-        """The answer where nothing was done."""
-        return AckReply(self.round, (), (), error, known)
 
 
 class AckReply(NamedTuple):
@@ -281,10 +269,6 @@ class Reject(NamedTuple):
     delay: float
     letter: Letter | None
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> RejectReply:
-        """The answer where nothing was done."""
-        return RejectReply(self.round, (), (), (), error, known)
-
 
 class RejectReply(NamedTuple):
     """The votes on a REJECT, durable here; ``resolved`` says what stood instead."""
@@ -309,10 +293,6 @@ class Merge(NamedTuple):
     group: str
     entries: tuple[Resolved, ...]
     redrive: bool = False
-
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> MergeReply:
-        """The answer where nothing was done."""
-        return MergeReply(self.round, (), (), error, known)
 
 
 class MergeReply(NamedTuple):
@@ -419,10 +399,6 @@ class Survey(NamedTuple):
     after: Span | None
     limit: int
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> SurveyReply:
-        """The answer where nothing was done."""
-        return SurveyReply(self.round, (), None, error, known)
-
 
 class SurveyReply(NamedTuple):
     """The answer to a Survey: everything up to the end of ``upto`` was looked at, or all there is if it is None."""
@@ -442,10 +418,6 @@ class CloseRequest(NamedTuple):
     epoch: int
     origins: tuple[Origin, ...]
 
-    def refusal(self, error: str, known: tuple[Incarnation, ...] = ()) -> CloseReply:
-        """The answer where nothing was done."""
-        return CloseReply(self.round, (), error, known)
-
 
 class CloseReply(NamedTuple):
     """``done``: promised, and nothing is left of it here but the knowledge of what it had."""
@@ -454,3 +426,21 @@ class CloseReply(NamedTuple):
     done: tuple[Origin, ...]
     error: str
     known: tuple[Incarnation, ...]
+
+
+_NOTHING: Final[dict[type, tuple[type, tuple[object, ...]]]] = {
+    Hold: (HoldReply, (True, (), (), (), ())),
+    Extend: (ExtendReply, ((), ())),
+    Ack: (AckReply, ((), ())),
+    Reject: (RejectReply, ((), (), ())),
+    Merge: (MergeReply, ((), ())),
+    Survey: (SurveyReply, ((), None)),
+    CloseRequest: (CloseReply, ((),)),
+}
+
+
+def refusal(message: Any, error: str, known: tuple[Incarnation, ...] = ()) -> Any:
+    """The answer to a request about one partition where nothing was done."""
+    reply, nothing = _NOTHING[type(message)]
+    place = (message.partition, message.group) if reply is HoldReply else ()
+    return reply(message.round, *place, *nothing, error, known)

@@ -8,27 +8,23 @@ from collections.abc import Iterable
 from quorumq.core.closed import may_close
 from quorumq.core.effects import Effect, Persist
 from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.duty import Duty
 from quorumq.core.partition.views import Views
 from quorumq.core.records import OriginsClosed, OriginsPromised
 from quorumq.core.types import Now, Origin, Span
 
 
-class Closing:
+class Closing(Duty):
     """One replica's part in closing origins.
-
-    Args:
-        batches: of the partition.
-        views: its groups.
 
     Attributes:
         promised: no more STOREs of these are taken from clients.
     """
 
-    __slots__ = ("batches", "promised", "views")
+    __slots__ = ("promised",)
 
     def __init__(self, batches: Batches, views: Views) -> None:
-        self.batches = batches
-        self.views = views
+        super().__init__(batches, views)
         self.promised: dict[Origin, None] = {}
 
     def candidates(self, idle_s: float, now: Now, most: int) -> list[Origin]:
@@ -81,3 +77,13 @@ class Closing:
                 if origin in closed:
                     view.keep_holds(origin)
         return [Persist((OriginsClosed(self.batches.partition, fresh),))]
+
+
+class ClosingDuty(Duty):
+    """One that goes by which origins are to be closed."""
+
+    __slots__ = ("closing",)
+
+    def __init__(self, closing: Closing) -> None:
+        super().__init__(closing.batches, closing.views)
+        self.closing = closing

@@ -6,26 +6,17 @@ from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.limits import LETTERS_PER_PIECE
 from quorumq.core.messages import Counted, GroupState, Merge, NotDue, Resolved
 from quorumq.core.partition import fate
+from quorumq.core.partition.duty import Duty
 from quorumq.core.partition.fate import Attempts, Delay, WonAsk
 from quorumq.core.partition.group import Changes
-from quorumq.core.partition.views import Views
 from quorumq.core.records import JournalRecord
-from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, PartitionId, Span
+from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, Span
 
 
-class Learning:
-    """Merges into the groups of one partition what others know.
+class Learning(Duty):
+    """Merges into the groups of one partition what others know."""
 
-    Args:
-        partition: which partition.
-        views: its groups.
-    """
-
-    __slots__ = ("partition", "views")
-
-    def __init__(self, partition: PartitionId, views: Views) -> None:
-        self.partition = partition
-        self.views = views
+    __slots__ = ()
 
     def repair(self, name: str, resolved: tuple[Resolved, ...], now: Now) -> list[Effect]:
         """Read repair: merge records that a peer answered a HOLD with. Nobody waits for the disk."""
@@ -81,7 +72,9 @@ class Learning:
         known = [Resolved(part, record) for span in spans for part, record in home.records.within(span)]
         if not known:
             return []
-        return [Send(peer, Merge(0, self.partition, epoch, home.name, tuple(known[:LETTERS_PER_PIECE])))]
+        return [
+            Send(peer, Merge(0, self.batches.partition, epoch, home.name, tuple(known[:LETTERS_PER_PIECE])))
+        ]
 
 
 def written(records: tuple[JournalRecord, ...]) -> list[Effect]:

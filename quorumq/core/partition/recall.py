@@ -11,12 +11,10 @@ from typing import NamedTuple
 from quorumq.core import limits
 from quorumq.core.messages import HeldThere
 from quorumq.core.partition import fate
-from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.closing import Closing
+from quorumq.core.partition.closing import ClosingDuty
 from quorumq.core.partition.fate import Attempts, Ballots, Delay, Held
 from quorumq.core.partition.group import Changes
 from quorumq.core.partition.sync import group_states, pieces_of
-from quorumq.core.partition.views import Views
 from quorumq.core.records import (
     AttemptsCounted,
     DelaysSet,
@@ -28,7 +26,6 @@ from quorumq.core.records import (
     Reclaimed,
     RecordsMerged,
 )
-from quorumq.core.state import NodeState
 from quorumq.core.types import Now, Span, Stamp
 
 PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | OriginsPromised | OriginsClosed
@@ -42,23 +39,10 @@ class Reported(NamedTuple):
     deadline: float
 
 
-class Recall:
-    """The memory of one partition.
+class Recall(ClosingDuty):
+    """The memory of one partition."""
 
-    Args:
-        node: the state that all replicas of the node share.
-        batches: of the partition.
-        views: its groups.
-        closing: its origins that are to be closed.
-    """
-
-    __slots__ = ("batches", "closing", "node", "views")
-
-    def __init__(self, node: NodeState, batches: Batches, views: Views, closing: Closing) -> None:
-        self.node = node
-        self.batches = batches
-        self.views = views
-        self.closing = closing
+    __slots__ = ()
 
     # ---------------------------------------------------- the journal, and a start
 

@@ -7,6 +7,7 @@ import itertools
 from quorumq.core import limits
 from quorumq.core.effects import Effect, Forget, Persist
 from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.duty import Duty
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.partition.views import Views
 from quorumq.core.records import Reclaimed
@@ -14,22 +15,17 @@ from quorumq.core.spans import merge_spans
 from quorumq.core.types import Kind, Now, Span
 
 
-class Reclaim:
+class Reclaim(Duty):
     """RECLAIM of one partition.
-
-    Args:
-        batches: of the partition.
-        views: its groups.
 
     Attributes:
         settled: batches that no group needs, and since when, the first first.
     """
 
-    __slots__ = ("batches", "settled", "views")
+    __slots__ = ("settled",)
 
     def __init__(self, batches: Batches, views: Views) -> None:
-        self.batches = batches
-        self.views = views
+        super().__init__(batches, views)
         self.settled: dict[int, float] = {}
 
     def is_settled(self, batch: StoredBatch) -> bool:

@@ -44,6 +44,7 @@ from quorumq.core.messages import (
     SyncOffer,
     SyncPull,
     SyncState,
+    refusal,
 )
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
@@ -124,12 +125,12 @@ class Replica:
         self.batches = Batches(node, partition, self.members)
         self.views = Views(node, partition, self.batches)
         self.choice = Choice(node, self.batches)
-        self.sync = Sync(node, self.batches, self.views)
+        self.sync = Sync(self.batches, self.views)
         self.reclaim = Reclaim(self.batches, self.views)
         self.closing = Closing(self.batches, self.views)
-        self.storing = Storing(node, self.batches, self.views, self.closing)
-        self.learning = Learning(partition, self.views)
-        self.recall = Recall(node, self.batches, self.views, self.closing)
+        self.storing = Storing(self.closing)
+        self.learning = Learning(self.batches, self.views)
+        self.recall = Recall(self.closing)
         self.quarantine_until = node.quarantine_until
         self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
 
@@ -142,7 +143,7 @@ class Replica:
 
     def may_vote(self, now: Now) -> bool:
         """Whether this replica may grant and coordinate holds: it can vouch, and no forgotten grant can live."""
-        return self.node.vouched and not self.in_quarantine(now)
+        return self.node.vouched and (now.mono >= self.quarantine_until or not self.in_quarantine(now))
 
     def in_quarantine(self, now: Now) -> bool:
         """Whether a hold granted before this start may be live and unknown here (docs/protocol.md, RECOVERY)."""
@@ -182,10 +183,6 @@ class Replica:
     def vector(self) -> tuple[Incarnation, ...]:
         """What this node knows of the replica set's incarnations; goes with every reply."""
         return self.node.vector(self.members)
-
-    def wrong_epoch(self, epoch: int) -> str:
-        """The error for a request that was made for another replica set, or ""."""
-        return "" if epoch == self.topic.epoch else Code.WRONG_EPOCH
 
     # --------------------------------------------------------------------- HOLD
 
@@ -305,9 +302,8 @@ class Replica:
 
     def on_extend(self, message: Extend, now: Now) -> ExtendReply:
         """EXTEND: only where exactly this owner holds now."""
-        error = self.wrong_epoch(message.epoch)
-        if error or not self.may_vote(now):
-            return ExtendReply(message.round, (), (), error, self.vector())
+        if not self.may_vote(now):
+            return ExtendReply(message.round, (), (), "", self.vector())
         view = self.views.groups.get(message.group)
         if view is None:
             return ExtendReply(message.round, (), message.entries, "", self.vector())
@@ -331,13 +327,11 @@ class Replica:
 
         In a dead-letter group it is PURGED at the entry's n, which anything newer stands above.
         """
-        error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
         view = self.group(message.group)
-        if not error and message.generation != view.home.generation:
-            spans = [item.span for item in message.entries]
-            error = Code.STALE_GENERATION if self.is_stale(view, message.generation, spans) else ""
-        if error:
-            return [Send(sender, AckReply(message.round, (), (), error, self.node.vector(self.members)))]
+        if message.generation != view.home.generation and self.is_stale(
+            view, message.generation, [item.span for item in message.entries]
+        ):
+            return [Send(sender, refusal(message, Code.STALE_GENERATION, self.vector()))]
         exclusive: list[Owned] = []
         higher: list[Owned] = []
         resolved: list[Resolved] = []
@@ -374,12 +368,9 @@ class Replica:
 
         Without a delay of its own, the message waits as the topic's backoff says for our own count of attempts.
         """
-        error = self.wrong_epoch(message.epoch)
         view = self.group(message.group)
-        if not error and self.is_stale(view, message.generation, [item.span for item in message.entries]):
-            error = Code.STALE_GENERATION
-        if error:
-            return [Send(sender, RejectReply(message.round, (), (), (), error, self.vector()))]
+        if self.is_stale(view, message.generation, [item.span for item in message.entries]):
+            return [Send(sender, refusal(message, Code.STALE_GENERATION, self.vector()))]
         applied: list[Owned] = []
         refused: list[Owned] = []
         resolved: list[Resolved] = []
@@ -403,15 +394,12 @@ class Replica:
 
     def on_merge(self, sender: NodeId, message: Merge, now: Now) -> list[Effect]:
         """Merge records; say, once durable, where ours is now exactly what was asked and where it is higher."""
-        error = self.wrong_epoch(message.epoch)
-        if error:
-            return [Send(sender, MergeReply(message.round, (), (), error, self.vector()))]
         view = self.group(message.group)
         if message.round and any(
             record.generation < view.generation for _, record in message.entries if record.kind == Kind.OPEN
         ):
             # A redrive through a node that has not heard of a rewind would open the message for nobody.
-            return [Send(sender, MergeReply(message.round, (), (), Code.STALE_GENERATION, self.vector()))]
+            return [Send(sender, refusal(message, Code.STALE_GENERATION, self.vector()))]
         exact: list[Span] = []
         higher: list[Resolved] = []
         unheard: list[Span] = []
@@ -444,9 +432,6 @@ class Replica:
 
     def on_survey(self, message: Survey, now: Now) -> SurveyReply:
         """Survey: what the group makes of every message known here."""
-        error = self.wrong_epoch(message.epoch)
-        if error:
-            return SurveyReply(message.round, (), None, error, self.vector())
         items, upto = survey_of(self.batches, self.views.look(message.group), message, now)
         return SurveyReply(message.round, items, upto, "", self.vector())
 
@@ -456,7 +441,7 @@ class Replica:
 
     def on_sync_offer(self, sender: NodeId, message: SyncOffer, now: Now) -> list[Effect]:
         """Anti-entropy, step 2: offer or tell what differs."""
-        if self.wrong_epoch(message.epoch):
+        if message.epoch != self.topic.epoch:
             return []
         return [Send(sender, answer) for answer in self.sync.answer(message, now)]
 
@@ -471,7 +456,7 @@ class Replica:
             now: the clocks.
             pull: whether to ask for payload; else, in a resync, it counts as asked for, so that nothing else asks soon.
         """
-        if self.wrong_epoch(message.epoch):
+        if message.epoch != self.topic.epoch:
             return []
         effects: list[Effect] = []
         for state in message.groups:
@@ -496,9 +481,6 @@ class Replica:
 
     def on_close_ask(self, sender: NodeId, message: CloseRequest, now: Now) -> list[Effect]:
         """Promise, and say with which of the origins we are done. An origin that is closed here is both."""
-        error = self.wrong_epoch(message.epoch)
-        if error:
-            return [Send(sender, CloseReply(message.round, (), error, self.vector()))]
         records, done = self.closing.on_ask(message.origins, now)
         reply = Send(sender, CloseReply(message.round, done, "", self.vector()))
         return [Persist(tuple(records), (reply,) if message.round else ())]

@@ -5,33 +5,18 @@ from __future__ import annotations
 from quorumq.core.errors import Code
 from quorumq.core.limits import SESSIONS_PER_PARTITION_MAX
 from quorumq.core.messages import Part
-from quorumq.core.partition.batches import AGE_UNKNOWN, Batches
-from quorumq.core.partition.closing import Closing
+from quorumq.core.partition.batches import AGE_UNKNOWN
+from quorumq.core.partition.closing import ClosingDuty
 from quorumq.core.partition.places import Slot
 from quorumq.core.partition.stored import StoredBatch
-from quorumq.core.partition.views import Views
 from quorumq.core.records import BatchStored
-from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now, Span, Topic
 
 
-class Storing:
-    """Stores the batches of one partition.
+class Storing(ClosingDuty):
+    """Stores the batches of one partition."""
 
-    Args:
-        node: the state that all replicas of the node share.
-        batches: of the partition.
-        views: its groups.
-        closing: its origins that are to be closed.
-    """
-
-    __slots__ = ("batches", "closing", "node", "views")
-
-    def __init__(self, node: NodeState, batches: Batches, views: Views, closing: Closing) -> None:
-        self.node = node
-        self.batches = batches
-        self.views = views
-        self.closing = closing
+    __slots__ = ()
 
     def take(
         self, sender: NodeId, part: Part, topic: Topic, now: Now, *, asked: bool
@@ -76,15 +61,17 @@ class Storing:
             return [], Code.WRONG_EPOCH, detail
         error = detail = ""
         new: list[tuple[Span, int]] = []
-        at = 0
+        at, closed = 0, self.batches.closed
         for section in header.sections:
             shift = at - section.start
             at += section.stop - section.start
-            if section.origin in self.batches.closed:
+            if closed.numbers.runs and section.origin in closed:
                 error, detail = Code.ORIGIN_CLOSED, f"the session {section.origin} is closed: open another"
                 continue
             for span, slot in self.batches.index.split(section):
-                if slot is None:
+                if slot is None and not self.batches.reclaimed.runs:
+                    new.append((span, shift))
+                elif slot is None:
                     new += [(gap, shift) for gap in self.batches.worth_storing(span)]
                 elif not self.batches.same_records(header, shift, span, slot):
                     error, detail = Code.CONFLICT, f"other bytes are stored under {span}"

@@ -20,12 +20,12 @@ from quorumq.core.messages import (
     SyncState,
 )
 from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.duty import Duty
 from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hashing import mix, salt_of
 from quorumq.core.partition.views import Views
 from quorumq.core.spans import merge_spans, subtract
-from quorumq.core.state import NodeState
 from quorumq.core.types import Group, NodeId, Now, Origin, Record, Span
 
 SYNC_BUCKETS = 64
@@ -40,24 +40,17 @@ CLOSED_SALT = 0x9E3779B97F4A7C15
 """Sets the digest of closed origins apart from that of present ones."""
 
 
-class Sync:
+class Sync(Duty):
     """Anti-entropy of one partition.
-
-    Args:
-        node: the state that all replicas of the node share.
-        batches: of the partition.
-        views: its groups.
 
     Attributes:
         pulling_until: a pull is under way until then (monotonic seconds).
     """
 
-    __slots__ = ("batches", "node", "pulling_until", "views")
+    __slots__ = ("pulling_until",)
 
-    def __init__(self, node: NodeState, batches: Batches, views: Views) -> None:
-        self.node = node
-        self.batches = batches
-        self.views = views
+    def __init__(self, batches: Batches, views: Views) -> None:
+        super().__init__(batches, views)
         self.pulling_until = 0.0
 
     # ---------------------------------------------------------------- digests
