@@ -93,7 +93,7 @@ class FetchCoordinator(GroupReader):
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         context.state.at(self.park_until, ("advance", self.key))
-        for topic in dict.fromkeys(partition.topic for partition in self.partitions):
+        for topic in dict.fromkeys([partition.topic for partition in self.partitions]):
             if context.catalogue.is_group_deleted(topic, self.register_name):
                 return self.on_group_deleted(context, context.catalogue.topics[topic], now)
         new = self.unsettled(context)
@@ -484,7 +484,7 @@ class FetchCoordinator(GroupReader):
         if not slices and self.unanswered:
             detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
             return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, 2, 1))
-        context.remember_given(self.key, given, max((won.expires for won in self.won), default=now.mono))
+        context.remember_given(self.key, given, max([won.expires for won in self.won], default=now.mono))
         told = self.told or self._tells(context, now)
         return self.finish(
             context, FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), told)

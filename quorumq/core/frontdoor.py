@@ -465,7 +465,7 @@ class FrontDoor:
             max_messages=min(request.max_messages, most),
             min_messages=min(request.min_messages, most),
             max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
-            spans=tuple(SpanSet.from_spans(request.spans).items()),  # each message once
+            spans=request.spans and tuple(SpanSet.from_spans(request.spans).items()),  # each message once
         )
         if len(here) < len(asked):
             foreign = tuple(partition for partition in asked if not context.may_coordinate(partition, now))
@@ -502,7 +502,7 @@ class FrontDoor:
                     there = plural(topic.partitions, "partition")
                     return Failed(Code.NOT_FOUND, f"topic {name!r} has {there}: there is no {number}")
                 found.append(PartitionId(topic.id, number))
-        if not is_pattern(name) and catalogue.topic_named(name) is None:
+        if not found and not is_pattern(name) and catalogue.topic_named(name) is None:
             return catalogue.not_found(name)
         return found
 

@@ -10,10 +10,14 @@ from quorumq.core.messages import Granted, Hold, HoldReply, Resolved, Want
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import SpanMap, SpanSet, across, subtract
-from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, Record, Span, record_rank
+from quorumq.core.types import NODES_MAX, STAMP_ZERO, NodeId, Now, Owner, Record, Span, record_rank
 
 BACKOFF_S = (0.002, 0.02)
 QUIET_S = (0.05, 0.2)
+
+NO, DEAD, LATE = 64, 128, 192
+"""Where the bits of those begin who said so of a message (see `Atom`); of those who said OK they are the lowest."""
+assert NODES_MAX <= NO
 
 
 class Atom(NamedTuple):
@@ -43,11 +47,8 @@ class HoldRound(Round):
         "abstained",
         "answered",
         "attempts",
-        "exhausted",
-        "expired",
         "expires",
         "generation",
-        "no",
         "not_due",
         "owner",
         "partition",
@@ -56,7 +57,7 @@ class HoldRound(Round):
         "started",
         "until",
         "usual",
-        "yes",
+        "votes",
     )
 
     def __init__(
@@ -77,10 +78,7 @@ class HoldRound(Round):
         for span, n, *_ in hold.wants:
             self.pending.add(span)
             self.redrives.set(span, n)
-        self.yes = Votes()
-        self.no = Votes()
-        self.exhausted = Votes()
-        self.expired = Votes()
+        self.votes = Votes()  # bits of the members, in a lane for each thing that they may say
         self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
         self.attempts: SpanMap[tuple[int, bool]] = (
             SpanMap()
@@ -109,27 +107,27 @@ class HoldRound(Round):
         for span, attempts, exhausted, expired, unseen, suspect in reply.granted:
             if unseen:
                 blind = replica.delayed_parts(span)  # it cannot tell whether they are due
-                self.yes.add(subtract(span, blind), bit)
-                self.no.add(blind, bit)
+                self.votes.add(subtract(span, blind), bit)
+                self.votes.add(blind, bit << NO)
+                said = 0
             else:
-                self.yes.add((span,), bit)
+                said = bit
             if attempts or suspect:
                 ended = (attempts, suspect)
                 self.attempts.update(span, lambda old, new=ended: max(old or new, new))  # type: ignore[misc]
-            if exhausted:
-                self.exhausted.add((span,), bit)
-            if expired:
-                self.expired.add((span,), bit)
+            said |= (bit << DEAD if exhausted else 0) | (bit << LATE if expired else 0)
+            if said:
+                self.votes.add((span,), said)
         for span, _, ballot, remaining, _ in reply.not_due:
             if ballot == STAMP_ZERO:
                 for part, old in self.not_due.split(span):
                     self.not_due.set(part, remaining if old is None else min(old, remaining))
         if reply.abstained:
             self.abstained = True
-            self.no.add(self.pending.items(), bit)
+            self.votes.add(self.pending.items(), bit << NO)
         for items in (reply.resolved, reply.not_due, reply.refused):
             if items:
-                self.no.add([item.span for item in items], bit)
+                self.votes.add([item.span for item in items], bit << NO)
 
     def lose_resolved(self, item: Resolved, asked: Record) -> list[Span]:
         """A TOMB loses what was asked for, whoever else said OK. Where its record is behind that, it loses nothing.
@@ -144,7 +142,7 @@ class HoldRound(Round):
         behind: list[Span] = []
         for part, n in self.redrives.within(item.span):
             if record_rank(item.record) > record_rank(asked._replace(n=n)):
-                self.no.add((part,), (1 << len(self.members)) - 1)
+                self.votes.add((part,), ((1 << len(self.members)) - 1) << NO)
             else:
                 behind.append(part)
         return behind
@@ -153,18 +151,19 @@ class HoldRound(Round):
 
     def atoms(self, valid: int) -> list[Atom]:
         """What is pending, in pieces of which each member said one thing; ``valid`` are those whose votes count."""
-        tables = (self.yes, self.no, self.exhausted, self.expired, self.attempts)
+        lane = (1 << NO) - 1
         return [
             Atom(
                 span if (start, stop) == span[1:] else Span(span.origin, start, stop),
-                (yes or 0) & valid & ~(no or 0),
-                no or 0,
-                (dead or 0) & valid,
-                (late or 0) & valid,
+                votes & valid & ~(votes >> NO),
+                votes >> NO & lane,
+                votes >> DEAD & valid,
+                votes >> LATE & valid,
                 *(attempts or (0, False)),
             )
             for span in self.pending.items()
-            for start, stop, (yes, no, dead, late, attempts) in across(span, tables)
+            for start, stop, (said, attempts) in across(span, (self.votes, self.attempts))
+            for votes in (said or 0,)
         ]
 
     def is_won(self, yes: int, mine: int) -> bool:

@@ -92,7 +92,7 @@ from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Rese
 from quorumq.core.replay import Replay, clean_stop, cluster_made, snapshot
 from quorumq.core.state import NO_END, NodeConfig
 from quorumq.core.status import status
-from quorumq.core.timers import Timers
+from quorumq.core.timers import LASTING, Timers
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 from quorumq.core.upkeep import Upkeep
 from quorumq.core.voter import Voter
@@ -247,19 +247,25 @@ class NodeCore:
         for event in events:
             if self.stopped:
                 break
-            new = self._on_event(event, now)
+            new = (
+                self._on_received(event.envelope, now)
+                if type(event) is Received
+                else self._on_event(event, now)
+            )
             if new:
                 self._absorb(new, effects, now)
         if self.context.publishing:
             self._absorb(store_published(self.context, now), effects, now)
-        if state.stirred:
+        if state.stirred and not self.context.requests:
+            state.stirred = {}
+        elif state.stirred:
             self._absorb(self._advance_stirred(now), effects, now)
         if self.context.costly.lines:
             self._serve_costly(effects, now, waited, bool(events))
         reserve = None if self.stopped else state.clock.next_reserve(now)
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
-        if state.timers and self.timers.is_stale(state.timers[0][2]):
+        if state.timers and state.timers[0][2][0] not in LASTING and self.timers.is_stale(state.timers[0][2]):
             self.timers.drop_stale()
         state.looks_left = NO_END
         return self.context.peers.positions.count(effects) if effects else effects
@@ -355,8 +361,6 @@ class NodeCore:
 
     def _on_event(self, event: Event, now: Now) -> list[Effect]:
         match event:
-            case Received(envelope):
-                return self._on_received(envelope, now)
             case Ours(message):
                 return self._on_message(self.state.me, self.state.incarnation, message, now)
             case Request(key, request, asker):

@@ -63,7 +63,7 @@ class Positions:
                             message: Any = item.message
                             there = POSITIONED[type(message)]
                             fields = (*message[:there], self.appended, *message[there + 1 :])
-                            said = Send(item.to, message._make(fields))
+                            said = Send(item.to, tuple.__new__(type(message), fields))
                             then = (*effect.then[:place], said, *effect.then[place + 1 :])
                             effects[at] = effect = Persist(effect.records, then)
         return effects

@@ -30,19 +30,15 @@ class PublishCoordinator(Coordinator):
     Below a majority the outcome is unknown and nothing is aborted: anti-entropy finishes what reached fewer.
     """
 
-    __slots__ = ("came", "problems", "publish", "refused")
+    __slots__ = ("came", "partition", "problems", "publish", "refused")
 
     def __init__(self, key: int, publish: Publish) -> None:
         super().__init__(key)
         self.publish = publish
+        self.partition = publish.batch.header.partition
         self.came = 0.0
         self.refused = 0  # bits of those that have not got it on disk
         self.problems: dict[NodeId, tuple[str, str]] = {}
-
-    @property
-    def partition(self) -> PartitionId:
-        """Where it goes."""
-        return self.publish.batch.header.partition
 
     def concerns(self, topic: bytes) -> bool:
         return self.partition.topic == topic

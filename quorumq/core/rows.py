@@ -115,6 +115,8 @@ class Rows:
 
     def before(self, key: Row) -> Row | None:
         """The row with the highest key that is below ``key``."""
+        if self.size and key > self._last[-1]:  # mostly: the newest
+            return tuple(map(itemgetter(-1), self._chunks[-1]))
         chunk, at, _ = self._place(key)
         if not at:
             if not chunk:
@@ -129,33 +131,17 @@ class Rows:
         """The row with the lowest key; None where there is none."""
         return tuple(map(itemgetter(0), self._chunks[0])) if self._chunks else None
 
-    def within(self, begin: Row, end: Row) -> list[Row]:
-        """The rows with ``begin <= key < end``, in order."""
-        (chunk, at, _), (last, stop, _) = self._place(begin), self._place(end)
-        if chunk == last:
-            return list(self._cut(chunk, at, stop)) if at < stop else []
-        found = list(self._cut(chunk, at, None))
-        for between in range(chunk + 1, last):
-            found += self._cut(between, 0, None)
-        if stop:
-            found += self._cut(last, 0, stop)
-        return found
-
-    def _cut(self, chunk: int, at: int, stop: int | None) -> Iterator[Row]:
-        return zip(*[column[at:stop] for column in self._chunks[chunk]], strict=True)
-
     def onward(self, begin: Row | None = None, end: Row | None = None) -> Iterator[Row]:
-        """As `within`, one by one; from the lowest key, and to the highest, where none is given."""
+        """The rows with ``begin <= key < end``, in order; from the lowest key, to the highest, where none is given."""
         chunk, at, _ = (0, 0, False) if begin is None else self._place(begin)
-        for each in range(chunk, len(self._chunks)):
-            for row in self._cut(each, at, None):
-                if end is not None and row[: self._keys] >= end:
-                    return
-                yield row
-            at = 0
+        last, stop, _ = (len(self._chunks), 0, False) if end is None else self._place(end)
+        while chunk < last:
+            yield from zip(*[column[at:] for column in self._chunks[chunk]], strict=True)
+            chunk, at = chunk + 1, 0
+        if at < stop and chunk == last:
+            yield from zip(*[column[at:stop] for column in self._chunks[chunk]], strict=True)
 
-    def __iter__(self) -> Iterator[Row]:
-        return self.onward()
+    __iter__ = onward
 
     def __len__(self) -> int:
         return self.size

@@ -108,6 +108,9 @@ class _Runs:
 
     MANY_OVERLAP: ClassVar[Any]
 
+    APPENDS: ClassVar[bool] = False
+    """Whether that has `append`, which tries to put a run behind all others."""
+
     def __init__(self) -> None:
         # Per origin either a tuple of runs or a SortedDict start -> run; never an empty one. Any,
         # because sortedcontainers has no types, and (start,) is compared with runs below.
@@ -264,6 +267,12 @@ class _Runs:
                     self._spans += 1
                 self._messages += stop - start
                 return
+        elif (
+            self.APPENDS and value is not None and origin in self._owned and runs.append((start, stop, value))
+        ):
+            self._spans += 1
+            self._messages += stop - start
+            return
         _Runs._write(self, origin, start, stop, () if value is None else ((start, stop, value),))
 
     # -- questions without a value ---------------------------------------------------------------

@@ -18,6 +18,9 @@ from quorumq.core.vouching import Vouching
 TIMERS_PER_STEP = 128
 """What is done of all that is due: a thousand holds may run out at once."""
 
+LASTING = frozenset(("heartbeat", "reclaim", "sync"))
+"""Timers that always have something to do."""
+
 
 class Timers:
     """The timers of one node.

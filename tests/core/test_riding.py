@@ -532,6 +532,6 @@ def test_who_is_ahead_of_our_own_disk_waits_for_it() -> None:
     (this,) = it.rounds.values()
     assert isinstance(this, HoldRound)
     this.heard.clear()
-    this.yes = Votes()
+    this.votes = Votes()
     it._settle(core.context, this, replica, riding.cluster.now, timed_out=False)
     assert this.pending.covers(Span(riding.origin, 0, 1))

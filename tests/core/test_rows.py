@@ -43,8 +43,6 @@ def test_rows_are_a_dict_in_order(
     assert list(table.onward(begin)) == [row for row in wanted if row[:2] >= begin]
     between = [row for row in wanted if begin <= row[:2] < end]
     assert list(table.onward(begin, end)) == between
-    if begin <= end:
-        assert table.within(begin, end) == between
     twin = table.clone()
     assert twin.state() == table.state() == tuple(wanted)
     twin.put((9, 9, 0.0))

@@ -160,7 +160,7 @@ class Batches:
         """List a batch; until it is due by our clock it is left out of every choice. `put` its messages next."""
         self.stored[batch.number] = batch
         self.order.put(batch.key)
-        if batch.due > now.mono:
+        if batch.header.delay_ms and batch.due > now.mono:
             self.waiting[batch.number] = None
             self.node.at(batch.due, ("due", self.partition, batch.number))
         if len(batch.header.crcs) == 4:
@@ -170,8 +170,8 @@ class Batches:
 
     def put(self, span: Span, slot: Slot) -> list[Span]:
         """``span`` is present from now on, there; what of it had been reclaimed and is back."""
-        self.index.set(span, slot)
-        self.present.add(span)
+        self.index.put(span, slot)
+        self.present.put(span, True)
         self.idle_since.pop(span.origin, None)
         self.digests.pop(span.origin, None)
         if self.absent.runs:

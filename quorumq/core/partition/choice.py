@@ -43,7 +43,11 @@ class Picked:
     @property
     def full(self) -> bool:
         """Whether there is no room left."""
-        return self.messages_left <= 0 or self.bytes_left <= 0 or self.runs >= self.runs_max
+        return (
+            self.messages_left <= 0
+            or self.bytes_left <= 0
+            or max(len(self.wants), self.batches) >= self.runs_max
+        )
 
     def append(self, want: Want) -> None:
         """Append, joined to the last one where it goes on."""

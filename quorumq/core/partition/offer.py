@@ -43,7 +43,7 @@ class Offer:
 
     def count(self, key: tuple[int, int], balance: int, now: float) -> None:
         """Of the batch with ``key`` so many messages more are available, or fewer; not none."""
-        row = self.ready.pop(key)
+        row = self.ready.pop(key) if self.ready.size else None
         since, before = (now, 0) if row is None else row[2:]
         if before + balance:
             self.ready.put((*key, since, before + balance))

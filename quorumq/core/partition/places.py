@@ -6,10 +6,14 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
+from quorumq.core.limits import NUMBERS_END
 from quorumq.core.rows import Rows
 from quorumq.core.spans import Run, SpanMap
 
 _new: Any = tuple.__new__
+
+
+NOTHING: Run = (0, 0, None)
 
 
 class Slot(NamedTuple):
@@ -24,17 +28,29 @@ class SlotRuns:
 
     Attributes:
         rows: start, stop, batch number, shift.
+        seen: the run that was looked at last, or came last: a message is mostly looked at several times in a row.
     """
 
-    __slots__ = ("rows",)
+    __slots__ = ("rows", "seen")
 
     def __init__(self, items: Iterable[tuple[int, Run]]) -> None:
         self.rows = Rows("QQQq", 1)
+        self.seen: Run = NOTHING
         for _, run in items:
             self[run[0]] = run
 
     def __setitem__(self, start: int, run: Run) -> None:
         self.rows.put((start, run[1], *run[2]))
+        self.seen = NOTHING
+
+    def append(self, run: Run) -> bool:
+        """Put a run behind all others; False, where it is not behind them, or may go on with the last one."""
+        last = self.rows.before((NUMBERS_END,))
+        if last is None or run[0] < last[1] or run[2][0] == last[2]:
+            return False
+        self.rows.put((run[0], run[1], *run[2]))
+        self.seen = run
+        return True
 
     def __getitem__(self, start: int) -> Run:
         row = self.rows.get((start,))
@@ -43,6 +59,7 @@ class SlotRuns:
         return _run(row)
 
     def __delitem__(self, start: int) -> None:
+        self.seen = NOTHING
         if self.rows.pop((start,)) is None:
             raise KeyError(start)
 
@@ -84,10 +101,16 @@ def _run(row: Any) -> Run:
 
 def _overlap(runs: SlotRuns, start: int, stop: int) -> list[Run]:
     """The runs that share a message with ``[start, stop)``, in order, not clipped."""
+    seen = runs.seen
+    if seen[0] <= start and stop <= seen[1]:
+        return [seen]
+    found: list[Run] = []
     row = runs.rows.before((start + 1,))
-    found = [_run(row)] if row is not None and row[1] > start else []
+    if row is not None and row[1] > start:
+        runs.seen = seen = row[0], row[1], _new(Slot, row[2:])
+        found.append(seen)
     if stop - start > 1:
-        found += map(_run, runs.rows.within((start + 1,), (stop,)))
+        found += map(_run, runs.rows.onward((start + 1,), (stop,)))
     return found
 
 
@@ -99,4 +122,5 @@ class Places(SpanMap[Slot]):
     SMALL_MAX: ClassVar[int] = 64
     SMALL_AGAIN: ClassVar[int] = 16
     MANY: ClassVar[Any] = SlotRuns
+    APPENDS: ClassVar[bool] = True
     MANY_OVERLAP: ClassVar[Any] = staticmethod(_overlap)
