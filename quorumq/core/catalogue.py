@@ -44,9 +44,6 @@ def _too_many(what: str, found: int, most: int, advice: str) -> Failed:
 class Catalogue:
     """What one node knows of topics and groups.
 
-    Args:
-        me: the node's id, for messages.
-
     Attributes:
         topics: registers by topic id, deleted ones included.
         names: the id of the newest topic of each name, deleted or not.

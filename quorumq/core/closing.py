@@ -29,7 +29,6 @@ class CloseCoordinator(Coordinator):
     """Ask all replicas of a partition to promise, and whether they are done. Nobody waits for it.
 
     Args:
-        partition: where.
         origins: that this replica has promised for and is done with.
     """
 

@@ -128,8 +128,6 @@ class Context:
     """One node, for its coordinators.
 
     Args:
-        state: who it is.
-        peers: what it knows of the others.
         rng: for pauses and jitter; each step brings its own.
 
     Attributes:

@@ -57,7 +57,6 @@ class FetchCoordinator(GroupReader):
     """One FETCH, from the client's request until it is answered.
 
     Args:
-        key: the client's request.
         request: its limits and times; ``hold_time`` is within the cluster's.
         partitions: those that this node has a replica of, to be looked at in turn from ``first``.
         first: which of them to begin with.

@@ -141,8 +141,6 @@ class FindCoordinator(Coordinator):
     """A client's request that names what is not known here: ask the others for it, then take the request up.
 
     Args:
-        key: the client's request.
-        request: as it came.
         wanted: what `to_find` said.
     """
 

@@ -89,7 +89,6 @@ class FrontDoor:
     """Takes clients' requests, and FETCHes of other nodes.
 
     Args:
-        context: of the node.
         vouching: whether it can serve anybody.
     """
 
@@ -114,9 +113,6 @@ class FrontDoor:
         """A client's request.
 
         Args:
-            key: the request's.
-            request: what is asked for.
-            now: the clocks.
             looked: the others were asked for what it names and is not known here.
             asker: in whose turn it is served, where it is costly.
             waits: whether it waits for that turn.

@@ -17,7 +17,6 @@ class GroupReader(Coordinator):
     """A coordinator that reads partitions as a group.
 
     Args:
-        key: the client's request.
         request: names the group, and where it begins if it has to be made.
         partitions: those that it reads.
 

@@ -76,11 +76,6 @@ class GroupCoordinator(Coordinator):
     a newer generation is stamped again above it and repeated, so of two at once each has been the newest, and the one
     with the last stamp stays (docs/protocol.md, "settings", MORE PARTITIONS). One that was deleted is created anew, in
     a generation above all before; it is never rewound.
-
-    Args:
-        key: the client's request.
-        request: as checked.
-        topic: the topic's id.
     """
 
     __slots__ = ("asking", "request", "stamps", "topic", "wanted", "written")
@@ -224,12 +219,8 @@ class SurveyCoordinator(Coordinator):
     """What RF - majority + 1 replicas of a partition make of a group, page by page.
 
     Args:
-        key: the client's request.
-        partition: of the topic.
-        group: whose view.
         which: as in a PeekRequest.
         after: where to begin.
-        limit: items a page.
     """
 
     __slots__ = ("after", "answers", "group", "limit", "needed", "partition", "problem", "which")

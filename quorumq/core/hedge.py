@@ -72,9 +72,6 @@ class Later:
 class Hedge:
     """Chooses for each round who is asked at once, and keeps what the others are to be sent.
 
-    Args:
-        state: of the node.
-
     Attributes:
         order: the other nodes, the nearest first.
         silent: those that kept a round waiting, and were not heard from since.
@@ -99,7 +96,6 @@ class Hedge:
         Args:
             this: the round; nobody was asked yet.
             keen: members that have a use of their own for the message: they are asked at once, too.
-            now: the clocks.
         """
         state, members, silent = self._state, this.members, self.silent
         if not state.config.late_after or not this.number % EVERYONE_EACH:

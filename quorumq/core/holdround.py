@@ -36,9 +36,7 @@ class HoldRound(Round):
     """One HOLD round in one partition.
 
     Args:
-        members: the replica set.
         hold: what is asked, at first of our own replica.
-        owner: this attempt.
         started: monotonic seconds, taken before anything was sent.
         usual: for how many seconds answers are waited for that may not come at all.
     """
@@ -93,7 +91,6 @@ class HoldRound(Round):
 
         Args:
             abstained: rounds in a row that members abstained from, this one included.
-            rng: of the node.
         """
         if abstained > 1:
             return rng.uniform(*QUIET_S)

@@ -114,7 +114,6 @@ class NodeCore:
     """One start of one node.
 
     Args:
-        config: what the node is told.
         journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
         nonce: 64 random bits for this incarnation.
         directory: 64 random bits for the data directory, used if the journal names none.
@@ -226,9 +225,7 @@ class NodeCore:
         """Take events in, in order, at one reading of the clocks; due timers run first.
 
         Args:
-            events: what happened.
             now: the clocks; ``mono`` never goes back.
-            rng: for pauses and jitter.
 
         Returns:
             the effects, to be carried out in order (core/effects.py).

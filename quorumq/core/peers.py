@@ -29,7 +29,6 @@ class Peers:
     """The other nodes, seen from one.
 
     Args:
-        state: ours.
         seen: what the journal says of them.
         told: and of the positions that they told.
 

@@ -65,8 +65,6 @@ class PublishCoordinator(Coordinator):
         """Answer, if it is clear how.
 
         Args:
-            context: of the node.
-            this: the round of its STORE.
             stored: bits of those that have it on disk.
             valid: bits of those whose replies count.
             timed_out: whether nothing more is waited for.

@@ -87,10 +87,6 @@ class Recovery:
         """Ask ``peer`` for what it has not told yet, and again after a pause. Every request has a number of its own.
 
         Args:
-            state: ours.
-            replicas: ours.
-            peer: whom.
-            now: the clocks.
             afresh: whether a link to it has just come up; else the pause since the last request is over.
         """
         for partition in list(self.unheard):

@@ -42,12 +42,7 @@ WRITES_MAX = 8
 
 
 class TopicCoordinator(Coordinator):
-    """What the three share: write a register to every node, and hear what they have instead; and how one is deleted.
-
-    Args:
-        key: the client's request.
-        name: of the topic.
-    """
+    """What the three share: write a register to every node, and hear what they have instead; and how one is deleted."""
 
     __slots__ = ("merged", "name", "sets", "step", "stored", "topic", "writes")
 

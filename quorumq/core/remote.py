@@ -53,8 +53,6 @@ class SubFetchCoordinator(FetchCoordinator):
 
     Args:
         key: a negative number, so that it is no client's.
-        peer: who asked.
-        number: its round.
     """
 
     __slots__ = ("number", "peer")
@@ -86,9 +84,6 @@ class SplitCoordinator(Coordinator):
     """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions.
 
     Args:
-        key: the client's request.
-        request: as the client sent it.
-        partitions: all that it names.
         now: when it came.
     """
 

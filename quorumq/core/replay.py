@@ -43,7 +43,6 @@ class Replay:
     """A journal, read once. What it says of partitions waits until their topics are known.
 
     Args:
-        config: what the node is told.
         vouching: to be told what the journal says of the directory.
         journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
         directory: the number of the data directory, used if the journal names none.

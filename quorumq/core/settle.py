@@ -116,11 +116,6 @@ class Ballot:
 class SettleCoordinator(Coordinator):
     """What ACK, REJECT, EXTEND and REDRIVE share: one ballot per round, verdicts once all are decided.
 
-    Args:
-        key: as in `Coordinator`.
-        items: what the request names.
-        echo: goes into the answer.
-
     Attributes:
         asks: what one step had no room for: the next ones ask it.
     """

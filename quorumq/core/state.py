@@ -47,7 +47,6 @@ class NodeConfig:
     """What a node is told at its start; the same on all nodes but for ``node`` and the times marked so.
 
     Args:
-        node: this node's id.
         nodes: the ids of all nodes of the cluster, this one included.
         cluster_id: the name the cluster was made with.
         addresses: (node id, "host:port" for clients) pairs, for METADATA.

@@ -54,8 +54,6 @@ def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = Non
     """The next partitions and groups, in order, as many as one step of the core may tell.
 
     Args:
-        context: of the node.
-        now: the clocks.
         begin: the partition to begin with, and the group in it; None for the first.
 
     Returns:

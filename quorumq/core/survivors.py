@@ -56,7 +56,6 @@ class DeclareCoordinator(Coordinator):
     """DECLARE: ask every node how it is, then tell those that learn who is left.
 
     Args:
-        key: the client's request.
         request: the survivors as the operator knows them; with none, only the question is asked.
     """
 

@@ -26,7 +26,6 @@ class Timers:
     """The timers of one node.
 
     Args:
-        context: of the node.
         vouching: whether it is to ask others for what its directory lacks.
         upkeep: what it does now and then.
         door: where sessions are closed, in as many steps as it takes.

@@ -368,7 +368,6 @@ def replica_set(
     """The first ``size`` of ``nodes`` as ranked for ``keys``, no two of them on one machine.
 
     Args:
-        nodes: of the cluster.
         machines: the machine of each node; empty where each has its own.
         size: how many; fewer where there are fewer machines.
         keys: what the set is for.

@@ -13,11 +13,7 @@ from quorumq.core.vouching import TOKEN_POSITION
 
 
 class Upkeep:
-    """What keeps replicas alike, and drops what nobody needs.
-
-    Args:
-        context: of the node.
-    """
+    """What keeps replicas alike, and drops what nobody needs."""
 
     __slots__ = ("context",)
 

@@ -32,11 +32,7 @@ Asked = Hold | Extend | Ack | Reject | Merge | Survey | CloseRequest
 
 
 class Voter:
-    """Answers quorum requests.
-
-    Args:
-        context: of the node.
-    """
+    """Answers quorum requests."""
 
     __slots__ = ("context",)
 

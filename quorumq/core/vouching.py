@@ -37,7 +37,6 @@ class Vouching:
     """What one start of a node knows of its own directory.
 
     Args:
-        config: what the node is told.
         place: where this start found the directory, as a number; 0 where the driver cannot tell.
 
     Attributes:

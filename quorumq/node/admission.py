@@ -36,10 +36,8 @@ def admitted(
 
     Args:
         message: as it came, a request of clients.
-        size: its bytes.
         keys: what receipts and sessions are sealed with, by number.
         badge: of the client; None where the node asks nobody who they are.
-        catalogue: the topics and groups that there are.
 
     Raises:
         BadFields, TooLarge, BadReceipt: it is not as it has to be.

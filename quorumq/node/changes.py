@@ -45,11 +45,7 @@ class Named(Protocol):
 
 
 class Changes:
-    """Writes the lines.
-
-    Args:
-        log: structured logger.
-    """
+    """Writes the lines."""
 
     def __init__(self, log: Any) -> None:
         self._log = log

@@ -136,10 +136,6 @@ def _some(names: Iterable[str]) -> str:
 class Clients:
     """Who may connect, as the file says now.
 
-    Args:
-        path: of the file.
-        log: structured logger.
-
     Attributes:
         version: counts the changes.
         problem: what is wrong with the file as it is now; "" if nothing is.
@@ -212,7 +208,6 @@ class Badge:
     """What one connection has shown, and who that makes it by the file as it is now.
 
     Args:
-        clients: the node's.
         token: as HELLO had it.
         clock: monotonic seconds.
     """
@@ -257,8 +252,6 @@ class Badge:
 
         Args:
             request: a request of clients, its receipts opened.
-            size: its bytes.
-            catalogue: the topics and groups that there are.
 
         Returns:
             the request as it is to be carried out.

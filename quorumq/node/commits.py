@@ -49,8 +49,6 @@ class CommitRunner(Protocol):
         """Run ``commit`` and then call ``finished`` on the loop.
 
         Args:
-            commit: what to run.
-            finished: called when it is over.
             here: whether it may be run on the loop, before this returns.
         """
 

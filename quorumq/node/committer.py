@@ -59,10 +59,6 @@ class Committer:
 
     Args:
         store: replayed.
-        runner: runs commits.
-        snapshot: the core's, as of now.
-        shell: see there.
-        log: structured logger.
 
     Attributes:
         durable: as of `Journal`.

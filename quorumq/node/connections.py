@@ -87,7 +87,6 @@ class Inbound:
     """One accepted connection, from its first byte to its last.
 
     Args:
-        node: what it talks to.
         transport: connected.
         address: of the other side, for the log.
         nursery: for sending what the transport does not take at once.

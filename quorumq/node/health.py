@@ -66,7 +66,6 @@ class Health:
 
         Args:
             inflight_bytes: of requests that are not answered yet.
-            store: the node's.
         """
         now = self._clock().mono
         times = sorted(seconds for at, seconds in self._commits if at > now - WINDOW_S)

@@ -27,11 +27,7 @@ Answer = tuple[int, str, bytes]
 
 
 class HttpServer:
-    """Serves one node.
-
-    Args:
-        node: which.
-    """
+    """Serves one node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

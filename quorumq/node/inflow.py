@@ -38,10 +38,6 @@ class Inflow:
     """What comes in on one connection.
 
     Args:
-        turns: where connections are read together.
-        room: bounds the frames that are begun.
-        transport: where the bytes come from.
-        owner: the connection.
         stall_timeout: seconds after which a frame that does not come on ends the connection.
 
     Attributes:
@@ -78,12 +74,7 @@ class Inflow:
             self._feed(await self._transport.receive())
 
     async def serve(self, feed: Callable[..., None], take: Take) -> None:
-        """Read until the connection ends.
-
-        Args:
-            feed: takes events in.
-            take: of the owner.
-        """
+        """Read until the connection ends."""
         self._take = take
         owner = self._owner
         while not owner.closed:

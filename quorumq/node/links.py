@@ -34,13 +34,7 @@ Dial = Callable[[NodeId], Awaitable[Transport]]
 
 
 class PeerLink:
-    """One connection that this node dialled to a peer, after HELLO.
-
-    Args:
-        node: ours.
-        peer: whose.
-        out: what sends.
-    """
+    """One connection that this node dialled to a peer, after HELLO."""
 
     def __init__(self, node: Node, peer: NodeId, out: Outflow) -> None:
         self._node = node
@@ -78,9 +72,7 @@ async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nu
 
     Args:
         node: ours; hears LinkUp, LinkDown and HelloRefused.
-        peer: whom to dial.
         dial: connects; OSError where nobody is there.
-        rng: for the pauses.
         nursery: for sending what the transport does not take at once.
     """
     pause = BACKOFF_MIN_S

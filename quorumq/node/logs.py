@@ -90,8 +90,6 @@ def make_log(
     Args:
         form: "json" or "console".
         level: "debug", "info", "warning" or "error".
-        node: whose log it is; in every line.
-        file: where to.
         limit: the rate limit to use; one of its own if None.
     """
     render: Any

@@ -88,11 +88,7 @@ class Table:
 
 
 class Metrics:
-    """Makes pages.
-
-    Args:
-        node: of which.
-    """
+    """Makes pages."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -132,11 +132,8 @@ class Node:
     Args:
         core: built from ``store``'s records; not started yet.
         store: replayed, not rolled yet.
-        config: for limits.
         clock: reads both clocks.
         rng: given to the core.
-        commits: runs commits.
-        log: structured logger.
         history: writes the node's, wherever that goes; None: to the file that ``config`` names, if any.
 
     Attributes:

@@ -105,11 +105,7 @@ class Bucket:
 
 
 class Unsettled:
-    """Messages that were handed over to one client, by the delivery. Each is settled here, or runs out.
-
-    Args:
-        most: so many.
-    """
+    """Messages that were handed over to one client, by the delivery. Each is settled here, or runs out."""
 
     __slots__ = ("_handed", "count", "most")
 
@@ -163,10 +159,6 @@ class Unsettled:
 class Usage:
     """What one client has used of its quotas. Times are monotonic seconds.
 
-    Args:
-        quotas: its limits.
-        now: the time.
-
     Attributes:
         held_back: whether its last request was refused.
     """
@@ -183,11 +175,7 @@ class Usage:
         """Count a request, or refuse it.
 
         Args:
-            client: who asks.
             request: a request of clients, its receipts opened, to which it has the right.
-            size: its bytes.
-            catalogue: the topics and groups that there are.
-            now: the time.
 
         Returns:
             the request as it is to be carried out: a FETCH asks for no more than there may be unsettled.

@@ -29,9 +29,7 @@ class Room:
     """Pushes back.
 
     Args:
-        config: for limits.
         store: what waits for a commit, and the disk's free bytes.
-        log: structured logger.
 
     Attributes:
         inflight_bytes: of requests that are not answered yet.
@@ -74,8 +72,6 @@ class Room:
         began first is hung up on: frames that nobody completes must not keep out those of others.
 
         Args:
-            connection: on which they came.
-            size: bytes.
             anew: it is another frame than the last time.
         """
         if anew or not size:

@@ -63,12 +63,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def run(config: ServeConfig, newest: bool = False) -> int:
-    """Run a node until SIGTERM or SIGINT, or until it must stop. Returns the exit code of the process.
-
-    Args:
-        config: the node's.
-        newest: as of `open_node`, for the first start.
-    """
+    """Run a node until SIGTERM or SIGINT, or until it must stop. Returns the exit code of the process."""
     log = make_log(config.log_format, config.log_level, config.node)
     if not __debug__:
         log.error(
@@ -188,14 +183,10 @@ def open_node(
     """Read the journal, build the core from it, and make this start durable. Blocks for the disk.
 
     Args:
-        config: the node's.
         disk: where its journal is.
-        log: structured logger.
-        commits: runs commits.
         clock: both clocks.
         rng: for pauses, jitter and ids; a fresh one if None.
         newest: an operator says that this directory is the newest there is, although it was copied.
-        history: see `Node`.
 
     Raises:
         StorageError: the directory is in use, another node's, damaged where no other node can help, or the disk
@@ -444,7 +435,6 @@ class Service:
 
         Args:
             transport: accepted.
-            address: of who dialled, for the log.
             door: who may come in there.
         """
         assert self._nursery is not None, "the service runs"

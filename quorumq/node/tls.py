@@ -27,7 +27,6 @@ class TlsTransport:
 
     Args:
         inner: connected.
-        context: of the side that this is.
         server_side: whether the other side has dialled.
     """
 
@@ -138,7 +137,6 @@ class Certificates:
 
     Args:
         cert, key, ca: PEM files, as of `quorumq.wire.tls.server_context`.
-        log: structured logger.
 
     Raises:
         UsageError: they cannot be used.

@@ -102,12 +102,7 @@ class Trace:
                 )
 
     def durable(self, records: tuple[JournalRecord, ...], topics: Mapping[bytes, Topic]) -> None:
-        """These records are durable here: their batches and registers are in the file before anyone is told of it.
-
-        Args:
-            records: what was appended together.
-            topics: those that the node knows.
-        """
+        """These records are durable here: their batches and registers are in the file before anyone is told of it."""
         before = self._lines
         for record in records:
             if isinstance(record, GroupPut):

@@ -141,8 +141,6 @@ class Outflow:
     when it is done. A connection that takes nothing for ``stall_timeout`` seconds is ended.
 
     Args:
-        transport: where they go.
-        nursery: for the task.
         stall_timeout: seconds.
         quiet: looked at before every send; the connection is over once that is silent.
         on_lost: called once, from `flush` or from the task, when the connection is lost.
@@ -260,7 +258,6 @@ async def connect(host: str, port: int, timeout: float, user_timeout: float | No
 
     Args:
         host: a name or an address; of a name with several addresses, the first that answers.
-        port: the port.
         timeout: seconds for everything.
         user_timeout: see `SocketTransport`.
 

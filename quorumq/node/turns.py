@@ -82,9 +82,6 @@ class _Calls:
 class Turns(trio.abc.Instrument):
     """Reads connections together. Only while `run` runs does anybody join.
 
-    Args:
-        feed: takes in what has come.
-
     Attributes:
         taken: how many turns there were.
         waits_here: whether to wait for sockets without trio, where that can be; set before `run`. Only where trio's
@@ -195,7 +192,6 @@ class Turns(trio.abc.Instrument):
 
         Args:
             descriptor: of its socket; -1 where it has none.
-            connection: whose.
         """
         if self._selector is None or descriptor < 0:
             return False

@@ -9,7 +9,6 @@ def split_address(address: str, *, name: str = "address") -> tuple[str, int]:
     """Host and port of "host:port"; an IPv6 address stands in brackets.
 
     Args:
-        address: as it was written.
         name: what it is, for the error.
 
     Raises:

@@ -433,7 +433,6 @@ def build_batch(
     """Encode ``messages`` into one batch of one section; a retry sends the result again, unchanged.
 
     Args:
-        partition: where it is published.
         origin: the producer's session; numbers ``first_seq``, ``first_seq + 1`` … are used up by it.
         first_seq: the number of the first message within (origin, partition).
         published_ms: the producer's time of day, milliseconds since 1970.
@@ -476,7 +475,6 @@ def pack_sections(
     """As `pack_batch`, of records that are numbered in several runs, or under several origins.
 
     Args:
-        partition: where it is published.
         sections: 1 to `SECTIONS_MAX`; none overlap; they number the records in this order.
         published_ms: the producer's time of day, milliseconds since 1970.
         records: as many as the sections name.

@@ -36,7 +36,6 @@ class Handshake(NamedTuple):
 
     Args:
         hello: the encoded header of the dialler's HELLO.
-        listener: the node that was dialled.
         challenge: its nonce.
         answer: the dialler's nonce.
     """

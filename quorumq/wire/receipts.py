@@ -148,7 +148,6 @@ def check_session(origin: Origin, seal: bytes, *, keys: Mapping[int, bytes]) -> 
 
     Args:
         origin: of the session. Derived messages have origins that are nobody's, and no seal.
-        seal: what came with it.
         keys: secrets of this cluster by their key number.
 
     Raises:

@@ -125,7 +125,6 @@ def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
     """Refuse what a client may not do.
 
     Args:
-        client: who asks.
         request: a request of clients, its receipts opened.
         name_of: names of topics by id.
 

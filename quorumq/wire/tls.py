@@ -148,9 +148,6 @@ def server_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
 def peer_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
     """For a node that dials another: both show a certificate. Whose it is, the caller looks at (`names_in`).
 
-    Args:
-        cert, key, ca: as of `server_context`.
-
     Raises:
         UsageError: they cannot be used.
     """

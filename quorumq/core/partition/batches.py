@@ -38,11 +38,6 @@ class Missing(NamedTuple):
 class Batches:
     """The batches of one partition on one node.
 
-    Args:
-        node: the state that all replicas of the node share.
-        partition: which partition.
-        members: its replica set.
-
     Attributes:
         fresh: the newest batches of one message, which are not packed yet.
         stored: the batches by their number.

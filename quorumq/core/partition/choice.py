@@ -60,12 +60,7 @@ class Picked:
 
 
 class Choice:
-    """Chooses from the batches of one partition.
-
-    Args:
-        node: the state that all replicas of the node share.
-        batches: of the partition.
-    """
+    """Chooses from the batches of one partition."""
 
     __slots__ = ("batches", "node", "salts")
 
@@ -94,8 +89,6 @@ class Choice:
         At least one message is chosen where one may be, however large. A suspect is never among others.
 
         Args:
-            view: the group.
-            now: the clocks.
             messages_max: messages to choose at most.
             bytes_max: their bytes at most, but for a first one that is larger.
             runs_max: what it may cost, in runs of messages: each is voted on by itself.

@@ -64,7 +64,6 @@ class GroupView:
     """One group in one partition of one replica.
 
     Args:
-        name: the group's name.
         floor: stamps up to here may have been granted before this start, and forgotten.
         closed: the partition's closed origins: all of their messages are settled, and nothing is kept of them.
         source: of the group of a group's dead letters, that group. Its leases and ballots are its own; the records

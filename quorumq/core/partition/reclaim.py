@@ -68,7 +68,6 @@ class Reclaim(Duty):
                 question of then or later (monotonic seconds). A group that was there when the batch was settled has
                 a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
             retention_s: for how long the topic keeps a batch that no group needs.
-            now: the clocks.
         """
         numbers: list[int] = []
         spans: list[Span] = []

@@ -94,9 +94,7 @@ class Replica:
     """One partition of one topic on this node.
 
     Args:
-        node: the state that all replicas of the node share.
         topic: the topic's register: replica set, epoch and settings come from it.
-        partition: which partition.
     """
 
     __slots__ = (
@@ -168,7 +166,6 @@ class Replica:
         Args:
             view: the group, of dead letters or not.
             generation: as a HOLD, ACK or REJECT names it.
-            spans: the messages that it names.
             unseen: what to take a message for whose payload, and so its time, is not here.
         """
         home = view.home
@@ -451,9 +448,6 @@ class Replica:
         """Anti-entropy, step 3: merge the records, then pull what has been missing here for a while.
 
         Args:
-            sender: who says so.
-            message: what it has.
-            now: the clocks.
             pull: whether to ask for payload; else, in a resync, it counts as asked for, so that nothing else asks soon.
         """
         if message.epoch != self.topic.epoch:

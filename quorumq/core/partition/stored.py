@@ -51,9 +51,6 @@ class StoredBatches(dict[int, StoredBatch]):
 
     A batch of one message that is packed takes 56 bytes, where its objects would take 600. It is made anew for
     whoever looks at it, and so must not change any more. A dict has the others, which costs nothing more to ask.
-
-    Args:
-        partition: of all of them.
     """
 
     __slots__ = ("_names", "_numbers", "_packed", "_partition", "_seen", "_used")

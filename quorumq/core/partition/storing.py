@@ -24,10 +24,6 @@ class Storing(ClosingDuty):
         """One batch of a STORE: keep what of it is not here yet.
 
         Args:
-            sender: who sent it.
-            part: the batch.
-            topic: ours.
-            now: the clocks.
             asked: whether a coordinator did; else it is one of anti-entropy.
 
         Returns:

@@ -186,10 +186,7 @@ class Sync(Duty):
         """Step 3, behind the records: pull what is missing from ``peer``, which has it. One pull at a time.
 
         Args:
-            peer: whom to ask.
-            missing: what it has, and we lack.
             ends_one: whether it says so at the end of its answer to a pull.
-            now: the clocks.
         """
         if not ends_one and self.pulling_until > now.mono:
             return []

@@ -33,11 +33,6 @@ NEVER = Now(0.0, 0)
 class Views:
     """The groups of one partition.
 
-    Args:
-        node: the state that all replicas of the node share.
-        partition: which partition.
-        batches: its batches.
-
     Attributes:
         groups: the views by the group's name, those of dead letters among them.
         over: of groups that were deleted. They are read by nobody, and keep holds alone.
