@@ -14,6 +14,7 @@ from quorumq.core.types import NodeId, Now, Stamp
 
 RESERVE_STEP = 60_000 << 16
 """How far ahead a reserve is journalled: one minute of stamps."""
+HALF_STEP = RESERVE_STEP // 2
 
 
 class HybridClock:
@@ -69,11 +70,8 @@ class HybridClock:
 
     def next_reserve(self, now: Now) -> int | None:
         """The reserve to make durable now, or None. Asked for when half of the current one is used."""
-        half = self.reserving - RESERVE_STEP // 2
-        if self.value <= half and self.wanted <= half and now.wall_ms << 16 <= half:
-            return None  # nearly always
         highest = max(self.value, self.wanted, self.by_day(now))
-        if min(highest + RESERVE_STEP // 2, STAMP_LAST) <= self.reserving:
+        if min(highest + HALF_STEP, STAMP_LAST) <= self.reserving:
             return None
         self.reserving = min(highest + RESERVE_STEP, STAMP_LAST)
         return self.reserving

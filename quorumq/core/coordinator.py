@@ -183,7 +183,8 @@ class Coordinator(Pending):
         """Answer the client, once, and let go of every round."""
         assert not self.done, "a request is answered once"
         self.done = True
-        self.close_rounds(context)
+        if self.rounds:
+            self.close_rounds(context)
         context.requests.pop(self.key, None)
         if self.key == 0 or reply is None:
             return []

@@ -31,8 +31,8 @@ BATCH_BYTES_MAX = 4 * MIB
 BATCH_MESSAGES_MAX = 65_536
 """Messages in one batch."""
 
-PACKED_ABOVE = 64
-"""Batches of one message that a partition keeps as objects, the newest: older ones are rows of numbers."""
+PACKED_ABOVE = 128
+"""Batches of one message that a partition keeps as objects, the newest: of more the older half are rows of numbers."""
 
 STORE_BATCHES_MAX = 256
 """Batches that one STORE joins."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from quorumq.core import census, limits, recovery, resync, survivors
 from quorumq.core.catalogue import Catalogue
+from quorumq.core.clock import HALF_STEP
 from quorumq.core.context import Context, Costly, forget
 from quorumq.core.creation import vote
 from quorumq.core.effects import (
@@ -259,7 +260,9 @@ class NodeCore:
             self._absorb(self._advance_stirred(now), effects, now)
         if self.context.costly.lines:
             self._serve_costly(effects, now, waited, bool(events))
-        reserve = None if self.stopped else state.clock.next_reserve(now)
+        clock, reserve = state.clock, None
+        if max(clock.value, clock.wanted, now.wall_ms << 16) > clock.reserving - HALF_STEP:  # seldom
+            reserve = None if self.stopped else clock.next_reserve(now)
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
         if state.timers and state.timers[0][2][0] not in LASTING and self.timers.is_stale(state.timers[0][2]):

@@ -94,6 +94,20 @@ class Rows:
             self._chunks[chunk : chunk + 1] = halves
             last.insert(chunk, self._key_at(halves[0], CHUNK - 1))
 
+    def extend(self, rows: list[Row]) -> None:
+        """Put rows, which are in order of their keys: together, where they come behind all others."""
+        last = self._last
+        if rows and last and rows[0][: self._keys] > last[-1]:
+            columns = self._chunks[-1]
+            if len(columns[0]) + len(rows) <= 2 * CHUNK:
+                for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+                    column.extend(values)
+                last[-1] = rows[-1][: self._keys]
+                self.size += len(rows)
+                return
+        for row in rows:
+            self.put(row)
+
     def pop(self, key: Row) -> Row | None:
         """Take out the row with this key; None where there is none."""
         if not self.size or key > self._last[-1]:

@@ -51,6 +51,18 @@ def test_rows_are_a_dict_in_order(
     assert table.state() == tuple(wanted), "a copy changes on its own"
 
 
+@given(st.lists(st.sets(st.integers(0, 20), max_size=6), max_size=6))
+def test_rows_that_are_put_together_are_those_that_are_put_one_by_one(pieces: list[set[int]]) -> None:
+    together, alone = Rows("qI", 1), Rows("qI", 1)
+    for number, piece in enumerate(pieces):
+        found = [(key, number) for key in sorted(piece)]
+        together.extend(found)  # type: ignore[arg-type]
+        for row in found:
+            alone.put(row)
+        together.check()
+        assert together.state() == alone.state()
+
+
 def test_one_column_can_be_the_key_and_negative_numbers_have_their_place() -> None:
     table = Rows("qI", 1)
     for number in (5, -3, 0, 4, -9, 2, 7):

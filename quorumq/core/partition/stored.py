@@ -65,23 +65,25 @@ class StoredBatches(dict[int, StoredBatch]):
         self._names: dict[int, Origin] = {}  # the other way round
         self._used: dict[int, int] = {}  # how many batches each has
 
-    def pack(self, batch: StoredBatch) -> None:
-        """Keep a batch that is here, and will not change, as a row, if a row can say all of it."""
-        header = batch.header
-        if len(header.crcs) != 4 or header.codec or header.crc != header.crc_of(0) or not batch.durable:
-            return
-        if max(header.delay_ms, header.ttl_ms) >= 1 << 32:
-            return
-        origin, start, _ = header.sections[0]
-        number = self._numbers.get(origin)
-        if number is None:
-            number = self._numbers[origin] = next(reversed(self._names), -1) + 1
-            self._names[number] = origin
-        self._used[number] = self._used.get(number, 0) + 1
-        ages = (header.published_ms, batch.born)
-        bounds = (header.end_of(0), header.crc, header.delay_ms, header.ttl_ms)
-        super().__delitem__(batch.number)
-        self._packed.put((batch.number, number, start, *ages, *bounds))
+    def pack(self, *batches: StoredBatch) -> None:
+        """Keep batches that are here, and will not change, as rows, those of which a row can say all."""
+        rows: list[tuple[Any, ...]] = []
+        for batch in batches:
+            _, sections, published_ms, codec, offsets, crcs, crc, delay_ms, ttl_ms = batch.header
+            whole = len(crcs) == 4 and int.from_bytes(crcs, "little") == crc and not codec
+            if not whole or not batch.durable or max(delay_ms, ttl_ms) >= 1 << 32:
+                continue
+            origin, start, _ = sections[0]
+            number = self._numbers.get(origin)
+            if number is None:
+                number = self._numbers[origin] = next(reversed(self._names), -1) + 1
+                self._names[number] = origin
+            self._used[number] = self._used.get(number, 0) + 1
+            size = int.from_bytes(offsets, "little")
+            super().__delitem__(batch.number)
+            row = (batch.number, number, start, published_ms, batch.born, size, crc, delay_ms, ttl_ms)
+            rows.append(row)
+        self._packed.extend(sorted(rows))
 
     def __missing__(self, number: int) -> StoredBatch:
         seen = self._seen

@@ -10,7 +10,8 @@ again of what was reclaimed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
@@ -28,6 +29,9 @@ from quorumq.core.state import NodeState
 from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, Origin, PartitionId, Span
 
 NEVER = Now(0.0, 0)
+
+_new_facts: Callable[[tuple[Any, ...]], Facts] = partial(tuple.__new__, Facts)
+"""In half the time: one for each message that is published, held or settled."""
 
 
 class Views:
@@ -274,23 +278,13 @@ class Views:
         self, view: GroupView, batch: StoredBatch, now: Now
     ) -> tuple[Facts, tuple[int, int] | None]:
         """What rules go by for the messages of a batch; and its key, where it is durable."""
-        waits = batch.number in self.batches.waiting
         header = batch.header
-        early = batch.due - now.mono if waits else 0.0
+        early = batch.due - now.mono if batch.number in self.batches.waiting else 0.0
         home = view.home
         covered = header.published_ms >= home.from_ms or view.covers(header.published_ms)
-        facts = Facts(
-            now.mono,
-            home is not view,
-            home.generation,
-            view.floor,
-            covered,
-            early,
-            batch.born,
-            header.ttl_ms / 1000,
-            since=home.since,
-        )
-        return facts, batch.key if batch.durable else None
+        group = (now.mono, home is not view, home.generation, view.floor)
+        facts = (*group, covered, early, batch.born, header.ttl_ms / 1000, False, False, home.since)
+        return _new_facts(facts), batch.key if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
         """What passes over a group have changed reaches whoever waits for it; the records of it for the journal."""
