@@ -169,7 +169,21 @@ class Catalogue:
         if more > 0 and found + more > limits.PARTITIONS_IN_ALL_MAX:
             most = limits.PARTITIONS_IN_ALL_MAX
             return _too_many(f"partitions, and {more} more asked for", found, most, "delete a topic")
+        if more > 0 and topic is not None:
+            counts = self._groups_by_topic()
+            return self._why_no_views(counts, counts[topic.id] * more)
         return None
+
+    def _groups_by_topic(self) -> Counter[bytes]:
+        return Counter(topic for (topic, _), register in self.groups.items() if not register.deleted)
+
+    def _why_no_views(self, counts: Counter[bytes], more: int) -> Failed | None:
+        """`too-large`: where so many more groups, each once for each partition that it reads, are beyond it."""
+        found = sum(count * self.topics[topic].partitions for topic, count in counts.items())
+        if found + more <= limits.GROUP_PARTITIONS_MAX:
+            return None
+        what = f"groups, each counted once for each partition of its topic, and {more} more asked for"
+        return _too_many(what, found, limits.GROUP_PARTITIONS_MAX, "delete groups that nobody reads any more")
 
     def why_no_groups(self, topics: Sequence[Topic], group: str) -> Failed | None:
         """`too-large`: where to make a group of these topics, which have none of that name, is beyond it."""
@@ -179,19 +193,12 @@ class Catalogue:
             return _too_many(
                 known, len(self.groups), limits.GROUP_NAMES_MAX, "take the name of a deleted one"
             )
-        counts = Counter(topic for (topic, _), register in self.groups.items() if not register.deleted)
+        counts = self._groups_by_topic()
         for topic in topics:
             if counts[topic.id] >= limits.GROUPS_PER_TOPIC_MAX:
                 what = f"groups of topic {topic.name!r}"
                 return _too_many(what, counts[topic.id], limits.GROUPS_PER_TOPIC_MAX, "delete one")
-        found = sum(count * self.topics[topic].partitions for topic, count in counts.items())
-        more = sum(topic.partitions for topic in topics)
-        if found + more > limits.GROUP_PARTITIONS_MAX:
-            what = f"groups, each counted once for each partition of its topic, and {more} more asked for"
-            return _too_many(
-                what, found, limits.GROUP_PARTITIONS_MAX, "delete groups that nobody reads any more"
-            )
-        return None
+        return self._why_no_views(counts, sum(topic.partitions for topic in topics))
 
     def why_not_here(self, partition: PartitionId) -> str:
         """Why a request for a partition without a replica set fails."""

@@ -62,6 +62,20 @@ def test_partitions() -> None:
     assert not isinstance(cluster.ask("a", AlterTopic("t0", ttl_s=1.0)), Failed)
 
 
+def test_partitions_of_a_topic_that_groups_read() -> None:
+    """Each group has a view of each: a thousand groups of one partition would be a million of a thousand."""
+    cluster = Cluster()
+    cluster.topic("t0")
+    for group in ("g0", "g1", "g2"):
+        cluster.ask("a", SetGroup("t0", group))
+    more = AlterTopic("t0", partitions=4)
+    assert refused(
+        cluster.ask("b", more), "3 groups, each counted once for each partition of its topic, and 9"
+    )
+    cluster.ask("a", DeleteGroup("t0", "g2"))
+    assert not isinstance(cluster.ask("b", more), Failed)
+
+
 @pytest.mark.parametrize("asked", [lambda topic, group: SetGroup(topic, group),
                                    lambda topic, group: fetch(group)._replace(topics=(topic,))])  # fmt: skip
 def test_groups(asked: Any) -> None:
