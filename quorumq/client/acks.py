@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -67,26 +68,21 @@ class Call:
         self.event.set()
 
 
+@dataclass(eq=False)
 class AckQueue:
     """Makes one ACK request of many acks, without making the first one wait.
 
     What comes while nothing is under way goes at once; what comes while a request is under way goes together when
     that is answered, or after a few milliseconds.
-
-    Args:
-        nodes: to ask.
-        watch: makes one that is told of the attempts of one request, for the history.
     """
 
-    def __init__(self, nodes: Nodes, watch: Callable[[], Watch | None] = lambda: None) -> None:
-        self._nodes = nodes
-        self._watch = watch
-        self._queue: deque[Call] = deque()
-        self._flying = 0
-        self._scheduled = False
-        self._lingering = False
-        self.requests = 0
-        """How many requests were made, for tests and statistics."""
+    nodes: Nodes
+    watch: Callable[[], Watch | None] = lambda: None  # makes one that is told of the attempts of one request
+    requests: int = 0  # how many were made, for tests and statistics
+    _queue: deque[Call] = field(default_factory=deque)
+    _flying: int = 0
+    _scheduled: bool = False
+    _lingering: bool = False
 
     async def ack(self, tickets: Sequence[Ticket], timeout: float) -> None:
         """Ack ``tickets``; their ``outcome`` is set, or the first failure raised.
@@ -94,7 +90,7 @@ class AckQueue:
         Cancelled while it waits, what was queued is still sent.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._nodes.check_open()
+        self.nodes.check_open()
         for ticket in tickets:
             ticket.failure = None
         call = Call(tickets, timeout)
@@ -115,10 +111,10 @@ class AckQueue:
             return
         if self._flying == 0:
             self._scheduled = True
-            self._nodes.spawn(self._send)
+            self.nodes.spawn(self._send)
         elif not self._lingering and self._flying < ACKS_IN_FLIGHT_MAX:
             self._lingering = True
-            self._nodes.spawn(self._linger)
+            self.nodes.spawn(self._linger)
 
     async def _linger(self) -> None:
         try:
@@ -127,7 +123,7 @@ class AckQueue:
             self._lingering = False
             if self._queue and not self._scheduled:
                 self._scheduled = True
-                self._nodes.spawn(self._send)
+                self.nodes.spawn(self._send)
 
     async def _send(self) -> None:
         """Everything that is queued, as one request (more only where the limits demand it)."""
@@ -160,14 +156,14 @@ class AckQueue:
     async def _ask(self, tickets: Sequence[Ticket], timeout: float, failures: Failures) -> None:
         self.requests += 1
         await settle(
-            self._nodes,
+            self.nodes,
             tickets,
             m.AckRequest,
             on_acked,
             failures,
             what=f"ack of {count_of(tickets)}",
             timeout=timeout,
-            watch=self._watch(),
+            watch=self.watch(),
         )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Protocol, cast
 
 import trio
@@ -40,37 +41,25 @@ class Flushed(Protocol):
     async def aclose(self) -> None: ...
 
 
+@dataclass(eq=False)
 class Context:
-    """The cluster, as one client sees it.
+    """The cluster, as one client sees it."""
 
-    Args:
-        nodes: where the cluster can be reached.
-        tasks: run in the background as long as the client lives.
-        timeout: seconds for an operation that does not say otherwise, all its attempts included.
-        history: where what happens is written down, or None.
+    nodes: Nodes  # where the cluster can be reached
+    tasks: Background  # run in the background as long as the client lives
+    _: KW_ONLY
+    timeout: float  # seconds for an operation that does not say otherwise, all its attempts included
+    history: History | None  # where what happens is written down
+    topic_names: dict[bytes, str] = field(default_factory=dict)  # by id, of topics that were heard of
+    _open: dict[Flushed, None] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    Attributes:
-        clock: the clock of every deadline, in seconds.
-        wall_ms: the time of day in milliseconds since 1970.
-        rng: for jitter and choices.
-        log: what nobody hears of otherwise.
-        host: the name of this machine, and of a consumer that nobody names.
-        topic_names: by id, of topics that were heard of.
-    """
-
-    def __init__(self, nodes: Nodes, tasks: Background, *, timeout: float, history: History | None) -> None:
-        self.nodes = nodes
-        self.timeout = timeout
-        self.history = history
-        self.clock = nodes.clock
-        self.wall_ms = nodes.wall_ms
-        self.rng = nodes.rng
-        self.log = nodes.log
-        self.host = socket.gethostname()[:100]
-        self.topic_names: dict[bytes, str] = {}
-        self._tasks = tasks
-        self._open: dict[Flushed, None] = {}
-        self._numbers = itertools.count(1)
+    def __post_init__(self) -> None:
+        self.clock = self.nodes.clock  # of every deadline, in seconds
+        self.wall_ms = self.nodes.wall_ms  # the time of day in milliseconds since 1970
+        self.rng = self.nodes.rng  # for jitter and choices
+        self.log = self.nodes.log  # what nobody hears of otherwise
+        self.host = socket.gethostname()[:100]  # this machine, and a consumer that nobody names
 
     def next_number(self) -> int:
         """A number that nothing else of this client has."""
@@ -79,11 +68,11 @@ class Context:
     async def start(self, task: Callable[..., Awaitable[None]]) -> None:
         """Run a background task as long as the client lives; returns when it says it has started."""
         self.nodes.check_open()
-        await self._tasks.start(task)
+        await self.tasks.start(task)
 
     def spawn(self, task: Callable[..., Awaitable[object]], *args: object) -> None:
         """Run ``task(*args)`` in the background until it ends, or the client does."""
-        self._tasks.spawn(task, *args)
+        self.tasks.spawn(task, *args)
 
     def open(self, flushed: Flushed) -> None:
         """Close this before the client is left, unless it is `closed` before.

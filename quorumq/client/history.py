@@ -32,25 +32,19 @@ from quorumq.wire.values import SealedNamed
 UNKNOWN: Final = frozenset({Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, "error"})
 
 
+@dataclass(eq=False)
 class History:
-    """Writes a client's lines.
+    """Writes a client's lines."""
 
-    Args:
-        writer: of this client alone; flushed and closed by who made it.
-        clock: the client's monotonic clock, in seconds.
-        wall_ms: its time of day in milliseconds.
-    """
-
-    def __init__(self, writer: HistoryWriter, clock: Callable[[], float], wall_ms: Callable[[], int]) -> None:
-        self._writer = writer
-        self._clock = clock
-        self._wall_ms = wall_ms
-        self._ops = 0
-        self._labels: dict[str, str] = {}  # by name: of the topic that has it, as far as this client knows
+    writer: HistoryWriter  # of this client alone; flushed and closed by who made it
+    clock: Callable[[], float]  # the client's monotonic clock, in seconds
+    wall_ms: Callable[[], int]  # its time of day in milliseconds
+    _ops: int = 0
+    _labels: dict[str, str] = field(default_factory=dict)  # by name, as far as this client knows
 
     def write(self, kind: str, **fields: object) -> None:
         """One line, at this moment of the client's clocks."""
-        self._writer.write(kind, at=self._clock(), wall_ms=self._wall_ms(), **fields)
+        self.writer.write(kind, at=self.clock(), wall_ms=self.wall_ms(), **fields)
 
     def op(self) -> int:
         """The next number of a request."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Final
 
 LOGGER: Final = logging.getLogger("quorumq.client")
@@ -15,18 +16,13 @@ EVERY_S: Final = 10.0
 KINDS_MAX: Final = 1000
 
 
+@dataclass(eq=False)
 class Log:
-    """Says the same kind of thing once in a while.
+    """Says the same kind of thing once in a while."""
 
-    Args:
-        clock: seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._said: dict[
-            Hashable, tuple[float, int]
-        ] = {}  # by kind: until when it is silent, and how often it was
+    clock: Callable[[], float]  # seconds
+    _said: dict[Hashable, tuple[float, int]] = field(default_factory=dict)
+    """By kind: until when it is silent, and how often it was."""
 
     def info(self, kind: Hashable, text: str, *args: object) -> None:
         """The client went on by itself."""
@@ -43,7 +39,7 @@ class Log:
     def _say(self, level: int, kind: Hashable, text: str, args: tuple[object, ...]) -> None:
         if not LOGGER.isEnabledFor(level):
             return
-        now = self._clock()
+        now = self.clock()
         until, missed = self._said.pop(kind, (now, 0))
         if now < until:
             self._said[kind] = (until, missed + 1)

@@ -12,9 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from quorumq.core.errors import QuorumqError, UsageError
 from quorumq.lab.bench_ledger import Ledger, VerificationFailed, percentiles
@@ -84,53 +85,40 @@ class Worker:
         self._said.put(Told(self, {"is": "gone"}))
 
 
+@dataclass(eq=False)
 class Bench:
-    """One benchmark on one cluster: `phase` is called for the warm-up and for the measured run.
+    """One benchmark on one cluster: `phase` is called for the warm-up and for the measured run."""
 
-    Args:
-        addresses: of the nodes.
-        options: as given on the command line.
-        progress: called with (what, done, total).
-        cluster: the nodes, where they were made for this.
+    addresses: Sequence[str]  # of the nodes
+    options: Mapping[str, Any]  # as given on the command line
+    progress: Callable[[str, int, int], None]  # called with what is done, how much of it, and of how much
+    cluster: LocalCluster | None = None  # the nodes, where they were made for this
+    timeline: list[tuple[float, int]] = field(default_factory=list)
+    """Of the step that `follow` followed last, (seconds of the monotonic clock, messages done by then)."""
+    processor: list[tuple[float, int]] = field(default_factory=list)
+    """The same with seconds of processor time that the nodes had used, where that can be seen."""
+    said: queue.Queue[Told] = field(default_factory=queue.Queue)
+    workers: list[Worker] = field(default_factory=list)
 
-    Attributes:
-        timeline: of the step that `follow` followed last, (seconds of the monotonic clock, messages done by then).
-        processor: the same with seconds of processor time that the nodes had used, where that can be seen.
-    """
-
-    produces = "produce"
+    produces: ClassVar = "produce"
     """What producers are told to do."""
 
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        options: Mapping[str, Any],
-        progress: Callable[[str, int, int], None],
-        cluster: LocalCluster | None = None,
-    ) -> None:
-        self.options = options
-        self.progress = progress
-        self.cluster = cluster
-        self.timeline: list[tuple[float, int]] = []
-        self.processor: list[tuple[float, int]] = []
-        self.said: queue.Queue[Told] = queue.Queue()
-        self.workers: list[Worker] = []
-        self.producers: list[Worker] = []
-        self.consumers: list[Worker] = []
+    def __post_init__(self) -> None:
         try:
-            for index in range(options.get("producers", 1)):
-                self.producers.append(self._worker(f"producer {index}", addresses))
-            for index in range(options.get("consumers", options.get("groups", 1))):
-                self.consumers.append(self._worker(f"consumer {index}", addresses))
+            self.producers = [
+                self._worker(f"producer {index}") for index in range(self.options.get("producers", 1))
+            ]
+            consumers = self.options.get("consumers", self.options.get("groups", 1))
+            self.consumers = [self._worker(f"consumer {index}") for index in range(consumers)]
             self._collect(self.workers, "ready")
         except BaseException:
             self.stop()
             raise
 
-    def _worker(self, name: str, addresses: Sequence[str]) -> Worker:
+    def _worker(self, name: str) -> Worker:
         worker = Worker(name, self.said)
         self.workers.append(worker)
-        worker.tell(do="connect", nodes=list(addresses))
+        worker.tell(do="connect", nodes=list(self.addresses))
         return worker
 
     def stop(self) -> None:

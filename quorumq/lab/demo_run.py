@@ -80,31 +80,30 @@ class Worker:
         return f"client:{self.name}"
 
 
+@dataclass(eq=False)
 class Run:
-    """One demo.
+    """One demo."""
 
-    Args:
-        directory: for everything; exists and is empty.
-        pieces: what is published; None for the source of the installation and the malformed files.
-        out: the console to draw on.
-    """
+    directory: Path  # for everything; exists and is empty
+    pieces: (
+        list[Piece] | None
+    )  # what is published; None for the source of the installation and the malformed files
+    out: Any  # the console to draw on
+    account: Account = field(default_factory=Account)  # as far as the histories go now
+    workers: dict[str, Worker] = field(default_factory=dict)
+    malformed: dict[MessageKey, None] = field(default_factory=dict)
+    letters: dict[MessageKey, str] = field(default_factory=dict)  # at the end, with their error classes
+    handed_over: int = 0  # messages to the publisher's client, to be published
+    late: trio.Event = field(default_factory=trio.Event)  # the last messages are to be published
+    late_answered: trio.Event = field(default_factory=trio.Event)  # the first of them is
+    killed: Killed | None = None
+    stopped: Stopped | None = None
 
-    def __init__(self, directory: Path, pieces: list[Piece] | None, out: Any) -> None:
-        self.directory = directory
-        self.histories = directory / HISTORIES
+    def __post_init__(self) -> None:
+        self.histories = self.directory / HISTORIES
         self.run_name = f"demo-{time.time_ns() // 1_000_000}"
-        self.pieces = pieces
         self.scene = Scene()
-        self.view = View(self.scene, out)
-        self.account = Account()  # as far as the histories go now
-        self.workers: dict[str, Worker] = {}
-        self.malformed: dict[MessageKey, None] = {}
-        self.letters: dict[MessageKey, str] = {}  # the dead letters at the end, with their error classes
-        self.handed_over = 0  # messages to the publisher's client, to be published
-        self.late = trio.Event()  # the last messages are to be published
-        self.late_answered = trio.Event()  # the first of them is
-        self.killed: Killed | None = None
-        self.stopped: Stopped | None = None
+        self.view = View(self.scene, self.out)
         self.cluster: LocalCluster
 
     async def main(self) -> Verdict:

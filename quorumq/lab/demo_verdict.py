@@ -304,16 +304,12 @@ def _by_class(names: Iterable[str]) -> dict[str, int]:
     return {name: counts[name] for name in sorted(counts, key=lambda name: (-counts[name], name))}
 
 
+@dataclass(eq=False)
 class Tail:
-    """The lines of a file that another process still writes, as far as they are complete.
+    """The lines of a file that another process still writes, as far as they are complete."""
 
-    Args:
-        path: the file; it need not be there yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
+    path: Path  # it need not be there yet
+    _offset: int = 0
 
     def read(self) -> list[Mapping[str, Any]]:
         """What was added since the last call. A line without its end waits for the next."""

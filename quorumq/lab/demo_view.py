@@ -57,20 +57,15 @@ class Scene:
         return time.monotonic() - self.began
 
 
+@dataclass(eq=False)
 class View:
-    """Draws a scene. Use it as a context manager around the run.
+    """Draws a scene. Use it as a context manager around the run."""
 
-    Args:
-        scene: what is drawn; changed in place by the one who runs the demo.
-        console: a rich console. Where it is not a terminal, plain lines come out.
-    """
-
-    def __init__(self, scene: Scene, console: Any) -> None:
-        self.scene = scene
-        self.console = console
-        self.events: deque[str] = deque(maxlen=EVENTS_SHOWN)
-        self._live: Any = None
-        self._next_line = 0.0
+    scene: Scene  # changed in place by the one who runs the demo
+    console: Any  # of rich; where it is not a terminal, plain lines come out
+    events: deque[str] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
+    _live: Any = None
+    _next_line: float = 0.0
 
     def __enter__(self) -> View:
         if self.console.is_terminal:

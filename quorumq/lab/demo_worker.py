@@ -16,6 +16,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import trio
@@ -50,20 +51,14 @@ class Options(NamedTuple):
     pace: float  # seconds that one message takes at least
 
 
+@dataclass(eq=False)
 class Work:
-    """The worker's loop.
+    """The worker's loop."""
 
-    Args:
-        options: what to do.
-        client: connected.
-    """
-
-    def __init__(self, options: Options, client: Client) -> None:
-        self.options = options
-        self.client = client
-        self.stopping = False
-        self._own_node = options.nodes[0]
-        self._away_until = 0.0
+    options: Options
+    client: Client
+    stopping: bool = False
+    _away_until: float = 0.0  # the others are asked
 
     async def run(self) -> None:
         """Until `stopping`."""
@@ -76,7 +71,7 @@ class Work:
                 await self._work_on(messages)
 
     async def _fetch(self) -> list[Message]:
-        node = self._own_node if trio.current_time() >= self._away_until else None
+        node = self.options.nodes[0] if trio.current_time() >= self._away_until else None
         try:
             return await self.client.fetch(
                 self.options.topic,
