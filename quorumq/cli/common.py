@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial, wraps
 from threading import current_thread, main_thread
 from types import FrameType
@@ -227,6 +228,11 @@ def tell(text: str, value: Any, as_json: bool) -> None:
         print_json(value)
     else:
         say(text)
+
+
+def local_time(ms: int, timespec: str = "seconds") -> str:
+    """A time of day for a person, in this machine's zone."""
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec=timespec)
 
 
 def text_fields(name: str, data: bytes | None) -> dict[str, str | None]:

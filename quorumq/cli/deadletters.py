@@ -9,7 +9,6 @@ one run redrives a message once. Killed and run again, it finds what is left.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,6 +24,7 @@ from quorumq.cli.common import (
     console,
     group_option,
     ids_option,
+    local_time,
     parsed,
     partition_option,
     print_json,
@@ -367,7 +367,7 @@ def _print(lines: list[dict[str, Any]], each: bool) -> None:
     from rich.markup import escape
 
     def died(ms: int) -> str:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) if ms else ""
+        return local_time(ms)[:19] if ms else ""
 
     def error(line: dict[str, Any], width: int) -> str:
         first = line["message"].strip().splitlines()[0] if line["message"].strip() else ""

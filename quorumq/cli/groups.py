@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from quorumq.cli.common import (
     console,
     duration,
     group_option,
+    local_time,
     print_json,
     say,
     shown,
@@ -213,11 +213,6 @@ def beginning(line: dict[str, Any]) -> str:
     )
 
 
-def local_time(ms: int) -> str:
-    """A time of day for a person, in this machine's zone."""
-    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
-
-
 def show(topic: str, group: Group, as_json: bool) -> None:
     """One line about a group that was made or moved."""
     line = facts_of(topic, group)
@@ -259,11 +254,9 @@ def listed(consumers: Iterable[GroupConsumer]) -> list[dict[str, Any]]:
 def _print(lines: list[dict[str, Any]]) -> None:
     from rich.markup import escape
 
-    def moment(ms: int | None, otherwise: str) -> str:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) if ms else otherwise
-
     found = table("topic", "group", "|begins with", "|since")
     for line in lines:
-        begins, since = moment(line["from_ms"], "the oldest message"), moment(line["since_ms"], "the start")
+        begins = local_time(line["from_ms"])[:19] if line["from_ms"] else "the oldest message"
+        since = local_time(line["since_ms"])[:19] if line["since_ms"] else "the start"
         found.add_row(escape(line["topic"]), escape(line["group"]), begins, since)
     console().print(found)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from quorumq.cli.common import Where, cluster, cluster_options, print_json, say, shown
+from quorumq.cli.common import Where, cluster, cluster_options, local_time, print_json, say, shown
 from quorumq.core.errors import TooFewReplicas
 from quorumq.core.printable import plural
 
@@ -102,7 +101,9 @@ def _facts(life: Life) -> dict[str, Any]:
 
 def _print(life: Life) -> None:
     say(f"{life.id}")
-    when = _when(life.published_ms) if life.published_ms is not None else "when is not known: no payload left"
+    when = "when is not known: no payload left"
+    if life.published_ms is not None:
+        when = local_time(life.published_ms, "milliseconds")
     due = f", due {life.delay:g} s later" if life.delay else ""
     say(f"published {when}{due}")
     say(f"by session {life.session}")
@@ -112,7 +113,8 @@ def _print(life: Life) -> None:
         for seen in replica.groups:
             say(f"  {shown(seen.group.encode(), 30)}: {_state(seen)}")
             if seen.letter is not None:
-                say(f"    died of {shown(seen.letter.reason.encode(), 60)}, {_when(seen.letter.died_ms)}")
+                died = local_time(seen.letter.died_ms, "milliseconds")
+                say(f"    died of {shown(seen.letter.reason.encode(), 60)}, {died}")
                 for text in (seen.letter.error_class, seen.letter.message, seen.letter.consumer):
                     if text:
                         say(f"    {shown(text.encode(), 72)}")
@@ -163,11 +165,7 @@ def _lines(paths: tuple[Path, ...], life: Life) -> list[Row]:
 
 def _told(row: Row) -> str:
     """`12:03:04.125 client:w1 deliver of g · attempt 2 · token …`"""
-    time = datetime.fromtimestamp(row["wall_ms"] / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    time = local_time(row["wall_ms"], "milliseconds")[11:23]
     of = f" of {row['group']}" if "group" in row else ""
     facts = [f"{name} {row[name]}" for name in ("outcome", "attempt", "n", "reason", "token") if name in row]
     return shown(" · ".join([f"{time} {row['who']} {row['kind']}{of}", *facts]).encode(), 78)
-
-
-def _when(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
@@ -20,17 +21,14 @@ IDLE_MAX: Final = 8
 """So many tasks of a crew wait for a job, at most."""
 
 
+@dataclass(eq=False)
 class Crew:
-    """Does jobs, each in a task: one that waits for the next job, as making a task for each costs twice as much.
+    """Does jobs, each in a task: one that waits for the next job, as making a task for each costs twice as much."""
 
-    Args:
-        begin: begins a task.
-    """
-
-    def __init__(self, begin: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
-        self._begin = begin
-        self._jobs: deque[tuple[Job, tuple[object, ...]]] = deque()  # for tasks that were woken, or begin
-        self._idle: list[trio.lowlevel.Task] = []
+    begin: Callable[[Callable[[], Awaitable[None]]], None]  # begins a task
+    _jobs: deque[tuple[Job, tuple[object, ...]]] = field(default_factory=deque)
+    """For tasks that were woken, or begin."""
+    _idle: list[trio.lowlevel.Task] = field(default_factory=list)
 
     def do(self, job: Job, *args: object) -> None:
         """Begin ``job(*args)`` in the next turn of the loop."""
@@ -38,7 +36,7 @@ class Crew:
         if self._idle:
             trio.lowlevel.reschedule(self._idle.pop())
         else:
-            self._begin(self._work)
+            self.begin(self._work)
 
     async def _work(self) -> None:
         task = trio.lowlevel.current_task()

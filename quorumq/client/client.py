@@ -68,26 +68,19 @@ def _making(kind: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any,
     return make
 
 
-class Serving:
-    """The task that a client lives in which was opened without a ``with``."""
-
-    def __init__(self) -> None:
-        self.scope = trio.CancelScope()
-        self.ended = trio.Event()
-
-
 async def _serve(
     connecting: Callable[[], AbstractAsyncContextManager[Client]], *, task_status: trio.TaskStatus[Client]
 ) -> None:
-    serving = Serving()
+    """The task that a client lives in which was opened without a ``with``."""
+    ended = trio.Event()
     try:
-        with serving.scope:
+        with trio.CancelScope() as scope:
             async with connecting() as client:
-                client._serving = serving
+                client._serving = scope, ended
                 task_status.started(client)
                 await trio.sleep_forever()
     finally:
-        serving.ended.set()
+        ended.set()
 
 
 class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, ShowCalls, SettleCalls):
@@ -109,7 +102,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         self.wall_ms = context.wall_ms
         self.nodes = context.nodes
         self.history = context.history
-        self._serving: Serving | None = None
+        self._serving: tuple[trio.CancelScope, trio.Event] | None = None
         self._pools = [f"fetch {number}" for number in range(FETCH_LANES)]  # `fetch` alone uses them
 
     @classmethod
@@ -142,8 +135,9 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         finally:
             self.nodes.close()
             if self._serving is not None:
-                self._serving.scope.cancel()
-                await self._serving.ended.wait()
+                scope, ended = self._serving
+                scope.cancel()
+                await ended.wait()
 
     @property
     def timeout(self) -> float:

@@ -16,7 +16,7 @@ from quorumq.client.message import Lot, Message, deadline_of
 from quorumq.core import messages as m
 from quorumq.core.errors import Code
 from quorumq.core.spans import merge_spans
-from quorumq.core.types import Origin, Receipt, Span, Topic
+from quorumq.core.types import BatchHeader, Origin, Receipt, Span, Topic
 from quorumq.history import (
     HistoryWriter,
     label_after,
@@ -61,9 +61,9 @@ class History:
         """What the lines of a request call a topic that the request names by its name."""
         return self._labels.get(name, name)
 
-    def publishing(self, topic: str) -> Publishing:
+    def publishing(self, topic: str) -> Settled:
         """To be told of the attempts to publish one batch."""
-        return Publishing(self, topic)
+        return Settled(self, "publish", lambda request: _published(request, topic), {})
 
     def settling(self, kind: str, topics: dict[bytes, str], **fields: object) -> Settled:
         """To be told of the attempts of one request with receipts.
@@ -214,37 +214,22 @@ def failed(reply: m.ClientReply | None, sent: bool) -> tuple[str, dict[str, Any]
     return ("unknown", {"detail": "no answer"}) if sent else ("fail", {"detail": "not sent"})
 
 
-@dataclass(eq=False)
-class Publishing:
-    """The attempts to publish one batch."""
-
-    history: History
-    topic: str
-    _fields: dict[str, Any] = field(default_factory=dict)
-
-    def asked(self, via: str, request: m.ClientRequest) -> None:
-        """The batch is about to be sent."""
-        header = cast("m.Publish", request).batch.header
-        self._fields = {
-            "topic": topic_label(header.partition.topic, self.topic),
-            "partition": header.partition.number,
-            "spans": spans_value(header.sections),
-            "op": self.history.op(),
-        }
-        crcs = "".join(f"{header.crc_of(index):08x}" for index in range(header.size))
-        times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
-        times = {what: seconds for what, seconds in times.items() if seconds}
-        made = {"crcs": crcs, "published_ms": header.published_ms}
-        self.history.write("publish", **self._fields, **times, outcome="invoke", via=via, **made)
-
-    def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
-        """What came of it."""
-        outcome, more = ("ok", {}) if isinstance(reply, m.PublishReply) else failed(reply, sent)
-        self.history.write("publish", **self._fields, outcome=outcome, **more)
-
-
 Item = tuple[dict[str, Any], tuple[Span, ...]]
 """What a request names by a receipt, or as listed: the fields of its lines, and the messages."""
+
+
+def _published(request: m.ClientRequest, topic: str) -> list[Item]:
+    header = cast("m.Publish", request).batch.header
+    label = topic_label(header.partition.topic, topic)
+    return [({"topic": label, "partition": header.partition.number}, header.sections)]
+
+
+def _made(header: BatchHeader) -> dict[str, object]:
+    """What else is said of a batch that is about to be sent."""
+    times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
+    crcs = "".join(f"{header.crc_of(index):08x}" for index in range(header.size))
+    said = {what: seconds for what, seconds in times.items() if seconds}
+    return {**said, "crcs": crcs, "published_ms": header.published_ms}
 
 
 def _settled(request: m.ClientRequest, topics: dict[bytes, str]) -> list[Item]:
@@ -266,7 +251,7 @@ def _redriven(request: m.ClientRequest, topic: str) -> list[Item]:
 
 @dataclass(eq=False)
 class Settled:
-    """The attempts of one ACK, REJECT, EXTEND or REDRIVE."""
+    """The attempts of one PUBLISH, ACK, REJECT, EXTEND or REDRIVE."""
 
     history: History
     kind: str
@@ -281,6 +266,8 @@ class Settled:
         self._op = self.history.op()
         if isinstance(request, m.ExtendRequest):
             self._hold_time = request.hold_time
+        if isinstance(request, m.Publish):
+            self.fields = _made(request.batch.header)
         self._items = self.items_of(request)
         for item in self._items:
             self._write(item, "invoke", via=via, **self.fields)
@@ -288,7 +275,7 @@ class Settled:
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it, for each message."""
         if not isinstance(reply, m.SettleReply):
-            outcome, more = failed(reply, sent)
+            outcome, more = ("ok", {}) if isinstance(reply, m.PublishReply) else failed(reply, sent)
             for item in self._items:
                 self._write(item, outcome, **more)
             return
