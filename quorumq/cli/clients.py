@@ -13,16 +13,14 @@ from quorumq.node.clients import NAME, Entry, entry_of, new_token, quotas_of, re
 PATTERNS = "a name, or a pattern such as 'orders.*'; '*' is every"
 
 
-def file_option(command: click.decorators.FC) -> click.decorators.FC:
-    """Adds ``--file``; the command gets ``path``."""
-    return click.option(
-        "--file",
-        "path",
-        required=True,
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar="QUORUMQ_CLIENTS",
-        help="The clients file, as the nodes' `clients_file` names it. [env: QUORUMQ_CLIENTS]",
-    )(command)
+file_option = click.option(
+    "--file",
+    "path",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="QUORUMQ_CLIENTS",
+    help="The clients file, as the nodes' `clients_file` names it. [env: QUORUMQ_CLIENTS]",
+)
 
 
 @click.group()

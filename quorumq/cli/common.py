@@ -77,19 +77,18 @@ def durations(value: str) -> tuple[float, ...]:
     return tuple(map(duration, [] if value in ("", "none") else value.split(",")))
 
 
-def nodes_option(command: F) -> F:
-    """Adds ``--node``; the command gets ``nodes``, a tuple of addresses that is never empty."""
-    return click.option(
-        "--node",
-        "nodes",
-        type=Address(),
-        multiple=True,
-        envvar=NODES_VARIABLE,
-        metavar="HOST:PORT",
-        callback=lambda ctx, param, value: tuple(value or ()) or NODES_DEFAULT,
-        help="A node to talk to; give several, so that one may be down. "
-        f"[env: {NODES_VARIABLE}; default: 127.0.0.1:7401 to 7403]",
-    )(command)
+nodes_option = click.option(
+    "--node",
+    "nodes",
+    type=Address(),
+    multiple=True,
+    envvar=NODES_VARIABLE,
+    metavar="HOST:PORT",
+    callback=lambda ctx, param, value: tuple(value or ()) or NODES_DEFAULT,
+    help="A node to talk to; give several, so that one may be down. "
+    f"[env: {NODES_VARIABLE}; default: 127.0.0.1:7401 to 7403]",
+)
+"""The command gets ``nodes``, a tuple of addresses that is never empty."""
 
 
 class Where(NamedTuple):
@@ -120,35 +119,23 @@ def timeout_option(default: float, help: str) -> Callable[[F], F]:
     )
 
 
-def json_option(command: F) -> F:
-    """Adds ``--json``; the command gets ``as_json``."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON for a script, one object a line."
-    )(command)
-
-
-def group_option(command: F) -> F:
-    """Adds ``--group``, required."""
-    return click.option(
-        "--group",
-        required=True,
-        metavar="NAME",
-        help="The group that reads: each group gets every message, its consumers share them.",
-    )(command)
-
-
-def start_option(command: F) -> F:
-    """Adds ``--from``; the command gets ``start``."""
-    return click.option(
-        "--from",
-        "start",
-        type=click.Choice(["earliest", "latest"]),
-        default="earliest",
-        show_default=True,
-        help="Where the group begins if it is new: with the oldest message, or with what is published from now on.",
-    )(command)
-
-
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON for a script, one object a line."
+)
+group_option = click.option(
+    "--group",
+    required=True,
+    metavar="NAME",
+    help="The group that reads: each group gets every message, its consumers share them.",
+)
+start_option = click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Where the group begins if it is new: with the oldest message, or with what is published from now on.",
+)
 partition_option = click.option("--partition", type=click.IntRange(0), help="Only this partition.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 

@@ -167,19 +167,14 @@ class Ticket:
 class Named(Ticket):
     """A receipt that came from outside (`receipt_from_text`), with the messages of it that are meant."""
 
-    __slots__ = ("count",)
+    __slots__ = ("size",)
 
     def __init__(self, lot: Lot, span: Span) -> None:
         self.lot = lot
         self.seq = span.start
-        self.count = span.size
+        self.size = span.size
         self.outcome = None
         self.failure = None
-
-    @property
-    def size(self) -> int:  # type: ignore[override]
-        """How many messages it is."""
-        return self.count
 
 
 class Message(Ticket):

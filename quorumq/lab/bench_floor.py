@@ -174,14 +174,8 @@ def measure(messages: int, loop: str, directory: Path) -> dict[str, Any]:
     with ExitStack() as stack:
 
         def begin(*ports: int) -> int:
-            command = [
-                sys.executable,
-                "-m",
-                "quorumq.lab.bench_floor",
-                str(directory),
-                loop,
-                *map(str, ports),
-            ]
+            program = (sys.executable, "-m", "quorumq.lab.bench_floor")
+            command = (*program, str(directory), loop, *map(str, ports))
             process = stack.enter_context(Leashed(command, stdout=subprocess.PIPE, text=True))
             stack.callback(process.terminate)
             assert process.stdout is not None
