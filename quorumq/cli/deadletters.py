@@ -34,8 +34,8 @@ from quorumq.cli.common import (
     tell,
     yes_option,
 )
-from quorumq.cli.pieces import first, pieces
-from quorumq.cli.purge import purge_group, purged_ids
+from quorumq.cli.pieces import each, first, pieces
+from quorumq.cli.purge import purge_group, purged_ids, there
 from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
@@ -251,7 +251,8 @@ async def purge(**options: Any) -> None:
 async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
     """The dead letters that are meant, in the order of partitions and ids; what other ids are goes into ``missed``."""
     if wanted.ids:
-        source = _by_id(client, wanted, missed)
+        named = await there(client, wanted.topic, f"{wanted.group}!dead", parsed(wanted.ids), missed)
+        source = each(named.values())
     else:
         source = client.peek(wanted.topic, wanted.group, "dead", partition=wanted.partition, complete=True)
     async for found in source:
@@ -263,18 +264,6 @@ async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str])
         if wanted.fingerprint is not None and letter.fingerprint != wanted.fingerprint:
             continue
         yield found
-
-
-async def _by_id(client: Client, wanted: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
-    names = parsed(wanted.ids)
-    known = await client.lookup(wanted.topic, wanted.group, names)
-    for name in names:
-        found = known.get(name)
-        if found is not None and found.peeked.state == "dead":
-            yield found
-        else:
-            state = found.peeked.state if found is not None else "not known"
-            missed[name] = f"{name} is no dead letter of {wanted.group}: it is {state}"
 
 
 def _named(wanted: Wanted) -> Wanted:

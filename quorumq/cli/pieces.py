@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +25,12 @@ async def pieces(items: AsyncIterator[Peek], most: int) -> AsyncIterator[list[Pe
                 piece, room = [], most
     if piece:
         yield piece
+
+
+async def each(items: Iterable[Peek]) -> AsyncIterator[Peek]:
+    """Items that are there, for what takes them as they come."""
+    for item in items:
+        yield item
 
 
 def first(item: Peek, most: int) -> Peek:

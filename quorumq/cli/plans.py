@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from quorumq.cli.common import Where, cluster, print_json, say
-from quorumq.cli.pieces import pieces
+from quorumq.cli.pieces import each, pieces
 from quorumq.client.message import MessageId
 from quorumq.core.errors import AlreadyResolved, ClusterMismatch, NotFound, StorageError, UsageError
 from quorumq.core.printable import plural
@@ -184,7 +184,8 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
             for decision, some in redrives(path):
                 await _redrive(client, decision, some, rate or decision.rate, dry_run, counts)
                 if as_json:
-                    print_json({**_about(decision), **_counts(counts), "dry_run": dry_run})
+                    about = {"topic": decision.topic, "group": decision.group, "failure": decision.failure}
+                    print_json({**about, **_counts(counts), "dry_run": dry_run})
                 else:
                     say(f"{decision.topic} {decision.group} {decision.failure}: {_words(counts, dry_run)}")
                 total.update(counts)
@@ -271,7 +272,7 @@ async def _redrive(
         if dry_run:
             counts["redriven"] += len(items)
             continue
-        async for piece in pieces(_each(items), most):
+        async for piece in pieces(each(items), most):
             if rate is not None:
                 await trio.sleep_until(due)
                 # From the later of the two, so that a slow cluster is not made up for by a burst.
@@ -282,11 +283,6 @@ async def _redrive(
                 if not isinstance(error, AlreadyResolved):
                     raise error
                 counts["changed"] += span.size
-
-
-async def _each(items: list[Peek]) -> Any:
-    for item in items:
-        yield item
 
 
 def became_of(wanted: Wanted, record: Record | None) -> str:
@@ -304,10 +300,6 @@ def became_of(wanted: Wanted, record: Record | None) -> str:
     if record.kind == Kind.DEAD and (record.generation, record.n) == (wanted.generation, wanted.n):
         return "dead"
     return "not_dead"
-
-
-def _about(decision: Decision) -> dict[str, Any]:
-    return {"topic": decision.topic, "group": decision.group, "failure": decision.failure}
 
 
 def _counts(counts: Counter[str]) -> dict[str, int]:

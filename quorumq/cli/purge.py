@@ -22,7 +22,7 @@ from quorumq.cli.common import (
 from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
-    from quorumq.client import Client, MessageId
+    from quorumq.client import Client, MessageId, Peek
 
 
 purged_ids = ids_option(
@@ -74,10 +74,9 @@ async def purge_group(
         what = "dead letter" if is_dead(whose) else "message"
         source = whose.removesuffix("!dead")
         names = parsed(ids) if ids else None
-        missed: list[str] = []
+        missed: dict[MessageId, str] = {}
         if names is not None:
-            names = await _there(client, name, whose, names, missed)
-        if names is not None:
+            names = [*await there(client, name, whose, names, missed)]
             count = len(names)
         elif not yes:
             count = 0
@@ -88,22 +87,23 @@ async def purge_group(
             await confirmed(f"purge {plural(count, what)} of {name} for {source}?")
         count = await client.purge(name, whose, partition=partition, ids=names)
         tell(f"purged {plural(count, what)}", {"topic": name, "group": whose, "purged": count}, as_json)
-        check_missed(missed)
+        check_missed([*missed.values()])
 
 
-async def _there(
-    client: Client, topic: str, group: str, names: list[MessageId], missed: list[str]
-) -> list[MessageId]:
+async def there(
+    client: Client, topic: str, group: str, names: list[MessageId], missed: dict[MessageId, str]
+) -> dict[MessageId, Peek]:
     """Those of the messages that can be purged; what the others are goes into ``missed``."""
     from quorumq.client.groups import is_dead
 
     states = ("dead",) if is_dead(group) else ("ready", "held", "delayed")
     known = await client.lookup(topic, group, names)
-    found = {name: known[name].peeked.state if name in known else "not known" for name in names}
-    what = "no dead letter" if is_dead(group) else "not open"
-    missed += [
-        f"{name} is {what} for {group.removesuffix('!dead')}: it is {state}"
-        for name, state in found.items()
-        if state not in states
-    ]
-    return [name for name, state in found.items() if state in states]
+    what = f"no dead letter of {group.removesuffix('!dead')}" if is_dead(group) else f"not open for {group}"
+    found: dict[MessageId, Peek] = {}
+    for name in names:
+        state = known[name].peeked.state if name in known else "not known"
+        if state in states:
+            found[name] = known[name]
+        else:
+            missed[name] = f"{name} is {what}: it is {state}"
+    return found

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
-from quorumq.client.message import Lot, Message, deadline_of
+from quorumq.client.message import Message, deadline_of
 from quorumq.core import messages as m
 from quorumq.core.errors import Code
 from quorumq.core.spans import merge_spans
@@ -156,12 +157,8 @@ class History:
         return Settled(self, "redrive", lambda request: _redriven(request, self.label(topic)), {})
 
 
-def _lot(message: Message) -> Lot:
-    return message.lot
-
-
-def _deadline(message: Message) -> float:
-    return message.deadline
+_lot: Final = attrgetter("lot")
+_deadline: Final = attrgetter("deadline")
 
 
 class Output(NamedTuple):

@@ -414,8 +414,9 @@ class Nodes:
         known = list(known)  # as it is now
         start = known.index(head) if head in known else self.rng.randrange(len(known))
         ring = known[start + asked :] + known[:start]
+        there = [at for (pool, at), found in self._connections.items() if not pool and not found.lost]
         # Stable: the ring's order within each.
-        ring.sort(key=lambda at: (self._is_doubtful(at), at != head, not self.is_connected(at)))
+        ring.sort(key=lambda at: (self._is_doubtful(at), at != head, at not in there))
         yield from ring
 
     def _is_doubtful(self, address: str) -> bool:
@@ -424,8 +425,3 @@ class Nodes:
             return True
         silent = [at for (_, at), found in self._connections.items() if found.silent and not found.lost]
         return address in silent
-
-    def is_connected(self, address: str) -> bool:
-        """Whether there is a connection to ``address`` now."""
-        found = self._connections.get(("", address))
-        return found is not None and not found.lost

@@ -228,7 +228,7 @@ def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) ->
     assert "purge 1 message of sick for g?" in shell(*purge[:-1], "--id", ready[1], stdin=b"n\n", code=1).err
     assert shell(*purge, "--id", ready[1]).out == "purged 1 message\n"
     letters = shell("deadletters", *purge, "--id", ready[1], code=66)
-    assert letters.err == f"quorumq: {ready[1]} is no dead letter for g: it is skipped\n"
+    assert letters.err == f"quorumq: {ready[1]} is no dead letter of g: it is skipped\n"
     assert "leave out --partition" in shell(*purge, "--id", mine, "--partition", "0", code=2).err
 
     one = shell(
