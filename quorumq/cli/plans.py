@@ -145,14 +145,7 @@ def _check_place(path: Path, number: int, wanted: Wanted, decision: Decision | N
 
 
 async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool, as_json: bool) -> None:
-    """Redrive what the plan says, decision by decision, in its order.
-
-    Args:
-        where: the cluster.
-        path: the plan.
-        rate: messages a second, instead of the plan's.
-        dry_run: only look what would be done.
-        as_json: print JSON.
+    """Redrive what the plan says, decision by decision, in its order; at ``rate`` instead of its own, if there is one.
 
     Raises:
         UsageError, ClusterMismatch, NotFound: nothing was done.

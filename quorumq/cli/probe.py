@@ -107,12 +107,7 @@ def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
 
 
 def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, Any]:
-    """The facts of a status, with those that the node has more to tell of.
-
-    Args:
-        address: of the node that answered.
-        reply: its answer.
-        timeout: seconds for each further one.
+    """The facts of a status, with those that the node has more to tell of: ``timeout`` seconds for each answer.
 
     Raises:
         Unreachable, PeerError: as `ask`.
@@ -127,12 +122,7 @@ def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, 
 
 
 def nobody(addresses: Sequence[str], causes: Iterable[str]) -> Unreachable:
-    """The error where no node of a cluster answers.
-
-    Args:
-        addresses: that were tried.
-        causes: why not.
-    """
+    """The error where no node of a cluster answers at these addresses."""
     why = "; ".join(dict.fromkeys(causes))
     return Unreachable(
         f"no node answers at {', '.join(addresses)}: {why}. Give the addresses with --node or QUORUMQ_NODES, or start "

@@ -75,9 +75,6 @@ class Bridge(Portal):
 
     Waking the other side costs more than a call, so all that is asked in one turn of the event loop goes over at once,
     and likewise all that was answered.
-
-    Args:
-        loop: the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -54,18 +54,16 @@ class Crew:
             await trio.lowlevel.wait_task_rescheduled(abort)
 
 
+@dataclass(eq=False)
 class Background:
-    """Runs tasks that serve a body, and end with it; made by `background`.
+    """Runs tasks that serve a body, and end with it; made by `background`."""
 
-    Args:
-        nursery: where they run.
-    """
+    nursery: trio.Nursery  # where they run
+    _scopes: dict[trio.CancelScope, None] = field(default_factory=dict)
+    _ended: bool = False
 
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
-        self._crew = Crew(lambda work: nursery.start_soon(self._sheltered, work))
-        self._scopes: dict[trio.CancelScope, None] = {}
-        self._ended = False
+    def __post_init__(self) -> None:
+        self._crew = Crew(lambda work: self.nursery.start_soon(self._sheltered, work))
 
     def spawn(self, task: Job, *args: object) -> None:
         """Run ``task(*args)`` until it ends, or the body does."""
@@ -84,14 +82,14 @@ class Background:
         await trio.lowlevel.checkpoint_if_cancelled()
         # In a cancelled scope trio would keep the task there, where nobody ends it.
         with trio.CancelScope(shield=True):
-            await self._nursery.start(with_status)
+            await self.nursery.start(with_status)
 
     def end(self) -> None:
         """Cancel them all, and those that they begin on their way out."""
         self._ended = True
         for scope in list(self._scopes):
             scope.cancel()
-        self._nursery.cancel_scope.cancel()
+        self.nursery.cancel_scope.cancel()
 
     async def _sheltered(self, task: Job, **more: object) -> None:
         with trio.CancelScope(shield=True) as scope:

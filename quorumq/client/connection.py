@@ -213,8 +213,6 @@ class Connection:
         """Send a request and wait for its reply, which may be `Failed`.
 
         Args:
-            request: to be sent.
-            timeout: seconds to wait for the reply.
             orphan: called (in another task, perhaps, and must not block) with a reply that comes after this wait
                 was cancelled or timed out.
 
@@ -268,7 +266,6 @@ class Connection:
         """Queue a request without waiting; nothing happens if the connection is lost.
 
         Args:
-            request: to be sent.
             orphan: see `ask`.
             end: when whoever waits for the reply waits no more, by trio's clock.
 

@@ -103,9 +103,6 @@ async def fetch_from(
     """One FETCH, through the nodes that have the partitions, until one answers.
 
     Args:
-        context: whose connections and clock.
-        where: what to fetch from.
-        reader: who fetches.
         max_messages, max_bytes, min_messages: cut to what a request may ask for.
         max_wait: seconds for which a node may park it; cut to what its hold time allows.
         first: the address to ask first.
@@ -166,12 +163,8 @@ def unpack(
     dead letter after so many deliveries.)
 
     Args:
-        context: whose clock and history.
-        part: the slice.
         via: the node that it came from.
         sent_at: when its FETCH was sent, by the client's clock.
-        hold_time: seconds.
-        settler, holder: of its messages.
 
     Raises:
         PeerError: the deliveries do not cover the records.

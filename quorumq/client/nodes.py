@@ -194,12 +194,7 @@ class Nodes:
         return tuple(filter(None, dict.fromkeys(found)))
 
     async def connection(self, address: str, *, timeout: float, pool: str = "") -> Connection:
-        """The connection to ``address``, dialled if there is none.
-
-        Args:
-            address: "host:port".
-            timeout: seconds.
-            pool: connections of one pool are apart from all others: see `hang_up`.
+        """The connection to ``address``, dialled if there is none; those of a pool are apart from all others.
 
         Raises:
             Lost: it cannot be reached, or not within ``timeout`` seconds.

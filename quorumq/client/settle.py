@@ -229,14 +229,10 @@ async def settle(
     Errors are not raised but put into ``failures``: each who waits raises what is theirs.
 
     Args:
-        nodes: to ask.
-        tickets: what to settle.
         make: the request for some items; called anew for each attempt.
         on_final: told the verdicts, each with its tickets; sets their ``outcome``, or returns why there is none.
         failures: of those that failed, why.
-        what: it is, for errors.
         timeout: seconds for all requests together, all attempts included.
-        watch: told of each attempt.
         most: spans in one request, if they are to be fewer than others have.
     """
     end = trio.current_time() + timeout

@@ -104,12 +104,6 @@ def pieces_of_installation(
 
     A cross-section rather than the beginning of the alphabet: files come in the order of a hash of their paths,
     which is the same every time. Files that cannot be read, and empty ones, are left out.
-
-    Args:
-        files: paths of Python source.
-        cut_below: with fewer files than this, they are cut.
-        messages_max: how many pieces at most.
-        bytes_max: how many bytes of source at most.
     """
     ordered = sorted(files, key=lambda path: (_hash(path), path))
     cut = len(ordered) < cut_below
@@ -168,9 +162,7 @@ def pieces_of_lines(path: Path) -> list[Piece]:
 def parse_source(source: bytes, encoding: str = "") -> None:
     """Decode and parse ``source``: the work that the demo's workers do for each message.
 
-    Args:
-        source: Python source as it stood in the file.
-        encoding: its encoding; "" finds it out as Python does.
+    An ``encoding`` of "" is found out as Python does.
 
     Raises:
         SyntaxError, ValueError, UnicodeDecodeError, RecursionError, MemoryError: as Python gives them.
