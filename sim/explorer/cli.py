@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from sim import command_line
 from sim.explorer.scenario import Scenario
 from sim.explorer.scenarios import SCENARIOS
 from sim.explorer.search import Result
@@ -78,8 +78,7 @@ def explore(
         list_everything()
         return
     states_max = states_max or (1_500_000 if deep else 60_000)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=CONSOLE, transient=True, disable=as_json) as progress:
+    with command_line.progress(CONSOLE, as_json, None) as progress:
         task = progress.add_task("exploring")
 
         def tell(result: Result) -> None:

@@ -43,16 +43,6 @@ class TimedCommits(Commits):
         time = virtual_time()
         time.at(time.time + self.seconds, partial(self.run, commit, finished))
 
-    def run(self, commit: Commit, finished: Finished) -> None:
-        """One commit, to its end."""
-        error: BaseException | None = None
-        try:
-            self.count += 1
-            commit.run()
-        except Exception as exc:
-            error = exc
-        finished(commit, error, self.seconds)
-
 
 class ShellCluster(World):
     """Nodes n1, n2 … on memory; the same names as `FaultyCluster` has, as far as faults need them.

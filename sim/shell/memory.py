@@ -144,11 +144,15 @@ class Commits:
             self.nursery.start_soon(self._run, commit, finished)
 
     async def _run(self, commit: Commit, finished: Finished) -> None:
+        if self.held:
+            await self._open.wait()
+        await trio.sleep(self.seconds)
+        self.run(commit, finished)
+
+    def run(self, commit: Commit, finished: Finished) -> None:
+        """One commit, to its end."""
         error: BaseException | None = None
         try:
-            if self.held:
-                await self._open.wait()
-            await trio.sleep(self.seconds)
             self.count += 1
             commit.run()
         except Exception as exc:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import trio
@@ -274,6 +275,15 @@ class Line(MemoryTransport):
             peer.together.ready(peer.number)
 
 
+@contextmanager
+def lost_as(kind: type[Exception]) -> Iterator[None]:
+    """A connection that is lost is told as trio tells it."""
+    try:
+        yield
+    except ConnectionLost as error:
+        raise kind(str(error)) from None
+
+
 class LineStream(trio.abc.Stream):
     """A line as the client library takes it."""
 
@@ -282,26 +292,20 @@ class LineStream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         view = memoryview(data)
-        try:
+        with lost_as(trio.BrokenResourceError):
             while view:
                 view = view[self.line.send_some([view]) :]
                 if view:
                     await self.line.wait_sendable()
             await trio.lowlevel.checkpoint_if_cancelled()
-        except ConnectionLost as error:
-            raise trio.BrokenResourceError(str(error)) from None
 
     async def wait_send_all_might_not_block(self) -> None:
-        try:
+        with lost_as(trio.BrokenResourceError):
             await self.line.wait_sendable()
-        except ConnectionLost as error:
-            raise trio.BrokenResourceError(str(error)) from None
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        try:
+        with lost_as(trio.ClosedResourceError):
             return await self.line.receive()
-        except ConnectionLost as error:
-            raise trio.ClosedResourceError(str(error)) from None
 
     async def aclose(self) -> None:
         self.line.close()
