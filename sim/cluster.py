@@ -153,11 +153,7 @@ class Cluster:
 
     def dispose(self) -> None:
         """Cut the cycles, so that everything is freed at once and campaigns need no garbage collector."""
-        for host in self.hosts.values():
-            host.__dict__.clear()
-        for client in self.clients.values():
-            client.__dict__.clear()
-        for part in (
+        parts = (
             self.faults,
             self.moments,
             self.drain,
@@ -166,5 +162,6 @@ class Cluster:
             self.topics,
             self.world,
             self,
-        ):
+        )
+        for part in (*self.hosts.values(), *self.clients.values(), *parts):
             part.__dict__.clear()

@@ -228,11 +228,10 @@ class Drain:
         complete: bool,
     ) -> None:
         """A replica has this record at the end."""
-        self.world.note(
-            f"node:{name}",
+        self.observer.note(
+            name,
             "list",
-            topic=self.topics.name_of(partition),
-            partition=partition.number,
+            partition,
             group=group,
             state=state,
             spans=spans_value((span,)),

@@ -7,14 +7,7 @@ from typing import Any
 
 from quorumq.core.messages import Release
 from quorumq.core.spans import SpanMap
-from quorumq.core.types import (
-    Group,
-    NodeId,
-    PartitionId,
-    Record,
-    Span,
-    record_rank,
-)
+from quorumq.core.types import Group, NodeId, PartitionId, Record, Span, record_rank
 from quorumq.history import owner_text, register_value, spans_value
 from sim.topics import Registers, Topics
 from sim.world import World
@@ -44,7 +37,6 @@ class Observer:
         self.names = topics.names
         self.registers: Registers = topics.registers
         self.is_over = topics.is_over
-        self.topic_name = topics.name_of
         self.purged: dict[tuple[PartitionId, str], SpanMap[tuple[NodeId, Record]]] = {}
         self.hold_rounds: dict[tuple[NodeId, int, int], None] = {}
         self.fetched_batches = 0
@@ -74,43 +66,28 @@ class Observer:
             self.fetched_messages += part.stop - part.first
             if self.full:
                 for delivery in part.deliveries:
-                    receipt = delivery.receipt
-                    self.world.note(
-                        f"node:{name}",
-                        "hold_won",
-                        topic=self.topic_name(receipt.partition),
-                        partition=receipt.partition.number,
-                        group=receipt.group,
-                        generation=receipt.generation,
-                        n=receipt.n,
-                        spans=spans_value((receipt.span,)),
-                        owner=owner_text(receipt.owner),
-                        attempt=delivery.attempt,
-                    )
+                    told = self.topics.described(delivery.receipt)
+                    self.world.note(f"node:{name}", "hold_won", **told, attempt=delivery.attempt)
+
+    def note(self, name: NodeId, kind: str, partition: PartitionId, **fields: object) -> None:
+        """A line of a node about a partition."""
+        self.world.note(f"node:{name}", kind, **self.topics.place(partition), **fields)
 
     def note_release(self, name: NodeId, message: Release) -> None:
         """A node gave up a HOLD round, or what it won."""
         for freed in message.freed:
             if freed.owner.node == name:
-                self.world.note(
-                    f"node:{name}",
-                    "hold_lost",
-                    topic=self.topic_name(freed.partition),
-                    partition=freed.partition.number,
-                    group=freed.group,
-                    spans=spans_value(freed.spans),
-                    owner=owner_text(freed.owner),
-                )
+                fields = {"spans": spans_value(freed.spans), "owner": owner_text(freed.owner)}
+                self.note(name, "hold_lost", freed.partition, group=freed.group, **fields)
 
     def note_letter(self, name: NodeId, record: Any, span: Span, value: Record) -> None:
         """A node wrote a dead letter because a message ran out of deliveries."""
         letter = value.letter
         assert letter is not None
-        self.world.note(
-            f"node:{name}",
+        self.note(
+            name,
             "dead_letter",
-            topic=self.topic_name(record.partition),
-            partition=record.partition.number,
+            record.partition,
             group=record.group,
             generation=value.generation,
             n=value.n,
@@ -131,9 +108,5 @@ class Observer:
 
     def note_register(self, name: NodeId, register: Group) -> None:
         """A node has this register of a group."""
-        self.world.note(
-            f"node:{name}",
-            "register",
-            topic=self.names[register.topic],
-            **register_value(register),
-        )
+        topic = self.names[register.topic]
+        self.world.note(f"node:{name}", "register", topic=topic, **register_value(register))

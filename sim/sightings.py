@@ -74,13 +74,7 @@ class Sightings:
         if key in self.stored:
             return
         self.stored[key] = None
-        self.world.note(
-            f"node:{self.name}",
-            "store",
-            topic=self.observer.topic_name(header.partition),
-            partition=header.partition.number,
-            spans=spans_value(header.sections),
-        )
+        self.observer.note(self.name, "store", header.partition, spans=spans_value(header.sections))
 
     def forgets(self, headers: Iterable[BatchHeader | None]) -> None:
         """Where the payload comes back, it is stored again."""

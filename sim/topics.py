@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from quorumq.core.types import Origin, PartitionId, Span, Topic, topic_id
+from quorumq.core.types import Origin, PartitionId, Receipt, Span, Topic, topic_id
+from quorumq.history import owner_text, spans_value
 from sim.options import Options
 from sim.world import SimError
 
@@ -94,6 +96,21 @@ class Topics:
     def name_of(self, partition: PartitionId) -> str:
         """The name of a partition's topic."""
         return self.names[partition.topic]
+
+    def place(self, partition: PartitionId) -> dict[str, Any]:
+        """The fields of a line of the history that is about a partition."""
+        return {"topic": self.names[partition.topic], "partition": partition.number}
+
+    def described(self, receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[str, Any]:
+        """The fields of a line of the history that a receipt gives."""
+        return {
+            **self.place(receipt.partition),
+            "group": receipt.group,
+            "generation": receipt.generation,
+            "n": receipt.n,
+            "spans": spans_value(spans if spans is not None else (receipt.span,)),
+            "owner": owner_text(receipt.owner),
+        }
 
     def is_over(self, topic: bytes) -> bool:
         """Whether this topic is deleted for certain."""

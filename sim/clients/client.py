@@ -46,6 +46,11 @@ def nothing_done(answer: Answer) -> bool:
     return isinstance(answer, Refusal) or (isinstance(answer, Failed) and answer.code in NOTHING_DONE)
 
 
+def outcome_of(answer: Answer, done: type) -> str:
+    """``ok`` where the answer is of that type, ``fail`` where nothing was done, else ``unknown``."""
+    return "ok" if isinstance(answer, done) else "fail" if nothing_done(answer) else "unknown"
+
+
 def refused_as_deleted(answer: Answer) -> bool:
     """Whether an answer says that the topic was deleted."""
     return isinstance(answer, Failed) and answer.code == Code.NOT_FOUND and "was deleted" in answer.detail
@@ -167,8 +172,7 @@ class Client:
         header = batch.header
         op = self.next_op()
         fields: dict[str, Any] = {
-            "topic": self.topics.name_of(header.partition),
-            "partition": header.partition.number,
+            **self.topics.place(header.partition),
             "spans": spans_value(header.sections),
             "op": op,
             "via": node,
@@ -184,13 +188,10 @@ class Client:
         )
 
         def heard(answer: Answer, bodies: Any) -> None:
-            if isinstance(answer, PublishReply):
-                self.world.note(self.who, "publish", **fields, outcome="ok")
-            elif nothing_done(answer):
-                detail = answer.code if isinstance(answer, Failed) else "refused"
-                self.world.note(self.who, "publish", **fields, outcome="fail", detail=detail)
-            else:
-                self.world.note(self.who, "publish", **fields, outcome="unknown")
+            outcome, why = outcome_of(answer, PublishReply), {}
+            if outcome == "fail":
+                why = {"detail": answer.code if isinstance(answer, Failed) else "refused"}
+            self.world.note(self.who, "publish", **fields, outcome=outcome, **why)
             then(answer, bodies)
 
         self.ask(node, Publish(batch, age_ms), self.timeout, heard, op)

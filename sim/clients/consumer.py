@@ -22,7 +22,7 @@ from quorumq.core.messages import (
     SettleReply,
 )
 from quorumq.core.types import Batch, Letter, Receipt, Span, Stamp
-from quorumq.history import owner_text, spans_value, token_text
+from quorumq.history import token_text
 from sim.clients.client import OUTCOMES, Answer, nothing_done, refused_as_deleted
 from sim.clients.outputs import Deriving, Taken
 from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
@@ -160,7 +160,7 @@ class Consumer(Deriving):
         self.world.note(
             self.who,
             "deliver",
-            **self.described(receipt),
+            **self.topics.described(receipt),
             token=token_text(receipt.owner.ballot),
             attempt=attempt,
             until=until,
@@ -269,18 +269,6 @@ class Consumer(Deriving):
         else:
             self.call(kind, items, 1, delay=0.1)
 
-    def described(self, receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[str, Any]:
-        """The fields of a history line that a receipt gives."""
-        return {
-            "topic": self.topics.name_of(receipt.partition),
-            "partition": receipt.partition.number,
-            "group": receipt.group,
-            "generation": receipt.generation,
-            "n": receipt.n,
-            "spans": spans_value(spans if spans is not None else (receipt.span,)),
-            "owner": owner_text(receipt.owner),
-        }
-
     def extend(self, receipts: list[Receipt], hold: float) -> None:
         """Ask for more time."""
         items = tuple(Named(receipt, (receipt.span,)) for receipt in receipts)
@@ -292,7 +280,7 @@ class Consumer(Deriving):
         node = self.node()
         op = self.next_op()
         for receipt in receipts:
-            self.world.note(self.who, "leave", **self.described(receipt), op=op, via=node)
+            self.world.note(self.who, "leave", **self.topics.described(receipt), op=op, via=node)
         self.world.saw("a delivery was left")
         self.ask(node, LeaveRequest(items), 1.0, lambda answer, _: None, op)
 
@@ -325,7 +313,7 @@ class Consumer(Deriving):
             letter = Letter(Stamp(0, ""), "rejected", "Error", f"by {self.name}", consumer=self.name)
             request = RejectRequest(items, 0.0, letter)
         for receipt, spans in items:
-            fields = self.described(receipt, spans)
+            fields = self.topics.described(receipt, spans)
             world.note(self.who, kind, **fields, op=op, outcome="invoke", via=node, **extra)
 
         def then(answer: Answer, _: Any) -> None:
@@ -349,7 +337,7 @@ class Consumer(Deriving):
         if not isinstance(answer, SettleReply):
             outcome = "fail" if nothing_done(answer) else "unknown"
             for receipt, spans in items:
-                world.note(self.who, kind, **self.described(receipt, spans), op=op, outcome=outcome)
+                world.note(self.who, kind, **self.topics.described(receipt, spans), op=op, outcome=outcome)
             return items
         for verdict in answer.verdicts:
             receipt = items[verdict.item].receipt
@@ -377,6 +365,11 @@ class Consumer(Deriving):
                     else f"an ACK of a dead letter heard {outcome}"
                 )
             world.note(
-                self.who, kind, **self.described(receipt, (verdict.span,)), op=op, outcome=outcome, **extra
+                self.who,
+                kind,
+                **self.topics.described(receipt, (verdict.span,)),
+                op=op,
+                outcome=outcome,
+                **extra,
             )
         return tuple(unknown)

@@ -33,7 +33,7 @@ from quorumq.core.topics import SETTINGS
 from quorumq.core.types import Span, Topic
 from quorumq.history import spans_value
 from sim.clients.calls import Call, Caller
-from sim.clients.client import OUTCOMES, Answer, nothing_done
+from sim.clients.client import OUTCOMES, Answer, nothing_done, outcome_of
 from sim.clients.surroundings import LATE_GROUP, Surroundings
 from sim.world import EPOCH_MS
 
@@ -219,10 +219,9 @@ class Operator(Caller):
         self.world.note(self.who, "delete_topic", **common, outcome="invoke", via=node)
 
         def then(answer: Answer, _: Any) -> None:
-            done = isinstance(answer, DeleteTopicReply)
-            outcome = "ok" if done else "fail" if nothing_done(answer) else "unknown"
+            outcome = outcome_of(answer, DeleteTopicReply)
             self.world.note(self.who, "delete_topic", **common, outcome=outcome)
-            if done:
+            if outcome == "ok":
                 self.topics.on_deleted(topic.id)
             elif not self.topics.is_over(topic.id):
                 pause = 0.02 + self.rng.random() * 0.1

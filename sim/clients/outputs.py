@@ -9,9 +9,7 @@ from crc32c import crc32c
 
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
 from quorumq.client.message import MessageId
-from quorumq.core.messages import (
-    PublishReply,
-)
+from quorumq.core.messages import PublishReply
 from quorumq.core.types import Batch, Origin, PartitionId, Receipt, Span
 from quorumq.history import spans_value
 from quorumq.wire.batch import Message, encode_record, pack_sections
@@ -89,8 +87,7 @@ class Deriving(Client):
                     self.world.note(
                         self.who,
                         "derive",
-                        topic=self.topics.name_of(source),
-                        partition=source.number,
+                        **self.topics.place(source),
                         group=self.group,
                         spans=spans_value((Span(span.origin, run.start, run.stop),)),
                         crcs="".join([f"{crc32c(mine[seq]):08x}" for seq in range(run.start, run.stop)]),
