@@ -21,26 +21,19 @@ FAILURES_KEPT = 100
 
 @dataclass(slots=True)
 class Report:
-    """A campaign, added up.
-
-    Attributes:
-        failures: (seed, violations) of up to `FAILURES_KEPT` seeds that failed, in order of the seeds.
-        failed: how many failed.
-        seen: in how many seeds each of sim/sometimes.py was seen.
-        traces: a seed's trace hash, of the first ten, so that two campaigns can be compared.
-        with_fault: how many seeds have each kind of fault.
-        faults: how many seeds have so many faults.
-    """
+    """A campaign, added up."""
 
     profile: str
     seeds: int = 0
-    failed: int = 0
+    failed: int = 0  # how many failed
+    # (seed, violations) of up to `FAILURES_KEPT` seeds that failed, in order of the seeds.
     failures: list[tuple[int, list[str]]] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)  # in how many seeds each of sim/sometimes.py was seen
+    # A seed's trace hash, of the first ten, so that two campaigns can be compared.
     traces: dict[int, str] = field(default_factory=dict)
-    with_fault: dict[str, int] = field(default_factory=dict)
-    faults: dict[int, int] = field(default_factory=dict)
+    with_fault: dict[str, int] = field(default_factory=dict)  # how many seeds have each kind of fault
+    faults: dict[int, int] = field(default_factory=dict)  # how many seeds have so many faults
     seconds: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
