@@ -50,13 +50,11 @@ class Run:
     """One run, to be filled by a design before it is run. Clients take it for their surroundings.
 
     Args:
-        schedule: what to run.
-        knobs: settings of the designs.
         design: its name.
+        schedule, knobs: what to run, and settings of the designs.
 
     Attributes:
-        machines: by name.
-        producers, consumers: the clients.
+        oracle: elects leaders, where the design has any.
         settled_at: when all was settled, or the run given up.
         costs: network messages and fsyncs until then.
     """
@@ -73,7 +71,7 @@ class Run:
         self.machines: dict[str, Any] = {}
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
-        self.started: list[Callable[[], None]] = []  # whatever else a design has running
+        self.oracle: Any = None
         self.settled_at = 0.0
         self.costs: dict[str, float] = {}
 
@@ -99,8 +97,8 @@ class Run:
         clients: dict[str, Any] = {client.name: client for client in (*self.producers, *self.consumers)}
         for client in clients.values():
             world.at(0.05 + boot.random() * 0.3, client.begin)
-        for begin in self.started:
-            begin()
+        if self.oracle is not None:
+            self.oracle.begin()
         faults = RivalFaults(world, self.machines, clients)
         for fault in self.schedule.faults:
             world.at(fault.at, faults.inflict, fault)

@@ -15,6 +15,7 @@ what it has then is outstanding until its hold time is over. Messages end as in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sortedcontainers import SortedDict
@@ -51,21 +52,14 @@ class Values(NamedTuple):
     keys: tuple[Key, ...]
 
 
+@dataclass(eq=False, slots=True)
 class Provider:
-    """The state of one partition's provider; gone when the leader is.
+    """The state of one partition's provider; gone when the leader is."""
 
-    Attributes:
-        buffer: keys to be given out.
-        outstanding: keys that a client has, and until when.
-        refilling: whether a refill is under way.
-        dry: whether the last refill brought nothing, and nothing was stored here since.
-    """
-
-    def __init__(self) -> None:
-        self.buffer: SortedDict = SortedDict()
-        self.outstanding: dict[Key, float] = {}
-        self.refilling = False
-        self.dry = False
+    buffer: SortedDict = field(default_factory=SortedDict)  # keys to be given out
+    outstanding: dict[Key, float] = field(default_factory=dict)  # keys that a client has, and until when
+    refilling: bool = False  # whether a refill is under way
+    dry: bool = False  # whether the last refill brought nothing, and nothing was stored here since
 
 
 class ProviderReplica(Replica):
@@ -233,20 +227,16 @@ class ProviderReplica(Replica):
 class ProviderConsumer(QueueConsumer):
     """Asks the leaders in turn."""
 
-    oracle: Oracle
     turn = 0
 
     def choose(self) -> str:
         self.turn += 1
-        leaders = list(dict.fromkeys(term.leader for term in self.oracle.terms.values()))
+        leaders: list[str] = list(dict.fromkeys(term.leader for term in self.oracle.terms.values()))
         return leaders[(self.turn + int(self.name[1:])) % len(leaders)]
 
 
 def build(run: Run) -> None:
     """Fill a run."""
-    oracle = Oracle(run, run.options.partitions)
-    run.started.append(oracle.begin)
+    run.oracle = Oracle(run, run.options.partitions)
     run.add_machines(lambda machine, records: ProviderReplica(run, machine, records))
     run.add_clients(QueueProducer, ProviderConsumer)
-    for consumer in run.consumers:
-        consumer.oracle = oracle  # type: ignore[attr-defined]

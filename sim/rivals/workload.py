@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -63,35 +64,23 @@ class Batch(NamedTuple):
     values: tuple[bytes, ...]
 
 
+@dataclass(eq=False, slots=True)
 class Books:
-    """What the harness knows of a run without its history.
+    """What the harness knows of a run without its history."""
 
-    Attributes:
-        confirmed: messages whose publish was confirmed, and when.
-        settled: those of which somebody has sent an ACK, or heard that it is a dead letter.
-        dead: the dead letters.
-        fresh: confirmed, and in nobody's hand so far.
-        failures: how often each was handled in vain.
-        asked: messages asked for where at least as many were fresh.
-        received: what then came.
-        deliveries: messages handed to handlers.
-        tombstone_reads: per message, how often its tombstones were read.
-        lost_rounds: messages that a node tried to hold for a consumer in vain.
-    """
-
-    def __init__(self) -> None:
-        self.confirmed: dict[Named, float] = {}
-        self.settled: dict[Named, None] = {}
-        self.dead: dict[Named, Key] = {}
-        self.fresh: dict[Named, None] = {}
-        self.taken: dict[Named, None] = {}
-        self.failures: dict[Named, int] = {}
-        self.asked = 0
-        self.received = 0
-        self.deliveries = 0
-        self.tombstone_reads = 0
-        self.lost_rounds = 0
-        self.answers = 0
+    confirmed: dict[Named, float] = field(default_factory=dict)  # messages whose publish was, and when
+    # Those of which somebody has sent an ACK, or heard that it is a dead letter.
+    settled: dict[Named, None] = field(default_factory=dict)
+    dead: dict[Named, Key] = field(default_factory=dict)  # the dead letters
+    fresh: dict[Named, None] = field(default_factory=dict)  # confirmed, and in nobody's hand so far
+    taken: dict[Named, None] = field(default_factory=dict)
+    failures: dict[Named, int] = field(default_factory=dict)  # how often each was handled in vain
+    asked: int = 0  # messages asked for where at least as many were fresh
+    received: int = 0  # what then came
+    deliveries: int = 0  # messages handed to handlers
+    tombstone_reads: int = 0  # per message, how often its tombstones were read
+    lost_rounds: int = 0  # messages that a node tried to hold for a consumer in vain
+    answers: int = 0
 
     def confirm(self, key: Named, time: float) -> None:
         """Its publish was confirmed."""
@@ -111,17 +100,13 @@ class Books:
 
 
 class Producer(Client):
-    """Publishes what the seed planned.
-
-    Args:
-        run: world, machines, books.
-        name: its name.
-    """
+    """Publishes what the seed planned."""
 
     def __init__(self, run: Any, name: str) -> None:
         super().__init__(run, name)
         self.world: World
         self.books: Books = run.books
+        self.oracle: Any = run.oracle
         self.origin = f"{name}.1.0.1"
         self.queues: dict[int, deque[Batch]] = {i: deque() for i in range(self.options.partitions)}
         self.left = self.options.batches
@@ -217,7 +202,7 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Takes, works, settles; arguments as there."""
+    """Takes, works, settles."""
 
     obeys_deadline = True
 
@@ -225,6 +210,7 @@ class Consumer(Client):
         super().__init__(run, name)
         self.world: World
         self.books: Books = run.books
+        self.oracle: Any = run.oracle
         self.life = 0
         self.hand: list[Taken] = []
         self.done: list[Taken] = []

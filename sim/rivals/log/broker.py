@@ -14,6 +14,7 @@ and these are a majority at least.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from sim.rivals.harness import Run
@@ -43,28 +44,23 @@ PULL_S = 0.5
 """How long a leader keeps a follower's request when there is nothing new."""
 
 
+NO_TERM = Term("", 0, ())
+
+
+@dataclass(eq=False, slots=True)
 class Log:
-    """One partition at one broker.
+    """One partition at one broker."""
 
-    Attributes:
-        entries: what is in it.
-        durable: how many of them survive.
-        high: the high watermark.
-        ends: as the leader, how far each follower is.
-        caught_up: as the leader, when each follower last had everything.
-        next: per producer the number that it must publish next.
-        waits: requests to be answered when the high watermark has come so far.
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.durable = 0
-        self.high = 0
-        self.term = Term("", 0, ())
-        self.ends: dict[str, int] = {}
-        self.caught_up: dict[str, float] = {}
-        self.next: dict[str, int] = {}
-        self.waits: list[tuple[int, Callable[[], None]]] = []
+    entries: list[Entry] = field(default_factory=list)
+    durable: int = 0  # how many of them survive
+    high: int = 0  # the high watermark
+    term: Term = NO_TERM
+    ends: dict[str, int] = field(default_factory=dict)  # as the leader, how far each follower is
+    # As the leader, when each follower last had everything.
+    caught_up: dict[str, float] = field(default_factory=dict)
+    next: dict[str, int] = field(default_factory=dict)  # per producer the number that it must publish next
+    # Requests to be answered when the high watermark has come so far.
+    waits: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
 
     def append(self, entries: tuple[Entry, ...]) -> None:
         """Put entries at the end."""
@@ -93,14 +89,13 @@ class Broker:
         run: options, knobs, books.
         machine: where it runs.
         records: what its disk kept: (partition, offset, entries), later ones over earlier ones.
-        oracle: the controller.
     """
 
-    def __init__(self, run: Run, machine: Machine, records: list[Any], oracle: Oracle) -> None:
+    def __init__(self, run: Run, machine: Machine, records: list[Any]) -> None:
         self.run = run
         self.machine = machine
         self.name = machine.name
-        self.oracle = oracle
+        self.oracle: Oracle = run.oracle
         self.majority = run.options.nodes // 2 + 1
         self.offsets_partition = run.options.partitions
         self.logs = [Log() for _ in range(run.options.partitions + 1)]

@@ -45,10 +45,9 @@ POLL_S = 0.5
 class LogProducer(Producer):
     """Asks the leader of the partition, as far as it knows it."""
 
-    oracle: Oracle
-
     def choose(self, batch: Batch, tried: str) -> str:
-        return self.oracle.leader(batch.partition)
+        leader: str = self.oracle.leader(batch.partition)
+        return leader
 
     def request(self, batch: Batch, items: tuple[tuple[Key, bytes], ...]) -> Any:
         return Produce(batch.partition, self.origin, batch.first, items)
@@ -58,7 +57,6 @@ class LogConsumer(Consumer):
     """A member of the group; arguments as there."""
 
     obeys_deadline = False  # what a poll brought is handled, whoever owns the partition by then
-    oracle: Oracle
 
     def __init__(self, run: Run, name: str) -> None:
         super().__init__(run, name)
@@ -339,9 +337,6 @@ class LogConsumer(Consumer):
 
 def build(run: Run) -> None:
     """Fill a run."""
-    oracle = Oracle(run, run.options.partitions + 1)
-    run.started.append(oracle.begin)
-    run.add_machines(lambda machine, records: Broker(run, machine, records, oracle))
+    run.oracle = Oracle(run, run.options.partitions + 1)
+    run.add_machines(lambda machine, records: Broker(run, machine, records))
     run.add_clients(LogProducer, LogConsumer)
-    for client in (*run.producers, *run.consumers):
-        client.oracle = oracle  # type: ignore[attr-defined]
