@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorumq.core import types
@@ -51,20 +51,17 @@ def rank_by_n(record: Record) -> tuple[int, int, int]:
     return (record.generation, record.n, int(record.kind))
 
 
-def acked_once_durable(
-    self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
-) -> str | None:
-    if ballot.round.is_majority(ballot.answered & valid):
-        return "acked"
-    return self.unknown(ballot) if last else None
+def acked_once(enough: Callable[[Ballot, int], object]) -> Callable[..., str | None]:
+    """It is acked as soon as those have answered, whatever they have granted."""
 
+    def judge(
+        self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+    ) -> str | None:
+        if enough(ballot, ballot.answered & valid):
+            return "acked"
+        return self.unknown(ballot) if last else None
 
-def acked_at_one(
-    self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
-) -> str | None:
-    if ballot.answered & valid:
-        return "acked"
-    return self.unknown(ballot) if last else None
+    return judge
 
 
 def exclusive_without_memory(ballots: Ballots, facts: Facts, owner: Owner) -> bool:
@@ -196,7 +193,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "acked-needs-exclusive",
         "`acked` is said only where a majority has granted no higher ballot",
-        ((AckCoordinator, "judge", acked_once_durable),),
+        ((AckCoordinator, "judge", acked_once(lambda ballot, bits: ballot.round.is_majority(bits))),),
         off="it is said whenever the ACK is durable",
         scenario=Scenario(
             "late-verdict",
@@ -266,7 +263,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tombstone-majority-1",
         "ACKED is durable on a majority",
-        ((AckCoordinator, "judge", acked_at_one),),
+        ((AckCoordinator, "judge", acked_once(lambda ballot, bits: bits)),),
     ),
     Rule(
         "no-read-repair",

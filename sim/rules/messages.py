@@ -8,16 +8,16 @@ from typing import Any
 from quorumq.core.context import Context
 from quorumq.core.holdround import HoldRound
 from quorumq.core.partition import batches, fate
-from quorumq.core.partition.fate import Early, Facts, Lease
+from quorumq.core.partition.fate import Facts, Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
 from quorumq.core.publish import StoreCoordinator
 from quorumq.core.rounds import Round
-from quorumq.core.types import Origin, Record
+from quorumq.core.types import Record
 from quorumq.core.voter import Voter
 from sim.clients import outputs
 from sim.rules.rule import Rule
-from sim.rules.stand_ins import after, say_at_once
+from sim.rules.stand_ins import after, say_at_once, told
 
 
 def published_at_one(self: StoreCoordinator, context: Context, this: Round, *, timed_out: bool) -> Any:
@@ -29,26 +29,19 @@ def published_at_one(self: StoreCoordinator, context: Context, this: Round, *, t
 _publish_decide = StoreCoordinator._decide
 
 
-def forget_delay(self: Storing, record: Any, ttl_s: float, now: Any) -> None:
-    _load(self, record._replace(age_ms=record.batch.header.delay_ms), ttl_s, now)
+def without_delay(self: Storing, record: Any, ttl_s: float, now: Any) -> tuple[Any, ...]:
+    return self, record._replace(age_ms=record.batch.header.delay_ms), ttl_s, now
 
 
-_load = Storing.load
+def at_once(lease: Lease, facts: Facts, asked: Record) -> tuple[Lease, Facts, Record]:
+    return lease, facts._replace(early=0.0), asked
 
 
-def named_anew(source: Any, group: str, output: bytes, index: int) -> Origin:
-    return _derived_origin(source, group, output, index + next(_attempts))
+def anew(source: Any, group: str, output: bytes, index: int) -> tuple[Any, str, bytes, int]:
+    return source, group, output, index + next(_attempts)
 
 
-_derived_origin = outputs.derived_origin
 _attempts = itertools.count(2)
-
-
-def due_at_once(lease: Lease, facts: Facts, asked: Record) -> Early | None:
-    return _not_due(lease, facts._replace(early=0.0), asked)
-
-
-_not_due = fate.not_due
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -69,7 +62,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "due-by-one-clock",
         "what is not due is voted against",
-        ((fate, "not_due", due_at_once),),
+        ((fate, "not_due", told(fate.not_due, at_once)),),
         profile="clocks",
     ),
     Rule(
@@ -95,11 +88,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "delay-forgotten",
         "delays survive a restart",
-        ((Storing, "load", forget_delay),),
+        ((Storing, "load", told(Storing.load, without_delay)),),
     ),
     Rule(
         "output-named-anew",
         "an output's id is made from its input's alone",
-        ((outputs, "derived_origin", named_anew),),
+        ((outputs, "derived_origin", told(outputs.derived_origin, anew)),),
     ),
 )

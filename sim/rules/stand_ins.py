@@ -16,6 +16,11 @@ def after(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callabl
     return lambda *args, **named: change(function(*args, **named))
 
 
+def told(function: Callable[..., Any], change: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    """``function``, which is told what ``change`` makes of what it is asked."""
+    return lambda *args: function(*change(*args))
+
+
 def but(kind: type) -> Callable[[Iterable[Any]], list[Any]]:
     """The same list without values of that kind."""
     return lambda found: [one for one in found if not isinstance(one, kind)]

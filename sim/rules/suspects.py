@@ -11,13 +11,12 @@ from quorumq.core.partition.choice import Choice
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, C
+from sim.rules.stand_ins import told
 
-_win = FetchCoordinator._win
 
-
-def win_whatever_voters_say(self: FetchCoordinator, *args: Any) -> Any:
-    *rest, _, now = args
-    return _win(self, *rest, False, now)
+def by_its_own_record(*args: Any) -> tuple[Any, ...]:
+    *asked, _, now = args
+    return (*asked, False, now)
 
 
 def first_timers_only(self: FetchCoordinator, context: Any) -> list[tuple[Any, bool]]:
@@ -31,14 +30,6 @@ def take_named_for_idle(self: FetchCoordinator, context: Any, now: Any) -> Any:
     if self.request.spans:
         self.request = self.request._replace(idle=True)
     return _start(self, context, now)
-
-
-_choose = Choice.choose
-
-
-def choose_whatever_is_named(self: Choice, *args: Any) -> Any:
-    *rest, _ = args
-    return _choose(self, *rest)
 
 
 BESIDE_OTHERS = Scenario(
@@ -61,7 +52,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "voters-name-suspects",
         "what a voter calls a suspect is one, whatever the coordinator took it for",
-        ((FetchCoordinator, "_win", win_whatever_voters_say),),
+        ((FetchCoordinator, "_win", told(FetchCoordinator._win, by_its_own_record)),),
         off="the coordinator goes by its own record alone",
         scenario=BESIDE_OTHERS,
     ),
@@ -80,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "fetch-what-is-named",
         "a FETCH that names messages brings these and no others",
-        ((Choice, "choose", choose_whatever_is_named),),
+        ((Choice, "choose", told(Choice.choose, lambda *args: args[:-1])),),
         off="it brings what any FETCH would",
         scenario=Scenario(
             "fetch-beside",
