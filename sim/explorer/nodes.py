@@ -219,8 +219,10 @@ class Nodes:
                 return self._fire(local, now, what)
             case ("unsent", int(key)):
                 return self.step(local, [Unsent(key)], now)
-            case ("fsync",):
-                return self._fsync(local, now)
+            case ("fsync",):  # of the oldest Persist: what waited for it alone is carried out
+                machine = self._at(local, now)
+                machine.fsync()
+                return self._finish(machine, [])
             case ("clean stop",):
                 return self.step(local, [CleanStop()], now)
             case ("restart",):
@@ -238,12 +240,6 @@ class Nodes:
         machine = self._at(local, now)
         state = machine.core.state
         state.timers = [(now.mono, 0, what), *[timer for timer in state.timers if timer[2] != what]]
-        return self._finish(machine, [])
-
-    def _fsync(self, local: int, now: Now) -> Outcome:
-        """The oldest Persist becomes durable, and what waited for it alone is carried out."""
-        machine = self._at(local, now)
-        machine.fsync()
         return self._finish(machine, [])
 
     def begin(self, journal: int, node: NodeId, now: Now, nonce: int = 0) -> Outcome:

@@ -63,8 +63,7 @@ def conserved(world: World, locals_: Locals, facts: Facts) -> str:
 
 def unnamed(world: World, locals_: Locals) -> str:
     """PURGE: what no purge named stays as it is."""
-    replicas = [world.nodes.locals[local] for local in locals_] if world.scenario.beside else []
-    for this in replicas:
+    for this in (world.nodes.locals[local] for local in locals_):
         if this.rank[3] == Kind.SKIPPED:
             return f"purge: node {this.node} has settled the message, and only another one was named"
     return ""
@@ -73,8 +72,6 @@ def unnamed(world: World, locals_: Locals) -> str:
 def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
     """CREATE: all nodes serve the same topic of that name; none serves what was answered `conflict`; and a majority
     serves what was answered with success, so that whoever looks for it finds it."""
-    if not world.scenario.operators:
-        return ""
     served = [world.nodes.locals[local].served for local in locals_]
     everything = sorted({topic for topics in served for topic in topics})
     if len(everything) > 1:
