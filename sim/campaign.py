@@ -7,6 +7,7 @@ import itertools
 import json
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,23 +71,22 @@ class Report:
 
     def rates(self) -> dict[str, float]:
         """Figures that people watch."""
-        counts = self.counts
-        cpu = counts.get("cpu", 0.0) or 1e-9
+        counts = defaultdict(int, self.counts)
+        seeds, delivered = max(1, self.seeds), max(1, counts["delivered"])
+        cpu = counts["cpu"] or 1e-9
         return {
             "seconds": round(self.seconds, 2),
             "cpu_seconds": round(cpu, 2),
             "seeds_per_cpu_hour": round(3600 * self.seeds / cpu),
-            "messages_per_cpu_second": round(counts.get("messages", 0) / cpu),
-            "messages_per_seed": round(counts.get("messages", 0) / max(1, self.seeds), 1),
-            "messages_per_delivery": round(
-                counts.get("messages", 0) / max(1, counts.get("fetched_messages", 0)), 2
-            ),
+            "messages_per_cpu_second": round(counts["messages"] / cpu),
+            "messages_per_seed": round(counts["messages"] / seeds, 1),
+            "messages_per_delivery": round(counts["messages"] / max(1, counts["fetched_messages"]), 2),
             "hold_rounds_per_delivered_batch": round(
-                counts.get("hold_rounds", 0) / max(1, counts.get("fetched_batches", 0)), 2
+                counts["hold_rounds"] / max(1, counts["fetched_batches"]), 2
             ),
-            "deliveries": counts.get("delivered", 0),
-            "redelivered_share": round(counts.get("redelivered", 0) / max(1, counts.get("delivered", 0)), 4),
-            "mean_drain_seconds": round(counts.get("drain_seconds", 0) / max(1, self.seeds), 3),
+            "deliveries": counts["delivered"],
+            "redelivered_share": round(counts["redelivered"] / delivered, 4),
+            "mean_drain_seconds": round(counts["drain_seconds"] / seeds, 3),
         }
 
     def per_seed(self, what: str) -> dict[str, float]:
