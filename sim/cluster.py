@@ -88,7 +88,7 @@ class Cluster:
         around.on_late_ack = self.moments.on_late_ack
         self.faults.on_cut = self.moments.on_cut
         self.topics.when_deleted.append(self.moments.on_deleted)
-        self.drain = Drain(self.world, self.topics, self.hosts, self.observer, self.producers, groups)
+        self.drain = Drain(self.hosts, self.observer, self.producers, groups)
         self.healed_at = 0.0
         self.bound = 0.0
         self.drained = False

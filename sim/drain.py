@@ -9,24 +9,14 @@ from quorumq.core.messages import Peeked, PeekRequest
 from quorumq.core.partition.replica import Replica
 from quorumq.core.spans import SpanMap
 from quorumq.core.topics import SETTINGS
-from quorumq.core.types import (
-    STAMP_ZERO,
-    Kind,
-    NodeId,
-    Now,
-    Origin,
-    PartitionId,
-    Record,
-    Span,
-    Topic,
-)
+from quorumq.core.types import STAMP_ZERO, Kind, NodeId, Now, Origin, PartitionId, Record, Span, Topic
 from quorumq.history import spans_value
 from sim.clients.producer import Producer
 from sim.clients.surroundings import STRAY_GROUP
 from sim.host import Host
+from sim.machine import cores_of
 from sim.observer import Observer
-from sim.topics import OUTPUTS, Topics
-from sim.world import World
+from sim.topics import OUTPUTS
 
 OUTPUT_GROUP = "o"
 
@@ -41,28 +31,13 @@ def dead_letters_of(replica: Replica, group: str, now: Now) -> Iterator[Peeked]:
 
 
 class Drain:
-    """Looks at every replica, once the cluster is healed.
-
-    Args:
-        world: time and the history.
-        topics: what is known of the topics.
-        hosts: the machines.
-        observer: what they told.
-        producers: of the run.
-        groups: that read the topic.
-    """
+    """Looks at every replica once the cluster is healed, and there at every group that reads the topic."""
 
     def __init__(
-        self,
-        world: World,
-        topics: Topics,
-        hosts: dict[NodeId, Host],
-        observer: Observer,
-        producers: Sequence[Producer],
-        groups: list[str],
+        self, hosts: dict[NodeId, Host], observer: Observer, producers: Sequence[Producer], groups: list[str]
     ) -> None:
-        self.world = world
-        self.topics = topics
+        self.world = observer.world
+        self.topics = observer.topics
         self.hosts = hosts
         self.observer = observer
         self.producers = producers
@@ -72,7 +47,7 @@ class Drain:
         """The groups that read a partition's topic."""
         if self.topics.name_of(partition) == OUTPUTS:
             return [OUTPUT_GROUP]
-        cores = [host.core for host in self.hosts.values() if host.core is not None]
+        cores = cores_of(self.hosts).values()
         strays = any(core.catalogue.reads(partition.topic, STRAY_GROUP) for core in cores)
         return [*self.groups, STRAY_GROUP] if strays else self.groups
 
@@ -94,7 +69,7 @@ class Drain:
         expected = self.expected()
         for host in self.hosts.values():
             yield from self.unsettled_at(host, expected)
-        cores = {name: host.core for name, host in self.hosts.items() if host.core is not None}
+        cores = cores_of(self.hosts)
         registers = {
             name: (tuple(core.catalogue.registers()), tuple(sorted(core.catalogue.groups.items())))
             for name, core in cores.items()
@@ -159,11 +134,8 @@ class Drain:
 
         It counts as absent then: replicas that compare find no difference, and nobody has it to give.
         """
-        replicas = [
-            host.core.replicas[here.partition]
-            for host in self.hosts.values()
-            if host.core is not None and here.partition in host.core.replicas
-        ]
+        cores = cores_of(self.hosts).values()
+        replicas = [core.replicas[here.partition] for core in cores if here.partition in core.replicas]
         return any(known_of(other, origin) == count for other in replicas) and all(
             other.batches.digest(origin) == here.batches.digest(origin) for other in replicas
         )
@@ -174,8 +146,8 @@ class Drain:
         A consumer may give up one more FETCH, which waits for an answer as the cluster is healed.
         """
         most: dict[tuple[PartitionId, str], int] = {}
-        for host in self.hosts.values():
-            for partition, replica in host.core.replicas.items() if host.core is not None else ():
+        for core in cores_of(self.hosts).values():
+            for partition, replica in core.replicas.items():
                 for view in replica.views.sorted():
                     key = (partition, view.name)
                     most[key] = max(most.get(key, 0), view.held_count + view.suspects.messages)
@@ -186,18 +158,17 @@ class Drain:
         """What each replica has of each group at the end: its register, its dead letters as PEEK shows them, and
         what was purged, void or not.
         """
-        for name, host in self.hosts.items():
-            if host.core is None:
-                continue
-            for register in host.core.catalogue.groups.values():
+        for name, core in cores_of(self.hosts).items():
+            now = self.hosts[name].clock.now(self.world.time)
+            for register in core.catalogue.groups.values():
                 self.observer.note_register(name, register)
-            for topic in host.core.catalogue.topics.values():
+            for topic in core.catalogue.topics.values():
                 if not topic.deleted and topic.stamp != STAMP_ZERO:  # else a creation went no further
                     label = self.topics.names[topic.id]
                     self.world.note(f"node:{name}", "topic", topic=label, settings=settings_of(topic))
-            for partition, replica in host.core.replicas.items():
+            for partition, replica in core.replicas.items():
                 for group in self.groups_of(partition):
-                    for item in dead_letters_of(replica, group, host.clock.now(self.world.time)):
+                    for item in dead_letters_of(replica, group, now):
                         self.note_listed(name, partition, group, "dead", item.span, item.record, complete)
                     view = replica.views.groups.get(group)
                     for span, record in view.records.items() if view is not None else ():
@@ -210,9 +181,7 @@ class Drain:
     def list_closed(self, complete: bool) -> None:
         """What was purged of origins of which a replica keeps only the number."""
         for (partition, group), purged in self.observer.purged.items():
-            replicas = [
-                host.core.replicas.get(partition) for host in self.hosts.values() if host.core is not None
-            ]
+            replicas = [core.replicas.get(partition) for core in cores_of(self.hosts).values()]
             for span, (name, record) in purged.items():
                 if any(replica is not None and span.origin in replica.batches.closed for replica in replicas):
                     self.note_listed(name, partition, group, record.kind.name.lower(), span, record, complete)

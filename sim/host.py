@@ -170,7 +170,7 @@ class Host(Machine):
         )
         if held:
             self.world.saw("a clean stop's holds were restored")
-        if any(self.observer.is_over(partition.topic) for partition in core.replicas):
+        if any(self.observer.topics.is_over(partition.topic) for partition in core.replicas):
             self.world.saw("a node came back with a topic that was deleted meanwhile")
         quiet = core.state.quarantine_until <= now.mono
         self.world.note(
@@ -438,9 +438,7 @@ class Host(Machine):
     def check_deleted(self) -> None:
         """Of topics that are deleted nothing is left."""
         assert self.core is not None
-        check_deleted(
-            self.name, self.core, self.journal.stored(), self.observer.names, over=self.observer.is_over
-        )
+        check_deleted(self.name, self.core, self.journal.stored(), self.observer.topics)
 
     def on_damaged(self, error: DamagedBody) -> None:
         """A batch cannot be read: nobody is sent what its bytes are."""

@@ -6,11 +6,16 @@ sim/host.py adds quorumq's node, sim/rivals/machine.py a server of another desig
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sim.disks import SimJournal
 from sim.world import REFUSAL, RESET, Clock, World
+
+
+def cores_of(machines: Mapping[str, Any]) -> dict[str, Any]:
+    """What runs on these machines, by name, where it does."""
+    return {name: machine.core for name, machine in machines.items() if machine.core is not None}
 
 
 class Caller(Protocol):

@@ -17,6 +17,7 @@ from sim.clients.operator import Operator
 from sim.clients.producer import Producer
 from sim.clients.surroundings import Surroundings
 from sim.fault_plan import Fault
+from sim.machine import cores_of
 from sim.world import EPOCH_MS
 
 
@@ -200,8 +201,8 @@ class Moments:
 
     def change_behind(self, topic: Topic) -> None:
         """The node whose clock is last is cut off; the topic is changed, and as soon as the cut ends, there again."""
-        rng, machines = self.rng, self.around.machines
-        up = [(host.core.state.clock.value, name) for name, host in machines.items() if host.core is not None]
+        rng = self.rng
+        up = [(core.state.clock.value, name) for name, core in cores_of(self.around.machines).items()]
         if len(up) < 2:
             return
         last = min(up)[1]

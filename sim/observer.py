@@ -9,7 +9,7 @@ from quorumq.core.messages import Release
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Group, NodeId, PartitionId, Record, Span, record_rank
 from quorumq.history import owner_text, register_value, spans_value
-from sim.topics import Registers, Topics
+from sim.topics import Topics
 from sim.world import World
 
 
@@ -34,9 +34,6 @@ class Observer:
         self.full = full
         self.steady = steady
         self.hosts: Mapping[NodeId, Any] = {}
-        self.names = topics.names
-        self.registers: Registers = topics.registers
-        self.is_over = topics.is_over
         self.purged: dict[tuple[PartitionId, str], SpanMap[tuple[NodeId, Record]]] = {}
         self.hold_rounds: dict[tuple[NodeId, int, int], None] = {}
         self.fetched_batches = 0
@@ -108,5 +105,5 @@ class Observer:
 
     def note_register(self, name: NodeId, register: Group) -> None:
         """A node has this register of a group."""
-        topic = self.names[register.topic]
+        topic = self.topics.names[register.topic]
         self.world.note(f"node:{name}", "register", topic=topic, **register_value(register))

@@ -5,7 +5,7 @@ A host tells `Sightings` what it sends, appends and loses; nothing that a node d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release, Store, StoreReply
@@ -20,6 +20,7 @@ from quorumq.core.records import (
 from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, NodeId, PartitionId, Span
 from quorumq.history import spans_value
 from sim.observer import Observer
+from sim.topics import Topics
 from sim.world import SimError
 
 
@@ -98,7 +99,7 @@ class Sightings:
             elif kind is GroupPut:
                 self.observer.note_register(self.name, record.group)
             elif kind is TopicPut:
-                self.observer.registers.seen(self.name, record.topic)
+                self.observer.topics.registers.seen(self.name, record.topic)
             elif kind is OriginsClosed:
                 self.world.saw("an origin was closed")
             elif kind is RecordsMerged:
@@ -132,17 +133,14 @@ class Sightings:
 
 
 def check_deleted(
-    name: NodeId,
-    core: NodeCore,
-    stored: Iterable[tuple[int, BatchHeader]],
-    names: Iterable[bytes],
-    over: Callable[[bytes], bool],
+    name: NodeId, core: NodeCore, stored: Iterable[tuple[int, BatchHeader]], topics: Topics
 ) -> None:
     """Of topics that are deleted nothing is left, once the node has heard of it: no state, no batch.
 
     A batch that this start could not tell a topic of stays until the next one (`NodeCore.orphans`).
     """
-    gone = list(filter(over, names))
+    over = topics.is_over
+    gone = list(filter(over, topics.names))
     left = {
         "a register": [
             topic.name for topic in core.catalogue.topics.values() if over(topic.id) and not topic.deleted

@@ -35,6 +35,7 @@ from quorumq.history import spans_value
 from sim.clients.calls import Call, Caller
 from sim.clients.client import OUTCOMES, Answer, nothing_done, outcome_of
 from sim.clients.surroundings import LATE_GROUP, Surroundings
+from sim.machine import cores_of
 from sim.world import EPOCH_MS
 
 
@@ -191,7 +192,7 @@ class Operator(Caller):
         if world.healed or self.topics.gone or not self.deletions:
             return
         cut = sorted({one for pair in world.blocked for one in pair if one in self.around.machines})
-        down = [name for name, host in self.around.machines.items() if host.core is None]
+        down = len(cores_of(self.around.machines)) < len(self.around.machines)
         early = world.time < 0.8 * self.options.fault_time and rng.random() < 0.98
         if topic is None or (early and not cut and not down):  # it is being created again, or all are there
             self.later(0.05, self.delete)
@@ -207,7 +208,7 @@ class Operator(Caller):
         """Delete the topic through ``node``, unless all deletions of this run have been made."""
         if self.topics.current is not None and self.deletions:
             self.deletions -= 1
-            if any(machine.core is None for machine in self.around.machines.values()):
+            if len(cores_of(self.around.machines)) < len(self.around.machines):
                 self.world.saw("a topic was deleted while a node was down")
             self.topics.on_delete_sent(self.topics.current)
             self.delete_topic(self.topics.current, node)
@@ -351,11 +352,11 @@ class Operator(Caller):
         self.ask(node, request, self.timeout + self.options.request_timeout, then)
 
     def came_of_group(self, call: Call, answer: Answer) -> None:
-        """What came of a creation or a rewind."""
-        if isinstance(answer, SetGroupReply):
+        """What came of a creation, a rewind or a deletion."""
+        if isinstance(answer, SetGroupReply | DeleteGroupReply):
             now = answer.group
-            label = self.topics.names[now.topic]
-            self.came_of(call, "ok", label, generation=now.generation, from_ms=now.from_ms)
+            begins = {"from_ms": now.from_ms} if isinstance(answer, SetGroupReply) else {}
+            self.came_of(call, "ok", self.topics.names[now.topic], generation=now.generation, **begins)
         else:
             self.came_of(call, "fail" if nothing_done(answer) else "unknown")
 
@@ -367,10 +368,7 @@ class Operator(Caller):
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, DeleteGroupReply):
                 self.world.saw("a group was deleted")
-                label = self.topics.names[answer.group.topic]
-                self.came_of(call, "ok", label, generation=answer.group.generation)
-            else:
-                self.came_of(call, "fail" if nothing_done(answer) else "unknown")
+            self.came_of_group(call, answer)
 
         self.ask(node, DeleteGroup("jobs", group), self.timeout + self.options.request_timeout, then)
         if self.options.rewind and self.rng.random() < 0.3:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.types import Kind, PartitionId, Receipt, Span
+from sim.machine import cores_of
 from sim.options import Options
 from sim.topics import Topics
 from sim.world import World
 
 LATE_GROUP = "late"
-STRAY_GROUP = "stray"
-"""A group that is read and that nobody creates."""
 """The group that is created from latest."""
 
+STRAY_GROUP = "stray"
+"""A group that is read and that nobody creates."""
 
+
+@dataclass(slots=True)
 class Tally:
     """Counts of a run that are reported, not judged."""
 
-    def __init__(self) -> None:
-        self.delivered = 0
-        self.redelivered = 0
-        self.published = 0
-        self.dead = 0
+    delivered: int = 0
+    redelivered: int = 0
+    published: int = 0
 
 
 class Machine(Protocol):
@@ -71,24 +73,20 @@ class Surroundings:
     def lacks(self, group: str) -> bool:
         """Whether a node that is up knows the group of the topic as deleted."""
         topic = self.topics.current
-        return topic is not None and any(
-            machine.core is not None and machine.core.catalogue.is_group_deleted(topic.id, group)
-            for machine in self.machines.values()
-        )
+        cores = cores_of(self.machines).values()
+        return topic is not None and any(core.catalogue.is_group_deleted(topic.id, group) for core in cores)
 
     def reads(self, group: str) -> bool:
         """Whether a node that is up knows that the group reads the topic."""
         topic = self.topics.current
-        return topic is not None and any(
-            machine.core is not None and machine.core.catalogue.reads(topic.id, group)
-            for machine in self.machines.values()
-        )
+        cores = cores_of(self.machines).values()
+        return topic is not None and any(core.catalogue.reads(topic.id, group) for core in cores)
 
     def tombstones(self, partition: PartitionId, group: str, span: Span) -> tuple[int, int]:
         """How many replicas that are up have ACKED for the first message of ``span``, and how many there are."""
         have, members = 0, 0
-        for machine in self.machines.values():
-            replica = machine.core.replicas.get(partition) if machine.core is not None else None
+        for core in cores_of(self.machines).values():
+            replica = core.replicas.get(partition)
             if replica is None:
                 continue
             members = len(replica.members)
