@@ -32,12 +32,7 @@ def repeats(profile: str, seed: int) -> list[str]:
 
 
 def page(report: Report, first: int) -> str:
-    """The whole page.
-
-    Args:
-        report: the campaign.
-        first: its first seed.
-    """
+    """A campaign from its first seed on, as a whole page."""
     seeds = range(first, first + report.seeds)
     verdict = '<b class="good">ok</b>' if report.ok else '<b class="bad">FAILED</b>'
     parts = [

@@ -37,7 +37,6 @@ class Cluster:
     """One run of one schedule.
 
     Args:
-        schedule: what to run.
         full: whether the history gets the nodes' lines too, which no checker needs.
         traced: whether what becomes of each packet is written down.
     """

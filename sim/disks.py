@@ -115,11 +115,7 @@ class SimJournal(Protocol):
 
 
 class DamagedBody(Exception):
-    """The bytes of this batch are not what was stored.
-
-    Args:
-        number: of the batch.
-    """
+    """The bytes of this batch, by its number, are not what was stored."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

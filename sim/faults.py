@@ -15,11 +15,6 @@ from sim.world import World
 class Faults:
     """Inflicts faults on the machines and clients of one run.
 
-    Args:
-        world: time and the network.
-        hosts: the machines.
-        clients: of the run, by name.
-
     Attributes:
         on_cut: called when a partition begins.
     """

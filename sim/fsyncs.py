@@ -14,13 +14,7 @@ from sim.machine import Machine
 
 
 class Disk:
-    """The journal, and how long it takes.
-
-    Args:
-        machine: whose disk it is.
-        journal: where records go.
-        rng: draws how long.
-    """
+    """The journal of a machine, and how long it takes, which is drawn."""
 
     def __init__(self, machine: Machine, journal: SimJournal, rng: random.Random) -> None:
         self.machine = machine

@@ -92,8 +92,6 @@ class Host(Machine):
     """One machine and the node that runs on it, if it does.
 
     Args:
-        observer: the run that it is part of.
-        name: the node's id.
         peers: the links of all nodes, filled later.
 
     """

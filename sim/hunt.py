@@ -38,7 +38,6 @@ def unused(rule: Rule, seeds: Iterable[int], among: Iterable[str] | None = None)
     """Which patches of the rule nothing calls in these seeds: they leave nothing out.
 
     Args:
-        rule: the rule.
         seeds: run in this order, until enough is called.
         among: which of them have to be called, by name; all if None. One at least has to be in any case.
     """

@@ -37,9 +37,7 @@ class Links:
 
     Args:
         machine: whose connections they are.
-        name: the node's id.
         peers: the links of all nodes, filled later.
-        rng: draws pauses.
     """
 
     def __init__(

@@ -29,10 +29,6 @@ class Caller(Protocol):
 class Machine:
     """One machine.
 
-    Args:
-        world: time and the network.
-        name: the node's id.
-
     Attributes:
         core: what runs, or None while it is down.
         driver: of the core, where it has one.

@@ -25,10 +25,7 @@ class Moments:
     """What follows a cut, a deletion or a late ACK; and cuts that are made for what is done then.
 
     Args:
-        around: the run's clients' surroundings.
         operators: of whom the first creates the topic.
-        producers: of the run.
-        inflict: carries out a fault.
     """
 
     def __init__(

@@ -55,7 +55,6 @@ def run_schedule(
     """Run it.
 
     Args:
-        schedule: what to run.
         full: whether the nodes write lines too.
         keep: whether the outcome gets the history.
         traced: whether the cluster's world writes down what becomes of each packet (`PacketWorld`).

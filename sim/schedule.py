@@ -80,11 +80,7 @@ class Schedule:
 
 
 def draw(seed: int, profile: str = "swarm") -> Schedule:
-    """The schedule of a seed.
-
-    Args:
-        seed: any integer.
-        profile: one of `PROFILES`.
+    """The schedule of a seed, drawn as one of `PROFILES` says.
 
     Raises:
         ValueError: there is no such profile.

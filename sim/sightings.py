@@ -25,12 +25,7 @@ from sim.world import SimError
 
 
 class Sightings:
-    """What is seen of one host.
-
-    Args:
-        observer: the run.
-        name: the node's id.
-    """
+    """What is seen of one host of the run that the observer sees."""
 
     def __init__(self, observer: Observer, name: NodeId) -> None:
         self.observer = observer

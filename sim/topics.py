@@ -50,9 +50,6 @@ class Registers:
 class Topics:
     """What clients have been told of topics so far.
 
-    Args:
-        options: of the run.
-
     Attributes:
         names: what each topic that there may be is called in the history (docs/history.md).
         current: the topic of the name, once it is created; None while it is not there.

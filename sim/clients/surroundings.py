@@ -44,11 +44,6 @@ class Machine(Protocol):
 class Surroundings:
     """What every client of one run knows of.
 
-    Args:
-        world: time and the network.
-        topics: what is known of the topics.
-        machines: the nodes' machines, by name.
-
     Attributes:
         groups: that read the topic.
         keeps: whether payload is kept as long as the run lasts.

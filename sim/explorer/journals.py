@@ -44,7 +44,6 @@ class Journals:
     """All journals of one exploration, by number.
 
     Args:
-        scenario: the bounds.
         reorder: whether a CLEAN_STOP is found again after other records.
 
     Attributes:

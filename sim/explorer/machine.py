@@ -35,8 +35,6 @@ class Machine:
     """The world around one node during one step.
 
     Args:
-        journals: the exploration's.
-        traffic: the exploration's.
         core: the node's, ours to change.
         journal: the number of what is durable.
         pending: what was appended and is not durable; it waits in the driver.

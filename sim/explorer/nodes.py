@@ -78,10 +78,6 @@ def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:
 class Nodes:
     """All states of single nodes that were met, by number, and what is known of their steps.
 
-    Args:
-        scenario: the bounds.
-        switches: the driver's part of the rules.
-
     Attributes:
         partition: the group's, once there is one.
     """
@@ -123,9 +119,6 @@ class Nodes:
         """What node state ``local`` does at ``events``. Not looked up: callers keep what they ask for often.
 
         Args:
-            local: the node's state.
-            events: what happens, in order.
-            now: the time.
             setup: whether everything is durable at once, and nothing is lost.
         """
         return self._finish(self._at(local, now, setup), events)

@@ -53,14 +53,10 @@ def explore(
     seconds: float = 3600.0,
     on_progress: Progress | None = None,
 ) -> Result:
-    """Explore one scenario.
+    """Explore one scenario; bounds and progress as in `search`.
 
     Args:
-        scenario: the bounds.
         without: the rule to leave out; None keeps all.
-        states_max: states to find at most.
-        seconds: processor time to take at most.
-        on_progress: called every few thousand states.
 
     Returns:
         what was found, with a readable trace if a promise was broken.

@@ -30,11 +30,7 @@ HELLO_KEY = 1001
 
 
 class World:
-    """The cluster of one exploration.
-
-    Args:
-        scenario: the bounds.
-        switches: the driver's part of the rules.
+    """The cluster of one exploration within its bounds, and with the driver's part of the rules.
 
     Attributes:
         members: the replicas; all nodes where operators work on topics.

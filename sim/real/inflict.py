@@ -20,12 +20,7 @@ FSYNC_MAX_S = 1.0
 
 
 class Inflicter:
-    """Hurts one cluster.
-
-    Args:
-        cluster: that runs.
-        history: where faults are written down.
-        on_fault: called with each.
+    """Hurts one cluster that runs, writes that into a history, and tells of each fault.
 
     Attributes:
         counts: how many of each kind there were.

@@ -24,13 +24,7 @@ KINDS = (
 
 
 def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
-    """The schedule of a seed.
-
-    Args:
-        seed: any integer.
-        nodes: how many, n1 and so on.
-        seconds: how long faults go on.
-    """
+    """The schedule of a seed: for so many nodes, n1 and so on, and so many seconds of faults."""
     rng = random.Random(f"{seed}/real")
     options = Options(nodes=nodes, rf=min(3, nodes), producers=0, consumers=0, partitions=6)
     faults: list[Fault] = []

@@ -52,14 +52,11 @@ def run_part(work: tuple[Part, Settings]) -> tuple[Part, Figures]:
 def run_all(
     work: list[Part], settings: Settings, jobs: int, kept: Path | None, on_part: Callable[[], None]
 ) -> Table:
-    """Run what is not in the file yet, and add all of it up.
+    """Run what is not in the file yet, and add all of it up; ``on_part`` is called when a part is done.
 
     Args:
-        work: as `parts` gives it.
         settings: of the designs, and options of the runs that differ.
-        jobs: processes.
         kept: a file of JSON lines, which a campaign that was broken off goes on with.
-        on_part: called when a part is done.
 
     Raises:
         ValueError: the file is of another commit or other settings.

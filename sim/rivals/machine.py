@@ -53,8 +53,6 @@ class Machine(sim.machine.Machine):
     """A machine and the server that runs on it, if it does.
 
     Args:
-        world: time and the network.
-        name: the node's id.
         peers: all machines, filled later.
         serve: makes a server of this machine and of the records that its disk kept.
     """

@@ -24,12 +24,7 @@ class Term(NamedTuple):
 
 
 class Oracle:
-    """Elections for one run.
-
-    Args:
-        run: world, machines, knobs.
-        partitions: how many, numbered from 0.
-    """
+    """Elections for one run, of partitions that are numbered from 0."""
 
     def __init__(self, run: Run, partitions: int) -> None:
         self.run = run

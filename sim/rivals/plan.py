@@ -124,13 +124,7 @@ KINDS: dict[str, tuple[Callable[[random.Random, Options], tuple[Fault, ...]], di
 
 
 def draw(seed: int, kind: str, **options: object) -> Schedule:
-    """The schedule of a seed: the same for every design.
-
-    Args:
-        seed: any integer.
-        kind: one of `KINDS`.
-        options: of the run, that differ.
-    """
+    """The schedule of a seed for one of `KINDS`, the same for every design; with options that differ."""
     faults_of, differs, _ = KINDS[kind]
     mine = replace(PLAIN, **{**differs, **options})  # type: ignore[arg-type]
     return Schedule(seed, f"rivals-{kind}", mine, faults_of(random.Random(f"{seed}/rivals/{kind}"), mine))

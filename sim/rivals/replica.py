@@ -104,13 +104,7 @@ class Round:
 
 
 class Replica:
-    """One process, with everything that a design adds in a subclass: `find` and more `serve_` methods.
-
-    Args:
-        run: options, knobs, books.
-        machine: where it runs.
-        records: what its disk kept.
-    """
+    """One process, from what its disk kept. A design adds the rest in a subclass: `find` and more `serve_` methods."""
 
     wait = WAIT_S
 

@@ -29,7 +29,6 @@ class Network:
     Everything arrives in steps of `STEP_S`: what arrives together wakes its readers together.
 
     Args:
-        rng: draws how long each piece takes.
         latency: mean seconds, one way.
     """
 
@@ -120,12 +119,7 @@ class Network:
 
 
 class Together(Turns):
-    """`Turns` of one node, for lines instead of sockets: what arrives at one moment is one step of its core.
-
-    Args:
-        feed: takes in what has come.
-        network: whose lines they are.
-    """
+    """`Turns` of one node, for lines instead of sockets: what arrives at one moment is one step of its core."""
 
     def __init__(self, feed: Callable[..., None], network: Network) -> None:
         super().__init__(feed)
@@ -178,12 +172,7 @@ class Together(Turns):
 
 
 class Line(MemoryTransport):
-    """One end of a connection, and what is under way from here.
-
-    Args:
-        network: that it is part of.
-        pair: from whom, to whom.
-    """
+    """One end of a connection of a network, and what is under way from here: from whom, to whom says its pair."""
 
     def __init__(self, network: Network, pair: Pair) -> None:
         super().__init__()

@@ -40,7 +40,6 @@ def as_test(found: Found, command: str, rule: str | None) -> str:
     """The text of a test file that replays the schedule.
 
     Args:
-        found: the failing run.
         command: what followed ``python -m sim shrink``.
         rule: that was left out, if one was: with it the test passes, without it the same judge sees it fail.
     """

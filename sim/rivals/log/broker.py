@@ -86,8 +86,6 @@ class Broker:
     """One process. The last partition is that of the group's offsets.
 
     Args:
-        run: options, knobs, books.
-        machine: where it runs.
         records: what its disk kept: (partition, offset, entries), later ones over earlier ones.
     """
 
