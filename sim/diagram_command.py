@@ -14,7 +14,6 @@ from sim.diagram.from_history import story_of_history
 from sim.diagram.from_run import story_of_run
 from sim.diagram.from_trace import story_of_trace
 from sim.diagram.page import page_of
-from sim.diagram.story import Story
 from sim.rules import EXPLORED, rule_named
 
 
@@ -58,7 +57,19 @@ def diagram(
     """
     if sum((bool(history), seed is not None, path is not None, explore)) != 1:
         raise click.UsageError("say one of HISTORY, --seed N, --schedule FILE and --explore")
-    story = told(history, seed, profile, path, explore, rule, seconds)
+    try:
+        if explore:
+            if rule is None:
+                raise click.UsageError("--explore goes with --without RULE")
+            story = story_of_trace(rule_named(rule, EXPLORED), 200_000, seconds)
+        elif history:
+            if rule is not None:
+                raise click.UsageError("--without goes with --seed, --schedule or --explore")
+            story = story_of_history(files(history))
+        else:
+            story = story_of_run(command_line.schedule_of(seed, profile, path), rule)
+    except LookupError as error:
+        raise click.UsageError(str(error.args[0])) from None
     try:
         if message:
             origin, number = story.find(message)
@@ -77,27 +88,3 @@ def diagram(
     click.echo(
         f"{output}: {len(story.items):,} of {total:,} things that happened, {size:.1f} MB", err=bool(message)
     )
-
-
-def told(
-    history: tuple[Path, ...],
-    seed: int | None,
-    profile: str,
-    path: Path | None,
-    explore: bool,
-    rule: str | None,
-    seconds: float,
-) -> Story:
-    """The story that was asked for."""
-    try:
-        if explore:
-            if rule is None:
-                raise click.UsageError("--explore goes with --without RULE")
-            return story_of_trace(rule_named(rule, EXPLORED), 200_000, seconds)
-        if history:
-            if rule is not None:
-                raise click.UsageError("--without goes with --seed, --schedule or --explore")
-            return story_of_history(files(history))
-        return story_of_run(command_line.schedule_of(seed, profile, path), rule)
-    except LookupError as error:
-        raise click.UsageError(str(error.args[0])) from None

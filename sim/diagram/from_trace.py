@@ -71,6 +71,10 @@ def items_of_path(explorer: Explorer, path: list[Step]) -> list[Item]:
     return items
 
 
+TONES = {"HOLD": "hold", "OK": "hold", "NOK": "hold", "RELEASE": "hold", "ACK": "ack", "TOMBED": "ack",
+         "STORE": "store", "MERGE": "store", "MERGED": "store"}  # fmt: skip
+
+
 def lane_of(explorer: Explorer, action: Action) -> str:
     """Where a step happens."""
     if action[0] == "deliver":
@@ -96,14 +100,4 @@ def tone_of_step(text: str, lane: str) -> str:
 def tone_of(text: str) -> str:
     """What colours a message."""
     word = text.split(" ", 1)[0]
-    return {
-        "HOLD": "hold",
-        "OK": "hold",
-        "NOK": "hold",
-        "RELEASE": "hold",
-        "ACK": "ack",
-        "TOMBED": "ack",
-    }.get(
-        word,
-        "store" if word in ("STORE", "MERGE", "MERGED") else "reject" if "REJECT" in word else "operator",
-    )
+    return TONES.get(word, "reject" if "REJECT" in word else "operator")
