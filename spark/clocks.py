@@ -244,7 +244,7 @@ class _Graph:
     def negative_cycle(self) -> list[int] | None:
         """The nodes of a cycle of negative length, in order; else None, and `potential` allows all edges."""
         count = len(self.names)
-        dist = self._rough()
+        dist = [0.0] * count
         before: list[int] = [-1] * count
         queue, waiting = deque(range(count)), [True] * count
         relaxed = 0
@@ -262,30 +262,6 @@ class _Graph:
                         return cycle
         self.potential = dist
         return None
-
-    def _rough(self) -> list[float]:
-        """Some offset for each node, near what the edges ask for: clocks may be years apart."""
-        dist = [math.inf] * len(self.names)
-        back: list[list[int]] = [[] for _ in self.names]
-        for u, some in enumerate(self.edges):
-            for v in some:
-                back[v].append(u)
-        for start in range(len(dist)):
-            if dist[start] < math.inf:
-                continue
-            dist[start] = 0.0
-            todo = deque([start])
-            while todo:
-                u = todo.popleft()
-                for v, (weight, _) in self.edges[u].items():
-                    if dist[v] == math.inf:
-                        dist[v] = dist[u] + weight
-                        todo.append(v)
-                for v in back[u]:
-                    if dist[v] == math.inf:
-                        dist[v] = dist[u] - self.edges[v][u][0]
-                        todo.append(v)
-        return dist
 
     def solve(self) -> bool:
         """Find the intervals; False where the rates allow none."""
