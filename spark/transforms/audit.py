@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .audit_events import KEY
-from .audit_findings import BROKEN, UNDECIDED
+from .audit_events import KEY, MESSAGE
+from .audit_findings import BROKEN, UNDECIDED, true
 from .letters import shaped, summed
 
 GUARANTEES: Final[dict[str, str]] = {
@@ -144,9 +144,10 @@ def violations(
 ) -> DataFrame:
     """Everything that is broken, or could not be decided about a message in particular: VIOLATIONS."""
     together = overlaps
-    asked = asked.withColumn("hash", F.lit(0).cast("bigint"))
     for table in (deliveries, messages, holds, asked):
-        together = together.unionByName(table.select(*KEY, _flag(table, "dead"), F.inline("findings")))
+        names = [name for name in (*MESSAGE, "dead") if name in table.columns]
+        found = table.select(*names, F.inline("findings"))
+        together = together.unionByName(found, allowMissingColumns=True)
     slash = F.lit("/")
     name = F.concat("topic", slash, "partition", slash, "origin", slash, "seq")  # null of what is no message
     together = together.withColumns({"group": _group(), "id": name})
@@ -173,48 +174,42 @@ def _group() -> Column:
     return F.when(F.col("dead"), F.concat("grp", F.lit("!dead"))).otherwise(F.col("grp"))
 
 
-def _flag(table: DataFrame, name: str) -> Column:
-    return F.col(name) if name in table.columns else F.expr("false").alias(name)
-
-
 def tallies(
     deliveries: DataFrame, messages: DataFrame, holds: DataFrame, asked: DataFrame, of_runs: DataFrame
 ) -> DataFrame:
     """How much was looked at, and how much of it can never be decided: run, guarantee, checked, undecidable."""
 
-    def counted(table: DataFrame, **counts: tuple[Column, Column]) -> DataFrame:
-        none = F.expr("false")
+    def counted(table: DataFrame, **counts: tuple[str, str]) -> DataFrame:
         sums = [
             F.struct(
                 F.lit(guarantee).alias("guarantee"),
-                F.count_if(F.coalesce(checked, none)).alias("checked"),
-                F.count_if(F.coalesce(left, none)).alias("undecidable"),
+                F.count_if(true(F.expr(checked))).alias("checked"),
+                F.count_if(true(F.expr(left))).alias("undecidable"),
             )
             for guarantee, (checked, left) in counts.items()
         ]
         return table.groupBy("run").agg(F.array(*sums).alias("_sums")).select("run", F.inline("_sums"))
 
-    no = F.expr("false")
-    delivery = F.col("is_delivery")
-    # Where a run says when it was healed, liveness is asked from then on, with the bound that it states.
-    again = F.when(F.col("healed"), F.col("after_healing")).otherwise(F.col("waited").isNotNull())
-    overdue = ~F.col("healed") & (F.col("waited") > F.col("may_wait"))
     of_deliveries = counted(
         deliveries,
-        G3=(F.expr("true"), no),
-        G4=(delivery & again, overdue),
-        G5=(F.col("crc_known"), no),
-        groups=(delivery & F.col("has_registers"), no),
-        delays=(F.col("was_due"), no),
+        G3=("true", "false"),
+        # Where a run says when it was healed, liveness is asked from then on, with the bound that it states.
+        G4=(
+            "is_delivery AND if(healed, after_healing, waited IS NOT NULL)",
+            "NOT healed AND waited > may_wait",
+        ),
+        G5=("crc_known", "false"),
+        groups=("is_delivery AND has_registers", "false"),
+        delays=("was_due", "false"),
     )
     of_messages = counted(
         messages,
-        G1=(F.col("confirmed") | F.col("copies_counted"), F.col("pending")),
-        G4=(no, F.col("pending")),
-        G6=(F.col("retried"), no),
-        G7=(F.col("letter"), F.col("letter_pending") | F.col("redrive_pending")),
+        G1=("confirmed OR copies_counted", "pending"),
+        G4=("false", "pending"),
+        G6=("retried", "false"),
+        G7=("letter", "letter_pending OR redrive_pending"),
     )
-    of_holds = counted(holds, G2=(F.expr("true"), no), delays=(F.col("was_due"), no))
+    of_holds = counted(holds, G2=("true", "false"), delays=("was_due", "false"))
     every = F.array(*(F.lit(name) for name in GUARANTEES))
     unread = of_runs.select(
         "run",

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from .audit_events import FAR_S, KEY, due, maybe, moment, sure
-from .audit_findings import Check, findings, with_facts
+from .audit_findings import Check, findings
+from .letters import with_facts
 
 DELAYS: Final = "delays"
 NAMED: Final = (

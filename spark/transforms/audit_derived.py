@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from .audit_events import MESSAGE
-from .audit_findings import Check, asked, with_facts
+from .audit_findings import Check, asked
+from .letters import with_facts
 
 DERIVED: Final = "derived"
 PREFIX: Final = "~derived."

@@ -6,7 +6,7 @@ incomplete history could explain it. Nothing is said to hold because it was not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from string import Formatter
 from typing import Final, NamedTuple
 
@@ -57,13 +57,6 @@ def findings(checks: Iterable[Check], at: str) -> Column:
 def verdict_of(sure: Column) -> Column:
     """Broken where that is sure, else not decidable."""
     return F.when(true(sure), F.lit(BROKEN)).otherwise(F.lit(UNDECIDED))
-
-
-def with_facts(rows: DataFrame, facts: Mapping[str, str]) -> DataFrame:
-    """The rows with more columns, each in SQL, which may ask for those before it."""
-    for name, fact in facts.items():
-        rows = rows.withColumn(name, F.expr(fact))
-    return rows
 
 
 def asked(

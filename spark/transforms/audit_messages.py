@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 
 from .audit_deliveries import NAMED
 from .audit_events import KEY, maybe, moment, sure
-from .audit_findings import Check, findings, with_facts
+from .audit_findings import Check, findings
+from .letters import with_facts
 
 CHECKS: Final = (
     # What was confirmed is on a majority, and delivered and settled, or a dead letter.

@@ -11,7 +11,7 @@ the shuffle, and no list grows with the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -147,22 +147,19 @@ def failures(
     )
     all_of_group = F.sum("deaths").over(Window.partitionBy(*GROUP))
     texts = F.array().cast("array<string>")
-    made = (
-        found.join(own, [*KIND], "left")
-        .join(versions, [*KIND], "left")
-        .join(everywhere, ["failure"], "left")
-        .withColumn("date", date_of(now))
-        .withColumn("share", F.when(all_of_group > 0, F.col("deaths") / all_of_group).otherwise(0.0))
-        .withColumn("per_hour", F.when(F.col("deaths") > 0, F.col("deaths") / hours).otherwise(0.0))
-        .withColumn("reason", F.coalesce(F.col("own")[0]["reason"], F.lit("")))
-        .withColumn("error_class", F.coalesce(F.col("own")[0]["error_class"], F.lit("")))
-        .withColumn("message", F.coalesce(F.col("own")[0]["message"], F.lit("")))
-        .withColumn("sample_ids", F.coalesce(F.col("own")["id"], texts))
-        .withColumn("versions", F.coalesce("versions", texts))
-        .withColumn("topics", F.coalesce("topics", F.array("topic")))
-        .withColumn("groups", F.coalesce("groups", F.array("group")))
+    joined = (
+        found.join(own, [*KIND], "left").join(versions, [*KIND], "left").join(everywhere, ["failure"], "left")
     )
-    return shaped(made, FAILURES)
+    facts = {
+        "share": F.when(all_of_group > 0, F.col("deaths") / all_of_group).otherwise(0.0),
+        "per_hour": F.when(F.col("deaths") > 0, F.col("deaths") / hours).otherwise(0.0),
+        **{name: f"coalesce(own[0].{name}, '')" for name in ("reason", "error_class", "message")},
+        "sample_ids": F.coalesce(F.col("own")["id"], texts),
+        "versions": F.coalesce("versions", texts),
+        "topics": "coalesce(topics, array(topic))",
+        "groups": "coalesce(groups, array(`group`))",
+    }
+    return shaped(with_facts(joined, facts), FAILURES, now)
 
 
 def _with_status(letters: DataFrame, totals: DataFrame, previous: DataFrame | None) -> DataFrame:
@@ -182,23 +179,17 @@ def _with_status(letters: DataFrame, totals: DataFrame, previous: DataFrame | No
         .groupBy(*KIND)
         .agg(F.count("*").alias("since"))
     )
-    known = F.col("was_dead").isNotNull()
-    fresh = F.when(known, F.coalesce("since", F.lit(0))).otherwise(F.col("deaths"))
-    settled = (F.col("was") == "gone") | (F.col("was_dead") == 0)
-    status = (
-        F.when(~known, F.lit("new"))
-        .when((F.col("fresh") == 0) & (F.col("dead") == 0), F.lit("gone"))
-        .when((F.col("fresh") > 0) & F.coalesce(settled, F.lit(False)), F.lit("regressed"))
-        .otherwise(F.lit("ongoing"))
-    )
     joined = totals.join(before, [*KIND], "full").join(since, [*KIND], "left")
-    zeros = {name: F.coalesce(name, F.lit(0)) for name in ("deaths", *RESOLUTIONS)}
-    return (
-        joined.withColumns(zeros)
-        .withColumn("fresh", fresh)
-        .withColumn("status", status)
-        .withColumn("last_died_at", F.coalesce("last_died_at", "until"))
-    )
+    facts = {
+        **{name: f"coalesce({name}, 0)" for name in ("deaths", *RESOLUTIONS)},
+        "fresh": "if(was_dead IS NULL, deaths, coalesce(since, 0))",
+        "status": (
+            "CASE WHEN was_dead IS NULL THEN 'new' WHEN fresh = 0 AND dead = 0 THEN 'gone' "
+            "WHEN fresh > 0 AND (was = 'gone' OR was_dead = 0) THEN 'regressed' ELSE 'ongoing' END"
+        ),
+        "last_died_at": "coalesce(last_died_at, until)",
+    }
+    return with_facts(joined, facts)
 
 
 def samples(letters: DataFrame, most: int = SAMPLES) -> DataFrame:
@@ -239,14 +230,10 @@ def ages(letters: DataFrame, now: datetime) -> DataFrame:
         F.count_if(F.col("seconds_to_death") < 0).alias("skewed"),
         F.count_if(~F.col("dated")).alias("undated"),
     )
-    return shaped(
-        made.withColumn("date", date_of(now))
-        .withColumn("age_p50", F.col("age")[0])
-        .withColumn("age_p99", F.col("age")[1])
-        .withColumn("to_death_p50", F.col("to_death")[0])
-        .withColumn("to_death_p99", F.col("to_death")[1]),
-        AGES,
-    )
+    quantiles = {
+        f"{name}_p{of}": f"{name}[{at}]" for name in ("age", "to_death") for at, of in enumerate((50, 99))
+    }
+    return shaped(with_facts(made, quantiles), AGES, now)
 
 
 def places(letters: DataFrame, now: datetime) -> DataFrame:
@@ -281,7 +268,7 @@ def places(letters: DataFrame, now: datetime) -> DataFrame:
         of_failures.withColumn("share", F.col("deaths") / F.sum("deaths").over(Window.partitionBy(*KIND))),
         allowMissingColumns=True,
     )
-    return shaped(both.withColumn("date", date_of(now)), PLACES)
+    return shaped(both, PLACES, now)
 
 
 def repeated(letters: DataFrame) -> DataFrame:
@@ -333,10 +320,9 @@ def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
     by_message = each.groupBy(*name, "id").agg(*numbers)
     failures = each.select(*name, "failure").distinct().groupBy(*name).agg(F.count("*").alias("failures"))
     enough = (
-        ((F.col("kind") == "key") & (F.col("messages") >= DEFAULTS.poison_key))
-        | ((F.col("kind") == "payload") & (F.col("messages") >= DEFAULTS.poison_payload))
-        | ((F.col("kind") == "message") & (F.col("redrives") >= DEFAULTS.poison_redrives))
-    )
+        "kind = 'key' AND messages >= {poison_key} OR kind = 'payload' AND messages >= {poison_payload} "
+        "OR kind = 'message' AND redrives >= {poison_redrives}"
+    ).format(**DEFAULTS._asdict())
     total = letters.groupBy(*GROUP).agg(F.count("*").alias("all"))
     made = (
         by_message.groupBy(*name)
@@ -345,32 +331,25 @@ def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
         .join(failures, [*name])
         .join(F.broadcast(total), [*GROUP])
         .withColumn("share", F.col("deaths") / F.col("all"))
-        .withColumn("date", date_of(now))
     )
-    return shaped(made, POISON)
+    return shaped(made, POISON, now)
 
 
 def attempts(letters: DataFrame, now: datetime) -> DataFrame:
     """How often messages had been delivered when they died: LETTERS in, ATTEMPTS out."""
     made = letters.groupBy(*GROUP, "reason", "attempts").agg(F.count("*").alias("deaths"))
-    return shaped(made.withColumn("date", date_of(now)), ATTEMPTS)
+    return shaped(made, ATTEMPTS, now)
 
 
 def sizes(letters: DataFrame, now: datetime) -> DataFrame:
     """Payload sizes in powers of two, `size_from` to below `size_to`: LETTERS in, SIZES out; null: not known."""
-    power = F.when(F.col("size") > 0, F.floor(F.log2("size")).cast("int"))
+    low = F.expr("CASE WHEN size = 0 THEN 0 WHEN size > 0 THEN bigint(pow(2.0, int(floor(log2(size))))) END")
     made = (
-        letters.select(*GROUP, "size")
-        .withColumn(
-            "size_from",
-            F.when(F.col("size") == 0, F.lit(0)).otherwise(F.pow(F.lit(2.0), power)).cast("bigint"),
-        )
-        .groupBy(*GROUP, "size_from")
+        letters.groupBy(*GROUP, low.alias("size_from"))
         .agg(F.count("*").alias("deaths"))
-        .withColumn("size_to", F.greatest(F.lit(1), 2 * F.col("size_from")))
-        .withColumn("size_to", F.when(F.col("size_from").isNotNull(), F.col("size_to")))
+        .withColumn("size_to", F.expr("if(size_from IS NOT NULL, greatest(1, 2 * size_from), NULL)"))
     )
-    return shaped(made.withColumn("date", date_of(now)), SIZES)
+    return shaped(made, SIZES, now)
 
 
 def to_death(letters: DataFrame, now: datetime) -> DataFrame:
@@ -390,7 +369,7 @@ def to_death(letters: DataFrame, now: datetime) -> DataFrame:
         )
         .withColumn("seconds_to", F.pow(F.lit(10.0), (F.col("step") + 1) / 4))
     )
-    return shaped(made.withColumn("date", date_of(now)), TO_DEATH)
+    return shaped(made, TO_DEATH, now)
 
 
 def tally() -> list[Column]:
@@ -424,11 +403,16 @@ def seconds_of(time: Column) -> Column:
     return F.unix_micros(time) / 1e6
 
 
-def date_of(now: datetime) -> Column:
-    return F.to_date(F.lit(now))
+def with_facts(rows: DataFrame, facts: Mapping[str, str | Column]) -> DataFrame:
+    """The rows with more columns; a text is SQL, and may ask for those before it."""
+    for name, fact in facts.items():
+        rows = rows.withColumn(name, F.expr(fact) if isinstance(fact, str) else fact)
+    return rows
 
 
-def shaped(frame: DataFrame, schema: str) -> DataFrame:
-    """Exactly the columns of a schema, with its types."""
+def shaped(frame: DataFrame, schema: str, now: datetime | None = None) -> DataFrame:
+    """Exactly the columns of a schema, with its types; with ``now`` its day as ``date``."""
+    if now is not None:
+        frame = frame.withColumn("date", F.to_date(F.lit(now)))
     fields = StructType.fromDDL(schema).fields
     return frame.select(*(F.col(field.name).cast(field.dataType).alias(field.name) for field in fields))

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from .audit_findings import say
-from .letters import GROUP, KIND, date_of, ranked, shaped
+from .letters import GROUP, KIND, ranked, shaped
 
 VERDICTS: Final = ("redrive", "hold", "discard")
 
@@ -190,7 +190,7 @@ def decisions(
         .select("*", "chosen.*")
         .withColumn("messages", F.col("dead"))
         .withColumn("rate", F.when(F.col("verdict") == "redrive", rate))
-        .withColumn("date", date_of(now))
+        .withColumn("date", F.to_date(F.lit(now)))
         .withColumn("rank", F.row_number().over(order))
     )
     return shaped(made, DECISIONS)

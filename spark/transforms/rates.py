@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .letters import DEFAULTS, GROUP, KIND, VERSIONS_MAX, date_of, ranked, seconds_of, shaped
+from .letters import DEFAULTS, GROUP, KIND, VERSIONS_MAX, ranked, seconds_of, shaped, with_facts
 
 COUNTS: Final = """
     topic STRING, `group` STRING, failure STRING, consumer_version STRING, from_at TIMESTAMP, deaths BIGINT"""
@@ -64,28 +64,22 @@ def rates(counts: DataFrame, begin: datetime, end: datetime, seconds: int) -> Da
         .withColumn("from_at", F.explode(F.sequence(first, last, F.lit(seconds).cast("bigint"))))
         .withColumn("from_at", F.timestamp_seconds("from_at"))
     )
-    y = 2 * F.sqrt(F.col("deaths") + 0.375)
     group = Window.partitionBy(*GROUP)
-    made = (
-        spine.join(per_group, [*GROUP, "from_at"], "left")
-        .withColumn("deaths", F.coalesce("deaths", F.lit(0)))
-        .withColumn("y", y)
-        .withColumn("middle", F.median("y").over(group))
-        .withColumn("spread", F.median(F.abs(F.col("y") - F.col("middle"))).over(group))
-        .withColumn("usual", F.median("deaths").over(group))
-        .withColumn("buckets", F.count("*").over(group))
-        .withColumn(
-            "score", (F.col("y") - F.col("middle")) / F.greatest(F.lit(1.0), 1.4826 * F.col("spread"))
-        )
-        .withColumn(
-            "burst",
-            (F.col("score") >= DEFAULTS.burst_score)
-            & (F.col("deaths") >= DEFAULTS.burst_deaths)
-            & (F.col("buckets") >= DEFAULTS.burst_buckets),
-        )
-        .withColumn("date", F.to_date("from_at"))
-        .withColumn("seconds", F.lit(seconds).cast("bigint"))
-    )
+    facts = {
+        "deaths": "coalesce(deaths, 0)",
+        "y": "2 * sqrt(deaths + 0.375)",
+        "middle": F.median("y").over(group),
+        "spread": F.median(F.abs(F.col("y") - F.col("middle"))).over(group),
+        "usual": F.median("deaths").over(group),
+        "buckets": F.count("*").over(group),
+        "score": "(y - middle) / greatest(1.0D, 1.4826D * spread)",
+        "burst": "score >= {burst_score} AND deaths >= {burst_deaths} AND buckets >= {burst_buckets}".format(
+            **DEFAULTS._asdict()
+        ),
+        "date": F.to_date("from_at"),
+        "seconds": F.lit(seconds).cast("bigint"),
+    }
+    made = with_facts(spine.join(per_group, [*GROUP, "from_at"], "left"), facts)
     return shaped(made, RATES)
 
 
@@ -137,55 +131,41 @@ def deploys(
     versions = (
         counts.where(F.col("consumer_version") != "")
         .groupBy(*GROUP, F.col("consumer_version").alias("version"))
-        .agg(F.min("from_at").alias("start"), F.sum("deaths").alias("all"))
+        .agg(F.min("from_at").alias("first_died_at"), F.sum("deaths").alias("deaths"))
     )
-    versions = ranked(versions, GROUP, F.col("all").desc(), "version", most=VERSIONS_MAX).drop("rank")
-    per_version = counts.groupBy(*GROUP, "consumer_version", "from_at").agg(F.sum("deaths").alias("deaths"))
-    offset = (seconds_of(F.col("from_at")) - seconds_of(F.col("start"))) / seconds
+    versions = ranked(versions, GROUP, F.col("deaths").desc(), "version", most=VERSIONS_MAX).drop("rank")
+    per_version = counts.groupBy(*GROUP, "consumer_version", "from_at").agg(F.sum("deaths").alias("died"))
+    start = seconds_of(F.col("first_died_at"))
+    offset = (seconds_of(F.col("from_at")) - start) / seconds
     after = (offset >= 0) & (offset < reach)
     before = (offset < 0) & (offset >= -reach)
     own = F.col("consumer_version") == F.col("version")
     seen = (
         F.broadcast(versions)
         .join(per_version, [*GROUP])
-        .groupBy(*GROUP, "version", "start", "all")
+        .groupBy(*GROUP, "version", "first_died_at", "deaths")
         .agg(
-            F.sum(F.when(before, F.col("deaths")).otherwise(0)).alias("before_deaths"),
-            F.sum(F.when(after, F.col("deaths")).otherwise(0)).alias("after_deaths"),
-            F.sum(F.when(after & own, F.col("deaths")).otherwise(0)).alias("after_own"),
+            F.sum(F.when(before, F.col("died")).otherwise(0)).alias("before_deaths"),
+            F.sum(F.when(after, F.col("died")).otherwise(0)).alias("after_deaths"),
+            F.sum(F.when(after & own, F.col("died")).otherwise(0)).alias("after_own"),
         )
     )
-    first, last = _bucket(F.lit(begin), seconds), _bucket(F.lit(end), seconds)
-    buckets_before = F.least(F.lit(float(reach)), (seconds_of(F.col("start")) - seconds_of(first)) / seconds)
-    buckets_after = F.least(
-        F.lit(float(reach)), (seconds_of(last) - seconds_of(F.col("start"))) / seconds + 1
-    )
-    total = F.col("before_deaths") + F.col("after_deaths")
-    odds = F.col("after_hours") / (F.col("before_hours") + F.col("after_hours"))
-    score = (F.col("after_deaths") - total * odds) / F.sqrt(total * odds * (1 - odds))
-    made = (
-        seen.withColumn("before_hours", buckets_before * seconds / 3600)
-        .withColumn("after_hours", buckets_after * seconds / 3600)
-        .withColumn("score", F.when(F.col("before_hours") > 0, score))
-        .withColumn(
-            "regression",
-            F.when(
-                F.col("score").isNotNull(),
-                (F.col("score") >= DEFAULTS.deploy_score)
-                & (total >= DEFAULTS.deploy_deaths)
-                & (F.col("after_own") >= DEFAULTS.deploy_share * F.col("after_deaths")),
-            ),
-        )
-        .withColumn(
-            "before_per_hour",
-            F.when(F.col("before_hours") > 0, F.col("before_deaths") / F.col("before_hours")),
-        )
-        .withColumn("after_per_hour", F.col("after_deaths") / F.col("after_hours"))
-        .withColumn("deaths", F.col("all"))
-        .withColumn("first_died_at", F.col("start"))
-        .withColumn("date", date_of(now))
-    )
-    return shaped(made, DEPLOYS)
+    first, last = (seconds_of(_bucket(F.lit(time), seconds)) for time in (begin, end))
+    most = F.lit(float(reach))
+    facts = {
+        "before_hours": F.least(most, (start - first) / seconds) * seconds / 3600,
+        "after_hours": F.least(most, (last - start) / seconds + 1) * seconds / 3600,
+        "both": "before_deaths + after_deaths",
+        "odds": "after_hours / (before_hours + after_hours)",
+        "score": "if(before_hours > 0, (after_deaths - both * odds) / sqrt(both * odds * (1 - odds)), NULL)",
+        "regression": (
+            "if(score IS NOT NULL, score >= {deploy_score} AND both >= {deploy_deaths} "
+            "AND after_own >= {deploy_share} * after_deaths, NULL)"
+        ).format(**DEFAULTS._asdict()),
+        "before_per_hour": "if(before_hours > 0, before_deaths / before_hours, NULL)",
+        "after_per_hour": "after_deaths / after_hours",
+    }
+    return shaped(with_facts(seen, facts), DEPLOYS, now)
 
 
 def bucket_seconds(span: float, most: int = 96) -> int:
