@@ -106,15 +106,21 @@ def stacked(
     figure, axes = draw(900, 260)
     starts = [at.replace(tzinfo=None) for at in times]
     days = seconds / 86400
-    below = [0] * len(times)
-    for _, found, index in series:
-        axes.bar(
-            starts, found, width=days * 0.92, bottom=below, align="edge", color=colour(index), linewidth=0
-        )
-        below = [low + value for low, value in zip(below, found, strict=True)]
+    stack(axes, starts, series, width=days * 0.92, align="edge")
     timed(axes, starts, days)
     whole(axes)
     return svg(figure, name, label)
+
+
+def stack(
+    axes: Axes, places: Sequence[Any], series: Sequence[tuple[str, Sequence[int], int]], **how: Any
+) -> list[int]:
+    """Bars of each series on those of the ones before; how high they are together."""
+    below = [0] * len(places)
+    for _, found, index in series:
+        axes.bar(places, found, bottom=below, color=colour(index), linewidth=0, **how)
+        below = [low + value for low, value in zip(below, found, strict=True)]
+    return below
 
 
 def timed(axes: Axes, starts: Sequence[datetime], days: float) -> None:
@@ -144,10 +150,7 @@ def bars(
 ) -> Html:
     """Counts side by side: names below, numbers on top where there are few."""
     figure, axes = draw(380, 210)
-    below = [0] * len(labels)
-    for _, found, index in series:
-        axes.bar(range(len(labels)), found, bottom=below, width=0.8, color=colour(index), linewidth=0)
-        below = [low + value for low, value in zip(below, found, strict=True)]
+    below = stack(axes, range(len(labels)), series, width=0.8)
     step = max(1, -(-len(labels) // 7))
     axes.set_xticks(range(0, len(labels), step), list(labels)[::step])
     axes.set_xlim(-0.6, max(len(labels), 3) - 0.4)
