@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import trio
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -12,6 +15,7 @@ from pyspark.sql import functions as F
 
 from quorumq.client import connect
 from quorumq.core.errors import QuorumqError, TooLarge, UsageError
+from quorumq.core.messages import Peeked
 from quorumq.core.types import STAMP_ZERO, Topic, topic_id
 from quorumq.lab.local import LocalCluster
 from quorumq.wire.batch import SEQ_MAX
@@ -109,6 +113,55 @@ def test_a_redrive_twice_is_one(spark: SparkSession, cluster: LocalCluster) -> N
     found = trio.run(ready)
     assert sum(size for state, n, size in found if (state, n) == ("ready", 1)) == 4
     assert sum(size for state, n, size in found if (state, n) == ("dead", 0)) == 2
+
+
+def test_the_examples_of_the_manual_run(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, as they build on each other, with this cluster in place of the one in the examples."""
+
+    async def die() -> None:
+        async with connect(list(cluster.addresses)) as client:
+            await client.create_topic("mails")
+            await client.create_topic("orders")
+            async with client.producer("orders") as producer:
+                await producer.send(b"an order")
+            taken = await client.fetch("orders", "g", max_messages=1, max_wait=5)
+            await client.dead_letter(taken, error=KeyError("colour"))
+
+    async def peeked(topic: str, state: str) -> list[Peeked]:
+        async with connect(list(cluster.addresses)) as client:
+            return [item.peeked async for item in client.peek(topic, "g", state, complete=True)]
+
+    trio.run(die)
+    (dead,) = trio.run(peeked, "orders", "dead")
+    assert dead.record.letter is not None
+    theirs = {
+        "/var/lib/quorumq/a,/var/lib/quorumq/b,/var/lib/quorumq/c": ",".join(
+            str(cluster.data_path(name)) for name in cluster.nodes
+        ),
+        "10.0.0.1:7401,10.0.0.2:7401": ",".join(cluster.addresses),
+        "10.0.0.1:7401": cluster.addresses[0],
+        "9f0c…": dead.record.letter.fingerprint,
+        "/var/lib/letters": str(tmp_path / "letters"),
+    }
+    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.setattr("spark.session.session", lambda: spark)
+    scope = {"rows": spark.sql("select 'a digest' as payload")}
+    for snippet in snippets:
+        for word, ours in theirs.items():
+            snippet = snippet.replace(word, ours)
+        exec(compile(snippet, "docs/spark.md", "exec"), scope)
+    (query,) = spark.streams.active
+    query.processAllAvailable()
+    query.stop()
+    assert [it.record.n for it in trio.run(peeked, "orders", "ready")] == [1], "redriven"
+    assert len(trio.run(peeked, "mails", "ready")) == 1, "published"
+    followed = pq.read_table(
+        [*(tmp_path / "letters").glob("*.parquet")], columns=["topic", "reason"]
+    ).to_pylist()
+    assert {"topic": "orders", "reason": "rejected"} in followed
 
 
 @pytest.mark.parametrize(
