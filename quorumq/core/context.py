@@ -7,7 +7,7 @@ under way. Requests, rounds and replicas of a topic that was deleted end in the 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from quorumq.core import limits
@@ -53,6 +53,8 @@ FORGET_MAX = 10_000
 ASKED_MAX = 1024
 """Rounds of HOLD whose answers are timed; what answers an older one is too late to matter."""
 
+WAKING = ("advance", "gathered", "again")
+"""Timers of requests, by their key."""
 
 Costly = Again | Timer | tuple[Literal["remote"], NodeId, RemoteFetch]
 """What waits for its turn."""
@@ -104,8 +106,13 @@ class Pending:
         raise NotImplementedError
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """The client is gone. What was sent may still take effect."""
+        """The client is gone. What was sent may still take effect, and what has begun goes on unless this ends it."""
         return []
+
+    @property
+    def carried(self) -> Sequence[Pending]:
+        """Other requests that wait for rounds of this one."""
+        return ()
 
     def concerns(self, topic: bytes) -> bool:
         """Whether anything is under way for that topic."""
@@ -281,11 +288,11 @@ class Context:
                     others.setdefault(member, []).append(item)
         return [Send(member, Release(tuple(items))) for member, items in others.items()]
 
-    def free_in_steps(self, freed: tuple[Freed, ...], now: Now) -> list[Effect]:
-        """As `free`, but what one step has no room for is given back in the next ones."""
+    def free_in_steps(self, asker: Asker, freed: tuple[Freed, ...], now: Now) -> list[Effect]:
+        """As `free`, but what one step has no room for is given back in the next ones, in the asker's turn."""
         few, rest = freed[: limits.RUNS_PER_STEP], freed[limits.RUNS_PER_STEP :]
         if rest:
-            self.state.at(now.mono, ("free", rest))
+            self.state.at(now.mono, ("free", asker, rest))
         return self.free(few, now)
 
     def free_slice(self, part: Slice, now: Now) -> list[Effect]:
@@ -469,8 +476,12 @@ class Context:
             replica.check(now)
         for number, pending in self.rounds.items():
             assert number in pending.rounds, f"round {number} is not its coordinator's"
+        awake = {timer[-1] for _, _, timer in self.state.timers if timer[0] in WAKING}
+        carried = {one.key for pending in self.rounds.values() for one in pending.carried}
         for key, pending in self.requests.items():
             assert not pending.done, f"request {key} was answered and is kept"
+            awaits = pending.rounds or key in awake or key in carried or self.costly.has(key)
+            assert awaits, f"request {key} waits for nothing, and will never be answered"
 
 
 def forget(numbers: list[int]) -> list[Effect]:

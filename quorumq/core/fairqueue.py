@@ -57,6 +57,10 @@ class FairQueue(Generic[Work]):
             self.lines[asker] = line
         return piece
 
+    def has(self, key: Hashable) -> bool:
+        """Whether what has that key waits."""
+        return key in self._keys
+
     def drop(self, key: Hashable) -> None:
         """Nobody waits for what has that key any more."""
         asker, number = self._keys.pop(key, (0, 0))

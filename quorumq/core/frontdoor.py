@@ -138,9 +138,11 @@ class FrontDoor:
             return admitted.start(context, now)
         effects: list[Effect] = []
         if isinstance(admitted, CloseSessionReply) and isinstance(request, CloseSession):
-            effects = self.close_session(request.origin, tuple(dict.fromkeys(request.partitions)), now)
+            partitions = tuple(dict.fromkeys(request.partitions))
+            effects = self.close_session(asker, request.origin, partitions, now)
         elif isinstance(admitted, LeaveReply) and isinstance(request, LeaveRequest):
             effects = context.free_in_steps(
+                asker,
                 tuple(
                     Freed(receipt.partition, receipt.group, receipt.owner, (part,))
                     for receipt, spans in request.items
@@ -319,10 +321,12 @@ class FrontDoor:
         )
         return Failed(Code.NOT_FOUND, detail)
 
-    def close_session(self, origin: Origin, partitions: tuple[PartitionId, ...], now: Now) -> list[Effect]:
+    def close_session(
+        self, asker: Asker, origin: Origin, partitions: tuple[PartitionId, ...], now: Now
+    ) -> list[Effect]:
         """Tell the replicas that may have something of the session. Nobody waits: closing takes its time anyway.
 
-        What one step has no room for is done in the next ones.
+        What one step has no room for is done in the next ones, in the asker's turn.
         """
         effects: list[Effect] = []
         for partition in partitions[: limits.RUNS_PER_STEP]:
@@ -331,7 +335,7 @@ class FrontDoor:
             effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
         rest = partitions[limits.RUNS_PER_STEP :]
         if rest:
-            self.context.state.at(now.mono, ("close", origin, rest))
+            self.context.state.at(now.mono, ("close", asker, origin, rest))
         return effects
 
     # -------------------------------------------------------------------------- groups

@@ -373,9 +373,11 @@ class NodeCore:
             case Unposted(message):
                 return [effect for part in message.slices for effect in self.context.free_slice(part, now)]
             case Gone(key):
-                self.context.costly.drop(key)
                 pending = self.context.requests.get(key)
-                return pending.on_gone(self.context, now) if pending is not None else []
+                effects = pending.on_gone(self.context, now) if pending is not None else []
+                if key not in self.context.requests:  # else it has begun, and goes on to its end
+                    self.context.costly.drop(key)
+                return effects
             case LinkUp():
                 return self._on_link_up(event, now)
             case HelloRefused(peer, Code.SUPERSEDED, detail, seen_n):

@@ -129,6 +129,10 @@ class StoreCoordinator(Coordinator):
         self._bytes += size
         return True
 
+    @property
+    def carried(self) -> list[PublishCoordinator]:
+        return self.publishes
+
     def concerns(self, topic: bytes) -> bool:
         return False  # each of its PUBLISHes does
 

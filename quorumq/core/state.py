@@ -16,6 +16,7 @@ from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
 from quorumq.core.errors import UsageError
+from quorumq.core.fairqueue import Asker
 from quorumq.core.messages import Freed
 from quorumq.core.types import Incarnation, Machines, NodeId, Now, Origin, PartitionId, Span
 
@@ -26,8 +27,8 @@ Timer = (
     tuple[Literal["round", "hedge"], int]  # the round with this number has waited long enough
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
     | tuple[Literal["forget"], int]  # what was given to the FETCH with this key
-    | tuple[Literal["free"], tuple[Freed, ...]]  # the rest of what goes back
-    | tuple[Literal["close"], Origin, tuple[PartitionId, ...]]  # the rest of a session
+    | tuple[Literal["free"], Asker, tuple[Freed, ...]]  # the rest of what goes back
+    | tuple[Literal["close"], Asker, Origin, tuple[PartitionId, ...]]  # the rest of a session
     | tuple[Literal["expire"], PartitionId, str, Span]  # a hold of the group with this name
     | tuple[Literal["refresh"], PartitionId, str, Span]  # what is available to that group
     | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over

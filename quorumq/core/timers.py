@@ -111,16 +111,16 @@ class Timers:
                     context.costly.put(pending.asker, cost, timer, key)
                     return []
                 return pending.go_on(context, now)
-            case ("free" | "close", *_) if waits:
-                context.costly.put(0, costs.runs(len(timer[-1])), timer)
-            case ("close", origin, partitions):
-                return self.door.close_session(origin, partitions, now)
+            case ("free" | "close", asker, *_) if waits:
+                context.costly.put(asker, costs.runs(len(timer[-1])), timer)
+            case ("close", asker, origin, partitions):
+                return self.door.close_session(asker, origin, partitions, now)
             case ("batch", partition, number, first):
                 context.replicas[partition].storing.on_offered(number, first, now)
             case ("look",):
                 return self._look(now)
-            case ("free", freed):
-                return context.free_in_steps(freed, now)
+            case ("free", asker, freed):
+                return context.free_in_steps(asker, freed, now)
             case ("forget", key):
                 context.given.pop(key, None)
             case ("hedge", number):

@@ -229,6 +229,32 @@ def test_what_waits_for_its_turn_can_be_called_off() -> None:
     assert not core.context.requests
 
 
+def test_what_has_begun_goes_on_to_its_end_although_its_client_is_gone() -> None:
+    cluster, got = by_one_each(300)
+    keys = send(cluster, [m.AckRequest(got)] * 2)
+    cluster.feed("a", *(Gone(key) for key in keys))
+    cluster.advance(1.0)
+    core = cluster.nodes["a"]
+    assert not core.context.requests
+    assert not core.context.costly.lines
+    cluster.advance(10.0)
+    assert receipts(cluster.ask("b", fetch())) == ()
+
+
+def test_who_gives_back_much_again_and_again_waits_for_that_himself() -> None:
+    cluster, got = by_one_each(500)
+    costly, under_way = cluster.nodes["a"].context.costly, 4
+    keys: list[int] = []
+    most = 0
+    for _ in range(200):
+        keys = [key for key in keys if key not in cluster.replies]
+        keys += send(cluster, [m.LeaveRequest(got)] * (under_way - len(keys)), asker=7)
+        cluster.advance(limits.COSTLY_PAUSE_S)
+        assert list(costly.lines) == [7]
+        most = max(most, len(costly.lines[7]))
+    assert most <= under_way * -(-len(got) // limits.RUNS_PER_STEP)
+
+
 def test_a_fetch_of_a_peer_has_its_turn_and_can_be_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = wide(600)
     a, b = cluster.nodes["a"], cluster.nodes["b"]
