@@ -74,7 +74,7 @@ def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordin
         if isinstance(it, FetchCoordinator)
         and it.parked
         and it.request.group == view.name
-        and replica.partition in it.partitions
+        and replica.partition in it.places
         and not (it.rounds or it.request.spans)
     ]
     return min(found, key=lambda it: not it.request.idle, default=None)

@@ -253,7 +253,7 @@ def test_it_rides_for_who_waits_for_just_that_and_for_nothing_else() -> None:
     assert waiting(context, replica, replica.group("g")) is it
     others: dict[str, object] = {
         "parked": False,
-        "partitions": (),
+        "places": frozenset(),
         "rounds": {1: None},
         "request": it.request._replace(group="other"),
     }
