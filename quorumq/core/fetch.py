@@ -165,10 +165,10 @@ class FetchCoordinator(GroupReader):
         oldest: list[int] = []
         for partition, _ in turns:
             view = context.replicas[partition].group(self.request.group)
-            if view.suspects.oldest_ms is not None:
-                suspects.append((view.suspects.oldest_ms, partition))
-            if view.available.oldest_ms is not None:
-                oldest.append(view.available.oldest_ms)
+            if (ms := view.suspects.oldest_ms) is not None:
+                suspects.append((ms, partition))
+            if (ms := view.available.oldest_ms) is not None:
+                oldest.append(ms)
         suspects.sort(key=lambda item: item[0])
         early = [(partition, True) for ms, partition in suspects if not oldest or ms < min(oldest)]
         return [*early, *turns, *((partition, True) for _, partition in suspects[len(early) :])]
@@ -243,7 +243,8 @@ class FetchCoordinator(GroupReader):
         asked = wants_of(reply.granted, this.redrives)
         if asked and len(this.members) > 1:
             context.note_asked(this.number, now)
-            message = message._replace(wants=asked)
+            if asked != message.wants:
+                message = message._replace(wants=asked)
             self.requests[this.number] = (replica.partition, message)
             hedge, state = context.hedge, context.state
             hedge.split(this, state.fetching_at(replica.partition, message.group, this.members, now), now)
@@ -397,7 +398,7 @@ class FetchCoordinator(GroupReader):
         for span, attempts, reason in buried:
             dead_lettering = DeadLettering(this, span, attempts, reason, self.request)
             effects += dead_lettering.start(context, now)
-        if not this.pending:
+        if not this.pending.runs:
             self.close_round(context, this.number)
             if lost and this.is_out_of_reach(0):  # too few to ask: another node may have links to them
                 self.unanswered = True

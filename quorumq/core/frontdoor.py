@@ -437,12 +437,23 @@ class FrontDoor:
     def _fetch(self, key: int, request: Fetch, now: Now) -> Admitted:
         context = self.context
         topics, group = dead_letter_names(request.topics, request.group)
-        request = request._replace(topics=topics, group=group)
+        most = limits.LETTERS_PER_PIECE if group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
+        request = request._replace(
+            topics=topics,
+            group=group,
+            partitions=tuple(sorted(dict.fromkeys(request.partitions))),
+            max_messages=min(request.max_messages, most),
+            min_messages=min(request.min_messages, most),
+            max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
+        )
         problem = check_fetch(request, context.config.hold_time_max)
         if problem:
             return Failed(Code.USAGE, problem)
         asked: list[PartitionId] = []
-        request = request._replace(partitions=tuple(sorted(dict.fromkeys(request.partitions))))
+        if request.spans:
+            request = request._replace(
+                spans=tuple(SpanSet.from_spans(request.spans).items())
+            )  # each message once
         seen: dict[bytes, None] = {}  # several patterns may match one topic
         new: list[Topic] = []
         for name in dict.fromkeys(request.topics):
@@ -460,17 +471,10 @@ class FrontDoor:
             start = context.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
             asked = (asked[start:] + asked[:start])[: limits.FETCH_PARTITIONS_MAX]
         here = tuple([partition for partition in asked if context.may_coordinate(partition, now)])
-        most = limits.LETTERS_PER_PIECE if request.group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
-        capped = request._replace(
-            max_messages=min(request.max_messages, most),
-            min_messages=min(request.min_messages, most),
-            max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
-            spans=request.spans and tuple(SpanSet.from_spans(request.spans).items()),  # each message once
-        )
         if len(here) < len(asked):
             foreign = tuple(partition for partition in asked if not context.may_coordinate(partition, now))
-            return SplitCoordinator(key, capped, here + foreign, now)
-        return FetchCoordinator(key, capped, here, context.fetches % max(1, len(here)), now)
+            return SplitCoordinator(key, request, here + foreign, now)
+        return FetchCoordinator(key, request, here, context.fetches % max(1, len(here)), now)
 
     def _partitions_asked(
         self, name: str, request: Fetch, seen: dict[bytes, None], new: list[Topic]

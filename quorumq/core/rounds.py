@@ -112,4 +112,4 @@ class Votes(SpanMap[int]):
             if span.origin in self.runs:
                 self.update(span, lambda old: (old or 0) | bit)
             else:
-                self.set(span, bit)
+                self.put(span, bit)
