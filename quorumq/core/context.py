@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from quorumq.core import limits
+from quorumq.core import messages as m
 from quorumq.core.census import Census
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Again, Effect, Forget, Persist, Send
@@ -18,16 +19,6 @@ from quorumq.core.errors import Code
 from quorumq.core.fairqueue import Asker, FairQueue
 from quorumq.core.hedge import Hedge
 from quorumq.core.latency import Latency
-from quorumq.core.messages import (
-    Freed,
-    PeerMessage,
-    PutGroup,
-    PutReply,
-    PutTopic,
-    Release,
-    RemoteFetch,
-    Slice,
-)
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.records import CreationPut, GroupPut, TopicPut
@@ -56,7 +47,7 @@ ASKED_MAX = 1024
 WAKING = ("advance", "gathered", "again")
 """Timers of requests, by their key."""
 
-Costly = Again | Timer | tuple[Literal["remote"], NodeId, RemoteFetch]
+Costly = Again | Timer | tuple[Literal["remote"], NodeId, m.RemoteFetch]
 """What waits for its turn."""
 
 
@@ -92,7 +83,7 @@ class Pending:
         return self.start(context, now)
 
     def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         """A reply to one of its rounds."""
         raise NotImplementedError
@@ -192,7 +183,7 @@ class Context:
         self.rounds: dict[int, Pending] = {}
         self.fetches = 0
         self.publishing: list[Pending] = []
-        self.given: dict[int, tuple[float, list[Freed]]] = {}
+        self.given: dict[int, tuple[float, list[m.Freed]]] = {}
         self.parked: dict[tuple[PartitionId, str], int] = {}
         self.announced: dict[tuple[PartitionId, str], None] = {}
         self.sub_fetches: dict[tuple[NodeId, int], int] = {}
@@ -275,9 +266,9 @@ class Context:
 
     # ----------------------------------------------------------------- giving holds back
 
-    def free(self, freed: Iterable[Freed], now: Now) -> list[Effect]:
+    def free(self, freed: Iterable[m.Freed], now: Now) -> list[Effect]:
         """RELEASE or LEAVE: remove our holds, and tell all other replicas until they confirm."""
-        others: dict[NodeId, list[Freed]] = {}
+        others: dict[NodeId, list[m.Freed]] = {}
         for item in freed:
             unaware = self.hedge.unaware(item.owner) if self.hedge.later else ()
             for member in self.catalogue.members_of(item.partition):
@@ -286,21 +277,21 @@ class Context:
                 elif member not in unaware:
                     self.state.owe_release(member, item, now)
                     others.setdefault(member, []).append(item)
-        return [Send(member, Release(tuple(items))) for member, items in others.items()]
+        return [Send(member, m.Release(tuple(items))) for member, items in others.items()]
 
-    def free_in_steps(self, asker: Asker, freed: tuple[Freed, ...], now: Now) -> list[Effect]:
+    def free_in_steps(self, asker: Asker, freed: tuple[m.Freed, ...], now: Now) -> list[Effect]:
         """As `free`, but what one step has no room for is given back in the next ones, in the asker's turn."""
         few, rest = freed[: limits.RUNS_PER_STEP], freed[limits.RUNS_PER_STEP :]
         if rest:
             self.state.at(now.mono, ("free", asker, rest))
         return self.free(few, now)
 
-    def free_slice(self, part: Slice, now: Now) -> list[Effect]:
+    def free_slice(self, part: m.Slice, now: Now) -> list[Effect]:
         """Give back deliveries of another node that certainly nobody will work on."""
         receipts = [delivery.receipt for delivery in part.deliveries]
-        return self.free([Freed(it.partition, it.group, it.owner, (it.span,)) for it in receipts], now)
+        return self.free([m.Freed(it.partition, it.group, it.owner, (it.span,)) for it in receipts], now)
 
-    def release(self, freed: tuple[Freed, ...], now: Now) -> None:
+    def release(self, freed: tuple[m.Freed, ...], now: Now) -> None:
         """Remove these holds from our own replicas, where the owner matches."""
         for item in freed:
             replica = self.replicas.get(item.partition)
@@ -309,7 +300,7 @@ class Context:
             if self.hedge.later:
                 self.hedge.withdraw(item.owner, item.spans)
 
-    def remember_given(self, key: int, given: list[Freed], until: float) -> None:
+    def remember_given(self, key: int, given: list[m.Freed], until: float) -> None:
         """What reply ``key`` delivers, in case its write is never begun."""
         if given:
             self.given[key] = (until, given)
@@ -416,7 +407,7 @@ class Context:
                 effects += pending.on_deleted(self, topic, now)
         return effects
 
-    def put_topic(self, sender: NodeId, message: PutTopic, now: Now) -> list[Effect]:
+    def put_topic(self, sender: NodeId, message: m.PutTopic, now: Now) -> list[Effect]:
         """A register, and some groups', to be kept (in a round), or just told (round 0).
 
         A sender behind the times is told.
@@ -426,42 +417,42 @@ class Context:
         known = self.state.vector(self.config.nodes)
         if newest is not None and newest.deletions > topic.deletions:
             if number:
-                reply = PutReply(
+                reply = m.PutReply(
                     number, Code.DELETED, f"topic {topic.name!r} was deleted", newest, None, known
                 )
                 return [Persist((), (Send(sender, reply),))]
-            return [Send(sender, PutTopic(0, newest))]
+            return [Send(sender, m.PutTopic(0, newest))]
         effects = self.take_in_topic(topic, now)
         effects += [effect for group in groups for effect in self.take_in_group(group, now)]
         merged = self.catalogue.topics[topic.id]
         if number:
-            reply = PutReply(number, "", "", merged if merged != topic else None, None, known)
+            reply = m.PutReply(number, "", "", merged if merged != topic else None, None, known)
             return [*effects, Persist((), (Send(sender, reply),))]
         if merged.deleted and not topic.deleted:
-            return [*effects, Send(sender, PutTopic(0, merged))]
+            return [*effects, Send(sender, m.PutTopic(0, merged))]
         return effects
 
-    def put_group(self, sender: NodeId, message: PutGroup, now: Now) -> list[Effect]:
+    def put_group(self, sender: NodeId, message: m.PutGroup, now: Now) -> list[Effect]:
         """A group's register, to be kept, only asked for, or just told (round 0). A sender behind the times is told."""
         number, group, ask = message
         if not number:
             effects = self.take_in_group(group, now)
             merged = self.catalogue.groups.get((group.topic, group.name), group)
-            return effects if merged == group else [*effects, Send(sender, PutGroup(0, merged))]
+            return effects if merged == group else [*effects, Send(sender, m.PutGroup(0, merged))]
         if group.topic not in self.catalogue.topics or not self.state.vouched:
-            return [Send(sender, PutReply(number, Code.CANNOT_VOUCH, "", None, None))]
+            return [Send(sender, m.PutReply(number, Code.CANNOT_VOUCH, "", None, None))]
         effects = [] if ask else self.take_in_group(group, now)
         known = self.state.vector(self.config.nodes)
-        reply = PutReply(number, "", "", None, self.catalogue.groups.get((group.topic, group.name)), known)
+        reply = m.PutReply(number, "", "", None, self.catalogue.groups.get((group.topic, group.name)), known)
         if self.catalogue.is_deleted(group.topic):
-            reply = PutReply(number, Code.DELETED, "", self.catalogue.topics[group.topic], None, known)
+            reply = m.PutReply(number, Code.DELETED, "", self.catalogue.topics[group.topic], None, known)
         return [*effects, Persist((), (Send(sender, reply),))]
 
     def take_in_registers(
         self, sender: NodeId, topics: Iterable[Topic], groups: Iterable[Group], now: Now
     ) -> list[Effect]:
         """Merge the registers that a peer has."""
-        effects = [effect for topic in topics for effect in self.put_topic(sender, PutTopic(0, topic), now)]
+        effects = [effect for topic in topics for effect in self.put_topic(sender, m.PutTopic(0, topic), now)]
         return effects + [effect for group in groups for effect in self.take_in_group(group, now)]
 
     def check(self, now: Now) -> None:

@@ -9,20 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from quorumq.core import messages as m
 from quorumq.core.context import Context, Pending
 from quorumq.core.effects import Effect, Reply, Send
 from quorumq.core.errors import Code
-from quorumq.core.messages import (
-    Ack,
-    ClientReply,
-    Failed,
-    PeerMessage,
-    PutGroup,
-    PutTopic,
-    RegistersReply,
-    RegistersRequest,
-    Store,
-)
 from quorumq.core.rounds import Round
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId, Topic
 
@@ -38,14 +28,14 @@ class Coordinator(Pending):
 
     def __init__(self, key: int) -> None:
         super().__init__(key)
-        self.requests: dict[int, tuple[PartitionId, PeerMessage]] = {}
+        self.requests: dict[int, tuple[PartitionId, m.PeerMessage]] = {}
         self.taught: dict[tuple[int, NodeId], None] = {}
 
     def concerns(self, topic: bytes) -> bool:
         return any(partition.topic == topic for partition, _ in self.requests.values())
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self.finish(context, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"))
+        return self.finish(context, m.Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"))
 
     def open_round(
         self, context: Context, members: tuple[NodeId, ...], now: Now, timeout: float | None = None
@@ -63,7 +53,7 @@ class Coordinator(Pending):
         context.state.at(now.mono + wait, ("round", this.number))
 
     def ask(
-        self, context: Context, this: Round, partition: PartitionId, message: PeerMessage, now: Now
+        self, context: Context, this: Round, partition: PartitionId, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         """Send ``message`` to the members of the round; a copy is kept in case one does not know the topic.
 
@@ -86,7 +76,7 @@ class Coordinator(Pending):
         context: Context,
         this: Round,
         partition: PartitionId,
-        message: Store | Ack,
+        message: m.Store | m.Ack,
         now: Now,
         keen: Sequence[NodeId] = (),
         runs: int = 1,
@@ -116,7 +106,7 @@ class Coordinator(Pending):
         return self.on_answer(context, this, sender, this.hear(sender, incarnation), message, now)
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         """Likewise, of one that knows the topic. It has that bit in ``this`` round, or 0 where it does not count."""
         raise NotImplementedError
@@ -128,15 +118,15 @@ class Coordinator(Pending):
         if topic is None or (number, sender) in self.taught:
             return []
         self.taught[(number, sender)] = None
-        return [Send(sender, PutTopic(0, topic)), Send(sender, message)]
+        return [Send(sender, m.PutTopic(0, topic)), Send(sender, message)]
 
     def put_group(self, context: Context, group: Group, now: Now, *, ask: bool) -> tuple[Round, list[Effect]]:
         """A round that writes a group's register to all nodes, or with ``ask`` just asks them for theirs."""
         this = self.open_round(context, context.config.nodes, now)
-        topic = PutTopic(
+        topic = m.PutTopic(
             0, context.catalogue.topics[group.topic]
         )  # first, for a node that has not heard of it
-        put = PutGroup(this.number, group, ask)
+        put = m.PutGroup(this.number, group, ask)
         return this, [Send(node, message) for node in context.config.nodes for message in (topic, put)]
 
     def read_register(
@@ -144,11 +134,11 @@ class Coordinator(Pending):
     ) -> list[Effect]:
         """A round that asks all nodes for what they have of a topic's register, and perhaps for all of its groups."""
         this = self.open_round(context, context.config.nodes, now)
-        ask = RegistersRequest(this.number, (), (topic,), (), "" if groups else None)
+        ask = m.RegistersRequest(this.number, (), (topic,), (), "" if groups else None)
         return [Send(node, ask) for node in this.members]
 
     def take_in(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: RegistersReply, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.RegistersReply, now: Now
     ) -> tuple[list[Effect], int]:
         """Merge the registers of an answer, and ask for the next page; its bit, once all of it is here.
 
@@ -159,7 +149,7 @@ class Coordinator(Pending):
         effects += [effect for group in message.groups for effect in context.take_in_group(group, now)]
         if message.more and message.groups:
             last = message.groups[-1]
-            ask = RegistersRequest(this.number, (), (last.topic,), (), last.name)
+            ask = m.RegistersRequest(this.number, (), (last.topic,), (), last.name)
             return [*effects, Send(sender, ask)], 0
         return effects, this.hear(sender, incarnation)
 
@@ -179,7 +169,7 @@ class Coordinator(Pending):
         for number in list(self.rounds):
             self.close_round(context, number)
 
-    def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
         """Answer the client, once, and let go of every round."""
         assert not self.done, "a request is answered once"
         self.done = True
@@ -191,6 +181,6 @@ class Coordinator(Pending):
         return [Reply(self.key, reply)]
 
 
-def too_few(code: str, detail: str, needed: int, answered: int) -> Failed:
+def too_few(code: str, detail: str, needed: int, answered: int) -> m.Failed:
     """The answer when a majority was not to be had."""
-    return Failed(code, detail, needed, answered)
+    return m.Failed(code, detail, needed, answered)

@@ -11,27 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from quorumq.core import limits
+from quorumq.core import messages as m
 from quorumq.core.catalogue import MEANT_MAX, Catalogue
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    BrowseRequest,
-    CloseSession,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    DescribeGroup,
-    ExtendRequest,
-    Fetch,
-    LeaveRequest,
-    Metadata,
-    PurgeRequest,
-    RedriveRequest,
-    RejectRequest,
-    SetGroup,
-    ShowRequest,
-    StatusRequest,
-)
 from quorumq.core.topics import is_pattern
 
 RUN: Final = 8
@@ -47,7 +28,7 @@ def runs(count: int) -> int:
     return RUN * min(count, limits.RUNS_PER_STEP)
 
 
-def _of_fetch(catalogue: Catalogue, request: Fetch) -> int:
+def _of_fetch(catalogue: Catalogue, request: m.Fetch) -> int:
     topics = request.topics
     if len(topics) == 1 and topics[0] in catalogue.names:  # mostly
         return len(request.partitions) or len(catalogue.topics[catalogue.names[topics[0]]].replicas)
@@ -69,12 +50,12 @@ def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
     return len(names) + patterns * known + unknown * UNKNOWN * min(known, MEANT_MAX)
 
 
-def _of_metadata(catalogue: Catalogue, request: Metadata) -> int:
+def _of_metadata(catalogue: Catalogue, request: m.Metadata) -> int:
     return _of_names(catalogue, request.topics or ("*",))
 
 
 def _of_items(
-    catalogue: Catalogue, request: AckRequest | RejectRequest | ExtendRequest | LeaveRequest
+    catalogue: Catalogue, request: m.AckRequest | m.RejectRequest | m.ExtendRequest | m.LeaveRequest
 ) -> int:
     return RUN * min(len(request.items), limits.RUNS_PER_STEP)
 
@@ -84,22 +65,22 @@ def _whole_step(catalogue: Catalogue, request: object) -> int:
 
 
 COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
-    Fetch: _of_fetch,
-    Metadata: _of_metadata,
-    AckRequest: _of_items,
-    RejectRequest: _of_items,
-    ExtendRequest: _of_items,
-    LeaveRequest: _of_items,
-    CloseSession: lambda catalogue, request: runs(len(request.partitions)),
-    DescribeGroup: lambda catalogue, request: 2 * catalogue.partitions_of(request.topic),
-    StatusRequest: _whole_step,
-    BrowseRequest: _whole_step,
-    ShowRequest: _whole_step,
-    PurgeRequest: _whole_step,
-    RedriveRequest: _whole_step,
-    SetGroup: _whole_step,
-    DeleteGroup: _whole_step,
-    CreateTopic: _whole_step,
-    AlterTopic: _whole_step,
-    DeleteTopic: _whole_step,
+    m.Fetch: _of_fetch,
+    m.Metadata: _of_metadata,
+    m.AckRequest: _of_items,
+    m.RejectRequest: _of_items,
+    m.ExtendRequest: _of_items,
+    m.LeaveRequest: _of_items,
+    m.CloseSession: lambda catalogue, request: runs(len(request.partitions)),
+    m.DescribeGroup: lambda catalogue, request: 2 * catalogue.partitions_of(request.topic),
+    m.StatusRequest: _whole_step,
+    m.BrowseRequest: _whole_step,
+    m.ShowRequest: _whole_step,
+    m.PurgeRequest: _whole_step,
+    m.RedriveRequest: _whole_step,
+    m.SetGroup: _whole_step,
+    m.DeleteGroup: _whole_step,
+    m.CreateTopic: _whole_step,
+    m.AlterTopic: _whole_step,
+    m.DeleteTopic: _whole_step,
 }

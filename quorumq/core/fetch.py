@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quorumq.core import limits
+from quorumq.core import messages as m
 from quorumq.core.context import Context
 from quorumq.core.coordinator import too_few
 from quorumq.core.dead_lettering import DeadLettering
@@ -23,20 +24,6 @@ from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.groupreader import GroupReader
 from quorumq.core.holdround import BACKOFF_S, HoldRound, wants_of
-from quorumq.core.messages import (
-    ClientReply,
-    Counted,
-    Failed,
-    Fetch,
-    FetchReply,
-    Freed,
-    Hold,
-    HoldReply,
-    PeerMessage,
-    PutReply,
-    Slice,
-    Want,
-)
 from quorumq.core.partition import fate
 from quorumq.core.partition.replica import Replica
 from quorumq.core.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
@@ -69,7 +56,7 @@ class FetchCoordinator(GroupReader):
     )  # fmt: skip
 
     def __init__(
-        self, key: int, request: Fetch, partitions: tuple[PartitionId, ...], first: int, now: Now
+        self, key: int, request: m.Fetch, partitions: tuple[PartitionId, ...], first: int, now: Now
     ) -> None:
         super().__init__(key, request, partitions)
         self.first = first
@@ -148,7 +135,7 @@ class FetchCoordinator(GroupReader):
                 start += 1
             if start < stop:
                 spans = (Span(origin, start, stop),)
-                effects += context.free([Freed(won.partition, self.request.group, won.owner, spans)], now)
+                effects += context.free([m.Freed(won.partition, self.request.group, won.owner, spans)], now)
         return effects
 
     def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
@@ -233,7 +220,13 @@ class FetchCoordinator(GroupReader):
     # ----------------------------------------------------------------- one round
 
     def _hold(
-        self, context: Context, replica: Replica, wants: list[Want], generation: int, ballot: Stamp, now: Now
+        self,
+        context: Context,
+        replica: Replica,
+        wants: list[m.Want],
+        generation: int,
+        ballot: Stamp,
+        now: Now,
     ) -> list[Effect]:
         """Hold here for the full time, then ask the others."""
         patience = self.patience(context, replica)
@@ -264,18 +257,18 @@ class FetchCoordinator(GroupReader):
         self,
         context: Context,
         replica: Replica,
-        wants: list[Want],
+        wants: list[m.Want],
         generation: int,
         ballot: Stamp,
         patience: tuple[float, float],
         now: Now,
-    ) -> tuple[HoldRound, Hold]:
+    ) -> tuple[HoldRound, m.Hold]:
         """A round of HOLD, whose clock starts here, and what it asks. ``patience``: as of that method."""
         state, group, hold_time = context.state, self.request.group, self.request.hold_time
         self._unpark(context)
         parks = context.parks(replica.partition, group)
         number, epoch = state.next_round(), replica.topic.epoch
-        hold = Hold(
+        hold = m.Hold(
             number, replica.partition, epoch, group, generation, ballot, hold_time, tuple(wants), (), parks
         )
         owner = Owner(state.me, state.incarnation, ballot)
@@ -285,11 +278,11 @@ class FetchCoordinator(GroupReader):
         return this, hold
 
     def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        if isinstance(message, PutReply):
+        if isinstance(message, m.PutReply):
             return self.on_registered(context, sender, incarnation, message, now)
-        assert isinstance(message, HoldReply)
+        assert isinstance(message, m.HoldReply)
         this = self.rounds[message.round]
         assert isinstance(this, HoldRound)
         context.state.learn_vector(this.members, message.known)
@@ -328,7 +321,7 @@ class FetchCoordinator(GroupReader):
         replica: Replica,
         sender: NodeId,
         incarnation: Incarnation,
-        reply: HoldReply,
+        reply: m.HoldReply,
         now: Now,
     ) -> list[Effect]:
         """Take a reply into the round: votes, and everything else that it teaches."""
@@ -442,7 +435,7 @@ class FetchCoordinator(GroupReader):
         """Our own replica learns how many attempts have ended: it may have missed some."""
         effects: list[Effect] = []
         for part, n in this.redrives.within(span):
-            counted = Counted(part, n, attempts, this.generation, suspect)
+            counted = m.Counted(part, n, attempts, this.generation, suspect)
             effects += replica.learning.adopt_won(self.request.group, this.owner, counted, now)
         return effects
 
@@ -460,7 +453,7 @@ class FetchCoordinator(GroupReader):
         self, context: Context, this: HoldRound, replica: Replica, spans: list[Span], now: Now
     ) -> list[Effect]:
         """Drop our hold, and RELEASE at all others whatever they answered."""
-        return context.free([Freed(this.partition, self.request.group, this.owner, tuple(spans))], now)
+        return context.free([m.Freed(this.partition, self.request.group, this.owner, tuple(spans))], now)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         if number in self.group_rounds:
@@ -474,20 +467,20 @@ class FetchCoordinator(GroupReader):
 
     def answer(self, context: Context, now: Now) -> list[Effect]:
         """Reply with what is won and is still ours at this very moment."""
-        slices: list[Slice] = []
-        given: list[Freed] = []
+        slices: list[m.Slice] = []
+        given: list[m.Freed] = []
         for won in self.won:
             replica = context.replicas[won.partition]
             for span in self.still_ours(replica, won, now):
                 add_slices(slices, replica, won, self.request.group, span)
-                given.append(Freed(won.partition, self.request.group, won.owner, (span,)))
+                given.append(m.Freed(won.partition, self.request.group, won.owner, (span,)))
         if not slices and self.unanswered:
             detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
             return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, 2, 1))
         context.remember_given(self.key, given, max([won.expires for won in self.won], default=now.mono))
         told = self.told or self._tells(context, now)
         return self.finish(
-            context, FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), told)
+            context, m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), told)
         )
 
     def _tells(self, context: Context, now: Now) -> bool:
@@ -534,7 +527,7 @@ class FetchCoordinator(GroupReader):
         return any(partition.topic == topic for partition in self.partitions)
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self._leave(context, topic, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
+        return self._leave(context, topic, m.Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
 
     def reads(self, topic: bytes, group: str) -> bool:
         return self.register_name == group and self.concerns(topic)
@@ -542,7 +535,7 @@ class FetchCoordinator(GroupReader):
     def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         return self._leave(context, topic, context.catalogue.no_group(topic.name, self.register_name), now)
 
-    def _leave(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
+    def _leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
         """Answer with what is won in other topics; if nothing else was asked for, say why."""
         self._unpark(context)
         effects = self._give_back(context, now, topic.id)
@@ -561,7 +554,7 @@ class FetchCoordinator(GroupReader):
         self.park_until, self.tried = now.mono, True
         return effects + self.advance(context, now)
 
-    def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
         self._unpark(context)
         return super().finish(context, reply)
 
@@ -572,9 +565,9 @@ class FetchCoordinator(GroupReader):
     def _give_back(self, context: Context, now: Now, topic: bytes | None = None) -> list[Effect]:
         """LEAVE what was won or asked for, of one topic or all: no reply was begun."""
         group = self.request.group
-        given = [Freed(won.partition, group, won.owner, (won.span,)) for won in self.won + self.alone]
+        given = [m.Freed(won.partition, group, won.owner, (won.span,)) for won in self.won + self.alone]
         given += [
-            Freed(this.partition, group, this.owner, tuple(this.pending.items()))
+            m.Freed(this.partition, group, this.owner, tuple(this.pending.items()))
             for this in self.rounds.values()
             if isinstance(this, HoldRound)
         ]

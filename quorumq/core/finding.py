@@ -12,33 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from quorumq.core import messages as m
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.deadnames import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.effects import Again, Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.limits import GROUPS_PER_PIECE
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    BrowseRequest,
-    ClientRequest,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    ExtendRequest,
-    Fetch,
-    LeaveRequest,
-    Metadata,
-    PeerMessage,
-    Publish,
-    PurgeRequest,
-    RedriveRequest,
-    RegistersReply,
-    RegistersRequest,
-    RejectRequest,
-    SetGroup,
-)
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
@@ -49,49 +29,51 @@ FIND_TIMEOUT_S = 1.0
 TOLD_MAX = 50
 """Registers of topics in one answer; who asked for more asks again, with fewer to ask for."""
 
-SETTLING = (AckRequest, RejectRequest, ExtendRequest, LeaveRequest)
+SETTLING = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 """Requests of many receipts, each with a verdict of its own: what is not found spoils nothing of the rest."""
 
 
-def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None:
+def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | None:
     """What to ask the others for before ``request`` is looked at; None where all that it names is known here.
 
     A name that was deleted may have been given again, and a topic may have got more partitions.
     """
     catalogue = context.catalogue
-    if isinstance(request, Publish) and catalogue.members_of(request.batch.header.partition):
+    if isinstance(request, m.Publish) and catalogue.members_of(request.batch.header.partition):
         return None  # mostly
     names: Iterable[str] = ()
     partitions: Iterable[PartitionId] = ()
     ids: dict[bytes, None] = {}
     group = ""
     match request:
-        case Publish():
+        case m.Publish():
             partitions = (request.batch.header.partition,)
-        case AckRequest() | RejectRequest() | ExtendRequest() | LeaveRequest():
+        case m.AckRequest() | m.RejectRequest() | m.ExtendRequest() | m.LeaveRequest():
             partitions = dict.fromkeys([item.receipt.partition for item in request.items])
-        case Fetch():
+        case m.Fetch():
             names, group = dead_letter_names(request.topics, request.group)
-        case PurgeRequest() | BrowseRequest():
+        case m.PurgeRequest() | m.BrowseRequest():
             names, group = dead_letter_names((request.topic,), request.group)
-        case RedriveRequest():
+        case m.RedriveRequest():
             names, group = dead_letter_names((request.topic,), request.group)
-        case SetGroup() | DeleteGroup():
+        case m.SetGroup() | m.DeleteGroup():
             names = (request.topic,)
-        case Metadata():
+        case m.Metadata():
             names = request.topics
-        case AlterTopic():
+        case m.AlterTopic():
             names = (request.name,)
-        case CreateTopic() if request.implicit and not context.config.auto_create_topics:
+        case m.CreateTopic() if request.implicit and not context.config.auto_create_topics:
             names = (request.name,)
-        case DeleteTopic() if request.id not in catalogue.topics:
+        case m.DeleteTopic() if request.id not in catalogue.topics:
             ids[request.id] = None
     wanted: dict[str, None] = {}
     for partition in partitions:
         if not catalogue.members_of(partition) and not catalogue.is_deleted(partition.topic):
             ids[partition.topic] = None
-    number = request.partition if isinstance(request, (PurgeRequest, BrowseRequest, RedriveRequest)) else -1
-    highest = max(request.partitions, default=-1) if isinstance(request, Fetch) else number
+    number = (
+        request.partition if isinstance(request, (m.PurgeRequest, m.BrowseRequest, m.RedriveRequest)) else -1
+    )
+    highest = max(request.partitions, default=-1) if isinstance(request, m.Fetch) else number
     groups: dict[tuple[bytes, str], None] = {}
     for name in names:
         topic = catalogue.topic_named(name)
@@ -102,21 +84,21 @@ def to_find(context: Context, request: ClientRequest) -> RegistersRequest | None
         if highest >= topic.partitions:
             ids[topic.id] = None
         source = group.removesuffix(DEAD_SUFFIX)
-        if isinstance(request, Fetch):
+        if isinstance(request, m.Fetch):
             needed = source != group or not catalogue.makes_group(topic, group)
         else:  # what is known as deleted may have been created again
-            needed = isinstance(request, PurgeRequest | RedriveRequest) or source != group
+            needed = isinstance(request, m.PurgeRequest | m.RedriveRequest) or source != group
             needed = needed or catalogue.is_group_deleted(topic.id, source)
         if needed and not catalogue.reads(topic.id, source):
             groups[(topic.id, source)] = None
     if not (wanted or ids or groups):
         return None
-    return RegistersRequest(
+    return m.RegistersRequest(
         0, tuple(wanted), tuple(ids), tuple(Group(topic, name, 0, 0) for topic, name in groups)
     )
 
 
-def tell_registers(context: Context, sender: NodeId, message: RegistersRequest) -> list[Effect]:
+def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest) -> list[Effect]:
     """REGISTERS-ASK: those that are known here. Only if this node can vouch: its silence is no answer."""
     catalogue = context.catalogue
     topics = [catalogue.register_named(name) for name in message.names]
@@ -127,7 +109,7 @@ def tell_registers(context: Context, sender: NodeId, message: RegistersRequest) 
     if message.after is not None:
         behind = [key for key in catalogue.groups if key[0] in message.ids and key[1] > message.after]
         more = [catalogue.groups[key] for key in sorted(behind)]
-    told = RegistersReply(
+    told = m.RegistersReply(
         message.round,
         tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],
         (*groups, *more[:GROUPS_PER_PIECE]),
@@ -146,7 +128,7 @@ class FindCoordinator(Coordinator):
 
     __slots__ = ("request", "sets", "wanted")
 
-    def __init__(self, key: int, request: ClientRequest, wanted: RegistersRequest) -> None:
+    def __init__(self, key: int, request: m.ClientRequest, wanted: m.RegistersRequest) -> None:
         super().__init__(key)
         self.request = request
         self.wanted = wanted
@@ -168,9 +150,9 @@ class FindCoordinator(Coordinator):
         return effects or self.give_up(context, this)
 
     def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, RegistersReply)
+        assert isinstance(message, m.RegistersReply)
         this = self.rounds[message.round]
         effects, _ = self.take_in(context, sender, incarnation, message, now)
         left = to_find(context, self.request)

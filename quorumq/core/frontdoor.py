@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core import limits
+from quorumq.core import messages as m
 from quorumq.core.context import Context, Costly
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.costs import COSTS
@@ -14,47 +15,6 @@ from quorumq.core.fairqueue import Asker
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import FindCoordinator, to_find
 from quorumq.core.groups import DeleteGroupCoordinator, GroupCoordinator, PurgeCoordinator, SurveyCoordinator
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    BrowseReply,
-    BrowseRequest,
-    ClientReply,
-    ClientRequest,
-    CloseRequest,
-    CloseSession,
-    CloseSessionReply,
-    CreateTopic,
-    CreateTopicReply,
-    DeclareSurvivors,
-    DeleteGroup,
-    DeleteTopic,
-    DescribeGroup,
-    DescribeGroupReply,
-    ExtendRequest,
-    Failed,
-    Fetch,
-    Freed,
-    Hello,
-    LeaveReply,
-    LeaveRequest,
-    Metadata,
-    MetadataReply,
-    NodeInfo,
-    OpenSession,
-    OpenSessionReply,
-    PeekRequest,
-    Publish,
-    PurgeRequest,
-    RedriveRequest,
-    RejectRequest,
-    RemoteFetch,
-    RemoteFetchReply,
-    SetGroup,
-    ShowRequest,
-    StatusReply,
-    StatusRequest,
-)
 from quorumq.core.partition.listing import shown_of
 from quorumq.core.partition.tally import part_of
 from quorumq.core.peek import PeekCoordinator
@@ -70,11 +30,11 @@ from quorumq.core.topics import check_alteration, check_topic_request, is_patter
 from quorumq.core.types import NodeId, Now, Origin, PartitionId, Topic
 from quorumq.core.vouching import Vouching
 
-Admitted = Coordinator | ClientReply
+Admitted = Coordinator | m.ClientReply
 """Who carries a request through, or the answer."""
 
 
-STAMPED = (Fetch, CreateTopic, AlterTopic, DeleteTopic, SetGroup, DeleteGroup)
+STAMPED = (m.Fetch, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.SetGroup, m.DeleteGroup)
 """Requests that are nothing without a fresh stamp."""
 BUG_CHARS_MAX = 200
 """Of an exception's text, in the answer to the client."""
@@ -103,7 +63,7 @@ class FrontDoor:
     def on_request(
         self,
         key: int,
-        request: ClientRequest,
+        request: m.ClientRequest,
         now: Now,
         *,
         looked: bool = False,
@@ -122,7 +82,7 @@ class FrontDoor:
         if price is not None and (cost := price(context.catalogue, request)) > limits.CHEAP:
             context.costly.put(asker, cost, Again(key, request, looked, asker), key)
             return []
-        if isinstance(request, Hello):
+        if isinstance(request, m.Hello):
             return self._on_hello(key, request, now)
         try:
             admitted = self._look(key, request, now, looked=looked)
@@ -131,20 +91,20 @@ class FrontDoor:
                 f"node {context.state.me} has a bug, and could not begin this request ({type(error).__name__}: "
                 f"{str(error)[:BUG_CHARS_MAX]}); nothing was done. Its log has more: report it"
             )
-            return [Raised(type(request).__name__, error), Reply(key, Failed(Code.NOT_STORED, detail))]
+            return [Raised(type(request).__name__, error), Reply(key, m.Failed(Code.NOT_STORED, detail))]
         if isinstance(admitted, Coordinator):
             admitted.asker = asker
             context.requests[key] = admitted
             return admitted.start(context, now)
         effects: list[Effect] = []
-        if isinstance(admitted, CloseSessionReply) and isinstance(request, CloseSession):
+        if isinstance(admitted, m.CloseSessionReply) and isinstance(request, m.CloseSession):
             partitions = tuple(dict.fromkeys(request.partitions))
             effects = self.close_session(asker, request.origin, partitions, now)
-        elif isinstance(admitted, LeaveReply) and isinstance(request, LeaveRequest):
+        elif isinstance(admitted, m.LeaveReply) and isinstance(request, m.LeaveRequest):
             effects = context.free_in_steps(
                 asker,
                 tuple(
-                    Freed(receipt.partition, receipt.group, receipt.owner, (part,))
+                    m.Freed(receipt.partition, receipt.group, receipt.owner, (part,))
                     for receipt, spans in request.items
                     for span in spans
                     for part, _ in context.cut(receipt.partition, receipt.group, span)
@@ -153,14 +113,14 @@ class FrontDoor:
             )
         return [*effects, Reply(key, admitted)]
 
-    def _look(self, key: int, request: ClientRequest, now: Now, *, looked: bool) -> Admitted:
+    def _look(self, key: int, request: m.ClientRequest, now: Now, *, looked: bool) -> Admitted:
         """Who carries a request through, or the answer. This and what it calls only look: what they raise is survived
         (docs/decisions/0011-what-an-exception-ends.md)."""
         context = self.context
-        if isinstance(request, StatusRequest):
+        if isinstance(request, m.StatusRequest):
             return self.status(request, now)
         wanted = None if looked else to_find(context, request)
-        if isinstance(request, Metadata) and wanted is None:
+        if isinstance(request, m.Metadata) and wanted is None:
             return self._metadata(request.topics)
         if not context.state.vouched:
             return self.vouching.refusal(context)
@@ -168,14 +128,14 @@ class FrontDoor:
             return FindCoordinator(key, request, wanted)
         return self._admit(key, request, now)
 
-    def status(self, request: StatusRequest, now: Now) -> StatusReply:
+    def status(self, request: m.StatusRequest, now: Now) -> m.StatusReply:
         """What this node knows of itself and its partitions, or of the next of them."""
         rows, more = page(self.context, now, request.begin)
         facts = status(self.context, self.vouching, now) if request.begin is None else {}
-        return StatusReply({**facts, "partitions": rows}, more)
+        return m.StatusReply({**facts, "partitions": rows}, more)
 
     def on_remote_fetch(
-        self, sender: NodeId, message: RemoteFetch, now: Now, *, waits: bool = True
+        self, sender: NodeId, message: m.RemoteFetch, now: Now, *, waits: bool = True
     ) -> list[Effect]:
         """Serve a FETCH for a node that has no replica of these partitions; a costly one in its turn (``waits``)."""
         context = self.context
@@ -190,7 +150,7 @@ class FrontDoor:
         if not context.state.vouched or not here:
             problem = problem or f"node {context.state.me} has no replica of what it was asked for"
         if problem:
-            return [Send(sender, RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
+            return [Send(sender, m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
         self.sub_fetches += 1
         context.sub_fetches[(sender, message.round)] = -self.sub_fetches
         made = SubFetchCoordinator(-self.sub_fetches, message.request, here, now, sender, message.round)
@@ -198,7 +158,7 @@ class FrontDoor:
         context.requests[made.key] = made
         return made.start(context, now)
 
-    def _on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
+    def _on_hello(self, key: int, hello: m.Hello, now: Now) -> list[Effect]:
         refusal = self.context.peers.refusal(hello, now)
         if refusal is not None:
             return [Reply(key, refusal)]
@@ -206,59 +166,59 @@ class FrontDoor:
             self.context.recovery.on_hello(hello.node)
         return self.context.peers.on_hello(key, hello, now)
 
-    def _admit(self, key: int, request: ClientRequest, now: Now) -> Admitted:
+    def _admit(self, key: int, request: m.ClientRequest, now: Now) -> Admitted:
         if isinstance(request, STAMPED) and self.context.state.clock.used_up:
-            return Failed(Code.NOT_STORED, USED_UP)
+            return m.Failed(Code.NOT_STORED, USED_UP)
         match request:
-            case OpenSession():
+            case m.OpenSession():
                 self.sessions += 1
                 me, incarnation = self.context.state.me, self.context.state.incarnation
-                return OpenSessionReply(Origin(me, incarnation.n, incarnation.nonce, self.sessions))
-            case CloseSession():
-                return CloseSessionReply()
-            case LeaveRequest():
-                return LeaveReply()
-            case CreateTopic():
+                return m.OpenSessionReply(Origin(me, incarnation.n, incarnation.nonce, self.sessions))
+            case m.CloseSession():
+                return m.CloseSessionReply()
+            case m.LeaveRequest():
+                return m.LeaveReply()
+            case m.CreateTopic():
                 return self._create_topic(key, request)
-            case AlterTopic():
+            case m.AlterTopic():
                 return self._alter_topic(key, request)
-            case DeleteTopic():
+            case m.DeleteTopic():
                 return self._delete_topic(key, request)
-            case Publish():
+            case m.Publish():
                 return PublishCoordinator(key, request)
-            case Fetch():
+            case m.Fetch():
                 return self._fetch(key, request, now)
-            case AckRequest():
+            case m.AckRequest():
                 return AckCoordinator(key, request)
-            case RejectRequest():
+            case m.RejectRequest():
                 return self._reject(key, request, now)
-            case ExtendRequest():
+            case m.ExtendRequest():
                 problem = check_hold_time(request.hold_time, self.context.config.hold_time_max)
-                return Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
-            case SetGroup():
+                return m.Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
+            case m.SetGroup():
                 return self._set_group(key, request)
-            case DeleteGroup():
+            case m.DeleteGroup():
                 topic = self.context.catalogue.topic_named(request.topic)
                 if topic is None:
                     return self.context.catalogue.not_found(request.topic)
                 return DeleteGroupCoordinator(key, request, topic.id)
-            case PurgeRequest():
+            case m.PurgeRequest():
                 return self._purge(key, request)
-            case RedriveRequest():
+            case m.RedriveRequest():
                 return self._redrive(key, request)
-            case BrowseRequest():
+            case m.BrowseRequest():
                 return self._peek(key, request, now)
-            case ShowRequest():
+            case m.ShowRequest():
                 return self._show(request, now)
-            case DescribeGroup():
+            case m.DescribeGroup():
                 return self._describe(request, now)
-            case DeclareSurvivors():
+            case m.DeclareSurvivors():
                 return DeclareCoordinator(key, request)
-        return Failed(Code.USAGE, f"{type(request).__name__} is not a request")
+        return m.Failed(Code.USAGE, f"{type(request).__name__} is not a request")
 
     # -------------------------------------------------------------------------- topics
 
-    def _metadata(self, names: tuple[str, ...]) -> MetadataReply | Failed:
+    def _metadata(self, names: tuple[str, ...]) -> m.MetadataReply | m.Failed:
         config, catalogue, links = self.context.config, self.context.catalogue, self.context.state.links
         topics: dict[bytes, Topic] = {}
         for name in names or ("*",):
@@ -267,11 +227,11 @@ class FrontDoor:
                 return catalogue.not_found(name)
             topics.update((topic.id, topic) for topic in found)
         addresses = dict(config.addresses)
-        return MetadataReply(
+        return m.MetadataReply(
             cluster_id=config.cluster_id,
             node=config.node,
             nodes=tuple(
-                NodeInfo(node, addresses.get(node, ""), node == config.node or node in links)
+                m.NodeInfo(node, addresses.get(node, ""), node == config.node or node in links)
                 for node in config.nodes
             ),
             topics=tuple(topics.values()),
@@ -285,31 +245,31 @@ class FrontDoor:
             hold_time_max=config.hold_time_max,
         )
 
-    def _create_topic(self, key: int, request: CreateTopic) -> Admitted:
+    def _create_topic(self, key: int, request: m.CreateTopic) -> Admitted:
         problem = check_topic_request(request, self.context.config.nodes, self.context.config.machines)
         if problem:
-            return Failed(Code.USAGE, problem)
+            return m.Failed(Code.USAGE, problem)
         known = self.context.catalogue.topic_named(request.name)
         if known is not None and request.implicit:
-            return CreateTopicReply(known)
+            return m.CreateTopicReply(known)
         if request.implicit and not self.context.config.auto_create_topics:
             return self.context.catalogue.not_found(request.name)
         if known is None and self.context.state.memory_full:
-            return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
+            return m.Failed(Code.STORAGE_FULL, self.context.state.memory_full)
         no_room = self.context.catalogue.why_no_room(request) if known is None else None
         return no_room or CreateTopicCoordinator(key, request)
 
-    def _alter_topic(self, key: int, request: AlterTopic) -> Admitted:
+    def _alter_topic(self, key: int, request: m.AlterTopic) -> Admitted:
         topic = self.context.catalogue.topic_named(request.name)
         if topic is None:
             return self.context.catalogue.not_found(request.name)
         problem = check_alteration(request, topic)
         if problem:
-            return Failed(Code.USAGE, problem)
+            return m.Failed(Code.USAGE, problem)
         no_room = self.context.catalogue.why_no_room(request) if request.partitions is not None else None
         return no_room or AlterTopicCoordinator(key, request, topic)
 
-    def _delete_topic(self, key: int, request: DeleteTopic) -> Admitted:
+    def _delete_topic(self, key: int, request: m.DeleteTopic) -> Admitted:
         topic = self.context.catalogue.topics.get(request.id)
         if topic is not None and topic.name == request.name:
             return DeleteTopicCoordinator(key, request, topic)
@@ -319,7 +279,7 @@ class FrontDoor:
             f"topic {request.name!r} with the id {request.id.hex()} is gone, or never was; another one has its "
             "name, and is left alone: delete again to delete that"
         )
-        return Failed(Code.NOT_FOUND, detail)
+        return m.Failed(Code.NOT_FOUND, detail)
 
     def close_session(
         self, asker: Asker, origin: Origin, partitions: tuple[PartitionId, ...], now: Now
@@ -331,7 +291,7 @@ class FrontDoor:
         effects: list[Effect] = []
         for partition in partitions[: limits.RUNS_PER_STEP]:
             topic = self.context.catalogue.topics.get(partition.topic)
-            ask = CloseRequest(0, partition, topic.epoch if topic is not None else 0, (origin,))
+            ask = m.CloseRequest(0, partition, topic.epoch if topic is not None else 0, (origin,))
             effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
         rest = partitions[limits.RUNS_PER_STEP :]
         if rest:
@@ -340,19 +300,19 @@ class FrontDoor:
 
     # -------------------------------------------------------------------------- groups
 
-    def _set_group(self, key: int, request: SetGroup) -> Admitted:
+    def _set_group(self, key: int, request: m.SetGroup) -> Admitted:
         problem = check_group_name(request.group)
         if request.group.endswith(DEAD_SUFFIX):
             problem = f"group {request.group!r} is one of dead letters: redrive or purge them instead"
         if request.start not in ("earliest", "latest", "time"):
             problem = f"start is {request.start[:50]!r}: it must be 'earliest', 'latest' or 'time'"
         if problem:
-            return Failed(Code.USAGE, problem)
+            return m.Failed(Code.USAGE, problem)
         topic = self.context.catalogue.topic_named(request.topic)
         if topic is None:
             return self.context.catalogue.not_found(request.topic)
         if self.context.state.memory_full and self._is_new(topic, request.group):
-            return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
+            return m.Failed(Code.STORAGE_FULL, self.context.state.memory_full)
         there = request.rewind or self.context.catalogue.reads(topic.id, request.group)
         no_room = None if there else self.context.catalogue.why_no_groups((topic,), request.group)
         return no_room or GroupCoordinator(key, request, topic.id)
@@ -365,76 +325,78 @@ class FrontDoor:
         here = [replica for replica in found if replica is not None]
         return bool(here) and not any(group in replica.views.groups for replica in here)
 
-    def _purge(self, key: int, request: PurgeRequest) -> Admitted:
+    def _purge(self, key: int, request: m.PurgeRequest) -> Admitted:
         topics, group = dead_letter_names((request.topic,), request.group)
         found = self._read_by(topics[0], request.partition, group.removesuffix(DEAD_SUFFIX))
-        return found if isinstance(found, Failed) else PurgeCoordinator(key, found, group, request.spans)
+        return found if isinstance(found, m.Failed) else PurgeCoordinator(key, found, group, request.spans)
 
-    def _redrive(self, key: int, request: RedriveRequest) -> Admitted:
+    def _redrive(self, key: int, request: m.RedriveRequest) -> Admitted:
         request = request._replace(group=request.group.removesuffix(DEAD_SUFFIX))
         found = self._read_by(request.topic, request.partition, request.group)
-        return found if isinstance(found, Failed) else RedriveCoordinator(key, request, found)
+        return found if isinstance(found, m.Failed) else RedriveCoordinator(key, request, found)
 
-    def _read_by(self, topic: str, number: int, group: str) -> PartitionId | Failed:
+    def _read_by(self, topic: str, number: int, group: str) -> PartitionId | m.Failed:
         """A partition that the group reads, or what to answer."""
         found = self.context.catalogue.partition_named(topic, number)
-        if not isinstance(found, Failed) and not self.context.catalogue.reads(found.topic, group):
+        if not isinstance(found, m.Failed) and not self.context.catalogue.reads(found.topic, group):
             return self.context.catalogue.no_group(topic, group)
         return found
 
-    def _peek(self, key: int, request: BrowseRequest, now: Now) -> Admitted:
+    def _peek(self, key: int, request: m.BrowseRequest, now: Now) -> Admitted:
         topics, group = dead_letter_names((request.topic,), request.group)
         partition = self.context.catalogue.partition_named(topics[0], request.partition)
-        if isinstance(partition, Failed):
+        if isinstance(partition, m.Failed):
             return partition
         source = group.removesuffix(DEAD_SUFFIX)
         if self.context.catalogue.is_group_deleted(partition.topic, source):
             return self.context.catalogue.no_group(topics[0], source)
         if request.complete:
             return SurveyCoordinator(key, partition, group, request.which, request.after, request.limit)
-        peek = PeekRequest(0, partition, group, request.which, request.cursor, request.limit, request.bodies)
+        peek = m.PeekRequest(
+            0, partition, group, request.which, request.cursor, request.limit, request.bodies
+        )
         replica = self.context.replicas.get(partition)
         if replica is None:
             return PeekCoordinator(key, peek)
         page = replica.on_peek(peek, now)
-        return BrowseReply(partition, page.items, page.cursor, page.slices)
+        return m.BrowseReply(partition, page.items, page.cursor, page.slices)
 
-    def _show(self, request: ShowRequest, now: Now) -> Admitted:
+    def _show(self, request: m.ShowRequest, now: Now) -> Admitted:
         replica = self.context.replicas.get(request.partition)
         if replica is None:
             detail = f"node {self.context.state.me} has no replica of that partition: ask one that has"
-            return Failed(Code.NOT_FOUND, detail)
+            return m.Failed(Code.NOT_FOUND, detail)
         if request.span.size != 1:
-            return Failed(Code.USAGE, f"{request.span.size} messages are named: one can be shown")
+            return m.Failed(Code.USAGE, f"{request.span.size} messages are named: one can be shown")
         return shown_of(replica.batches, replica.views.groups, request.span, now)
 
-    def _describe(self, request: DescribeGroup, now: Now) -> Admitted:
+    def _describe(self, request: m.DescribeGroup, now: Now) -> Admitted:
         topic = self.context.catalogue.topic_named(request.topic)
         if topic is None:
             return self.context.catalogue.not_found(request.topic)
         places = [PartitionId(topic.id, number) for number in range(topic.partitions)]
         here = [self.context.replicas[place] for place in places if place in self.context.replicas]
         parts = tuple(part_of(replica, request.group, now) for replica in here)
-        return DescribeGroupReply(topic.id, request.group, parts)
+        return m.DescribeGroupReply(topic.id, request.group, parts)
 
     # ---------------------------------------------------------------------- deliveries
 
-    def _reject(self, key: int, request: RejectRequest, now: Now) -> Admitted:
+    def _reject(self, key: int, request: m.RejectRequest, now: Now) -> Admitted:
         letter = request.letter
         if letter is not None and any(item.receipt.group.endswith(DEAD_SUFFIX) for item in request.items):
             detail = "a dead letter cannot be dead-lettered again: ack it, or reject it without dead_letter"
-            return Failed(Code.USAGE, detail)
+            return m.Failed(Code.USAGE, detail)
         if request.delay != limits.TOPIC_BACKOFF_S and not 0 <= request.delay <= limits.DELAY_MAX_S:
             detail = (
                 f"delay is {request.delay} s: it must be from 0 to {limits.DELAY_MAX_S:.0f} s, or "
                 f"{limits.TOPIC_BACKOFF_S} for the topic's backoff"
             )
-            return Failed(Code.USAGE, detail)
+            return m.Failed(Code.USAGE, detail)
         if letter is not None:
             letter = letter._replace(died_ms=now.wall_ms, node=self.context.state.me)
         return RejectCoordinator(key, request._replace(letter=letter))
 
-    def _fetch(self, key: int, request: Fetch, now: Now) -> Admitted:
+    def _fetch(self, key: int, request: m.Fetch, now: Now) -> Admitted:
         context = self.context
         topics, group = dead_letter_names(request.topics, request.group)
         most = limits.LETTERS_PER_PIECE if group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
@@ -448,7 +410,7 @@ class FrontDoor:
         )
         problem = check_fetch(request, context.config.hold_time_max)
         if problem:
-            return Failed(Code.USAGE, problem)
+            return m.Failed(Code.USAGE, problem)
         asked: list[PartitionId] = []
         if request.spans:
             request = request._replace(
@@ -458,7 +420,7 @@ class FrontDoor:
         new: list[Topic] = []
         for name in dict.fromkeys(request.topics):
             found = self._partitions_asked(name, request, seen, new)
-            if isinstance(found, Failed):
+            if isinstance(found, m.Failed):
                 return found
             asked += found
         no_room = (
@@ -477,8 +439,8 @@ class FrontDoor:
         return FetchCoordinator(key, request, here, context.fetches % max(1, len(here)), now)
 
     def _partitions_asked(
-        self, name: str, request: Fetch, seen: dict[bytes, None], new: list[Topic]
-    ) -> list[PartitionId] | Failed:
+        self, name: str, request: m.Fetch, seen: dict[bytes, None], new: list[Topic]
+    ) -> list[PartitionId] | m.Failed:
         """Those of the topic of that name, or of all that the pattern matches now: of none, if it matches none.
 
         Topics that were ``seen`` for another name are left out; those that the group would be made of go to ``new``.
@@ -498,13 +460,13 @@ class FrontDoor:
                     return catalogue.no_group(name, source)
             seen[topic.id] = None
             if self.context.state.memory_full and self._is_new(topic, source):
-                return Failed(Code.STORAGE_FULL, self.context.state.memory_full)
+                return m.Failed(Code.STORAGE_FULL, self.context.state.memory_full)
             for number in request.partitions or range(topic.partitions):
                 if number >= topic.partitions:  # nor are those that follow
                     if is_pattern(name):
                         break
                     there = plural(topic.partitions, "partition")
-                    return Failed(Code.NOT_FOUND, f"topic {name!r} has {there}: there is no {number}")
+                    return m.Failed(Code.NOT_FOUND, f"topic {name!r} has {there}: there is no {number}")
                 found.append(PartitionId(topic.id, number))
         if not found and not is_pattern(name) and catalogue.topic_named(name) is None:
             return catalogue.not_found(name)
@@ -521,7 +483,7 @@ def check_hold_time(hold_time: float, most: float) -> str:
     return ""
 
 
-def check_fetch(request: Fetch, hold_time_max: float) -> str:
+def check_fetch(request: m.Fetch, hold_time_max: float) -> str:
     """What is wrong with a FETCH, or ""."""
     problem = check_hold_time(request.hold_time, hold_time_max)
     if problem:
@@ -542,7 +504,7 @@ def check_fetch(request: Fetch, hold_time_max: float) -> str:
     return check_named(request) if request.spans else ""
 
 
-def check_named(request: Fetch) -> str:
+def check_named(request: m.Fetch) -> str:
     """What is wrong with a FETCH that names messages, or ""."""
     named = sum(span.size for span in request.spans)
     if named > limits.FETCH_NAMED_MAX:

@@ -14,29 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorumq.core import limits
+from quorumq.core import messages as m
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
-from quorumq.core.messages import (
-    BrowseReply,
-    DeleteGroup,
-    DeleteGroupReply,
-    Failed,
-    Merge,
-    MergeReply,
-    Peeked,
-    PeerMessage,
-    PurgeReply,
-    PutReply,
-    RegistersReply,
-    Resolved,
-    SetGroup,
-    SetGroupReply,
-    Survey,
-    SurveyReply,
-)
 from quorumq.core.partition.listing import is_shown
 from quorumq.core.printable import plural
 from quorumq.core.rounds import Round, Votes, majority_of
@@ -80,9 +63,9 @@ class GroupCoordinator(Coordinator):
 
     __slots__ = ("asking", "request", "stamps", "topic", "wanted", "written")
 
-    request: SetGroup | DeleteGroup
+    request: m.SetGroup | m.DeleteGroup
 
-    def __init__(self, key: int, request: SetGroup | DeleteGroup, topic: bytes) -> None:
+    def __init__(self, key: int, request: m.SetGroup | m.DeleteGroup, topic: bytes) -> None:
         super().__init__(key)
         self.request = request
         self.topic = topic
@@ -102,11 +85,11 @@ class GroupCoordinator(Coordinator):
         return effects
 
     def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, PutReply | RegistersReply)
+        assert isinstance(message, m.PutReply | m.RegistersReply)
         this = self.rounds[message.round]
-        if isinstance(message, RegistersReply):
+        if isinstance(message, m.RegistersReply):
             effects, _ = self.take_in(context, sender, incarnation, message, now)
             if self.done or not this.is_read(this.valid(context.state)):
                 return effects
@@ -141,7 +124,7 @@ class GroupCoordinator(Coordinator):
         """The register is at a majority of every partition's replica set."""
         for number in range(topic.partitions):
             context.catalogue.settled_groups[(PartitionId(self.topic, number), self.request.group)] = None
-        return self.finish(context, SetGroupReply(self.wanted))
+        return self.finish(context, m.SetGroupReply(self.wanted))
 
     def _write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
         """Write what is known where that is all that is asked for, else a generation above it."""
@@ -151,7 +134,7 @@ class GroupCoordinator(Coordinator):
     def write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
         """A majority of every partition's replicas was asked, and this is ``known``: go on."""
         request = self.request
-        assert isinstance(request, SetGroup)
+        assert isinstance(request, m.SetGroup)
         there = known is not None and not known.deleted
         if there and not request.rewind:
             return self._put_as_known(context, known, now)
@@ -202,7 +185,7 @@ class DeleteGroupCoordinator(GroupCoordinator):
         return known.buried >= self.wanted.buried  # it may have been created again by now
 
     def on_written(self, context: Context, topic: Topic) -> list[Effect]:
-        return self.finish(context, DeleteGroupReply(self.wanted))
+        return self.finish(context, m.DeleteGroupReply(self.wanted))
 
     def write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
         if known is None:
@@ -236,7 +219,7 @@ class SurveyCoordinator(Coordinator):
         self.limit = limit
         self.needed = 0
         self.problem = ""
-        self.answers: list[SurveyReply] = []
+        self.answers: list[m.SurveyReply] = []
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self.survey(context, now)
@@ -254,7 +237,7 @@ class SurveyCoordinator(Coordinator):
         self.answers = []
         this = self.open_round(context, members, now)
         epoch = context.catalogue.topics[self.partition.topic].epoch
-        message = Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
+        message = m.Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
         effects = self.ask(context, this, self.partition, message, now)
         if len(members) - this.unasked.bit_count() < self.needed:
             return self.finish(context, self.too_few(context, "too few replicas can be reached from here"))
@@ -264,15 +247,15 @@ class SurveyCoordinator(Coordinator):
         """How many replicas to hear: one of them was in every majority that something was confirmed by."""
         return members - majority_of(members) + 1
 
-    def too_few(self, context: Context, why: str) -> Failed:
+    def too_few(self, context: Context, why: str) -> m.Failed:
         """The answer where too few replicas said what they see."""
         detail = f"{self.partition} seen from {context.state.me}: {why}: ask again, through any node"
         return too_few(Code.TOO_FEW_REPLICAS, detail, self.needed, len(self.answers))
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, SurveyReply)
+        assert isinstance(message, m.SurveyReply)
         if not message.error:
             self.answers.append(message)
         if len(self.answers) >= self.needed:
@@ -285,20 +268,20 @@ class SurveyCoordinator(Coordinator):
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.finish(context, self.too_few(context, "too few replicas answered in time"))
 
-    def on_page(self, context: Context, items: list[Peeked], upto: Span | None, now: Now) -> list[Effect]:
+    def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
         """A page has come: for a PEEK, the answer."""
         shown = tuple(item for item in items if is_shown(item, self.group, self.which))
-        return self.finish(context, BrowseReply(self.partition, shown, None, (), upto))
+        return self.finish(context, m.BrowseReply(self.partition, shown, None, (), upto))
 
 
-def merge_pages(answers: list[SurveyReply]) -> tuple[list[Peeked], Span | None]:
+def merge_pages(answers: list[m.SurveyReply]) -> tuple[list[m.Peeked], Span | None]:
     """One page out of several replicas': the highest record of each message, and what holds or delays it longest.
 
     It ends where the first of them ends.
     """
     ends = [answer.upto for answer in answers if answer.upto is not None]
     upto = min(ends, key=lambda span: (span.origin, span.stop)) if ends else None
-    merged: SpanMap[Peeked] = SpanMap()
+    merged: SpanMap[m.Peeked] = SpanMap()
     for answer in answers:
         for item in answer.items:
             span = item.span
@@ -312,7 +295,7 @@ def merge_pages(answers: list[SurveyReply]) -> tuple[list[Peeked], Span | None]:
     return [item._replace(span=span) for span, item in merged.items()], upto
 
 
-def settled_by_few(items: list[Peeked], answers: list[SurveyReply]) -> list[tuple[Span, Record]]:
+def settled_by_few(items: list[m.Peeked], answers: list[m.SurveyReply]) -> list[tuple[Span, Record]]:
     """What is settled by the highest record, which not all who answered have.
 
     All of them are a majority, as RF is odd. Of a record that fewer have the others may still deliver the message.
@@ -336,7 +319,7 @@ def settled_by_few(items: list[Peeked], answers: list[SurveyReply]) -> list[tupl
     ]
 
 
-def _higher(ours: Peeked | None, theirs: Peeked) -> Peeked:
+def _higher(ours: m.Peeked | None, theirs: m.Peeked) -> m.Peeked:
     """Which of two replicas' views of a message to show."""
     if ours is None:
         return theirs
@@ -362,22 +345,22 @@ class PurgeCoordinator(SurveyCoordinator):
         self.purged = 0
         self.upto: Span | None = None
         self._skip()
-        self.wanted: tuple[Resolved, ...] = ()
+        self.wanted: tuple[m.Resolved, ...] = ()
         self.votes = Votes()
 
-    def on_page(self, context: Context, items: list[Peeked], upto: Span | None, now: Now) -> list[Effect]:
+    def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
         kind = Kind.PURGED if self.which == "dead" else Kind.SKIPPED
         below = Kind.DEAD if self.which == "dead" else Kind.OPEN
         self.upto = upto
         self.wanted = tuple(
-            Resolved(span, Record(item.record.generation, item.record.n, kind))
+            m.Resolved(span, Record(item.record.generation, item.record.n, kind))
             for item in items
             if is_shown(item, self.group, self.which) and item.record.kind == below
             for span in self.chosen(item.span)
         )
         if self.which == "open":
             self.wanted += tuple(
-                Resolved(span, record)
+                m.Resolved(span, record)
                 for part, record in settled_by_few(items, self.answers)
                 for span in self.chosen(part)
             )
@@ -386,15 +369,15 @@ class PurgeCoordinator(SurveyCoordinator):
         self.votes = Votes()
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
         epoch = context.catalogue.topics[self.partition.topic].epoch
-        merge = Merge(this.number, self.partition, epoch, self.group, self.wanted)
+        merge = m.Merge(this.number, self.partition, epoch, self.group, self.wanted)
         return self.ask(context, this, self.partition, merge, now)
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        if isinstance(message, SurveyReply):
+        if isinstance(message, m.SurveyReply):
             return super().on_answer(context, this, sender, bit, message, now)
-        assert isinstance(message, MergeReply)
+        assert isinstance(message, m.MergeReply)
         self.votes.add(message.exact, bit)
         # Settled otherwise, or redriven: not ours.
         self.votes.add([item.span for item in message.higher], bit)
@@ -423,7 +406,7 @@ class PurgeCoordinator(SurveyCoordinator):
 
     def _next(self, context: Context, now: Now) -> list[Effect]:
         if self.upto is None or not self._skip():
-            return self.finish(context, PurgeReply(self.purged))
+            return self.finish(context, m.PurgeReply(self.purged))
         return self.survey(context, now)
 
     def _skip(self) -> bool:
@@ -442,7 +425,7 @@ class PurgeCoordinator(SurveyCoordinator):
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.finish(context, self._unknown(context))
 
-    def _unknown(self, context: Context) -> Failed:
+    def _unknown(self, context: Context) -> m.Failed:
         detail = f"purged {plural(self.purged, 'message')} of {self.partition}, maybe more: purge again, by any node"
         return too_few(
             Code.OUTCOME_UNKNOWN, detail, majority_of(len(context.catalogue.members_of(self.partition))), 0

@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 from quorumq.core import census, limits, recovery, resync, survivors
+from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HALF_STEP
 from quorumq.core.context import Context, Costly, forget
@@ -48,44 +49,6 @@ from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.hedge import EVERYONE_EACH
-from quorumq.core.messages import (
-    QUORUM_REPLIES,
-    QUORUM_REQUESTS,
-    Accept,
-    AckReply,
-    Envelope,
-    GroupsReply,
-    GroupsRequest,
-    Heartbeat,
-    Hello,
-    HoldReply,
-    HoldsReply,
-    HoldsRequest,
-    PeekReply,
-    PeekRequest,
-    PeerMessage,
-    Prepare,
-    ProposalReply,
-    PutGroup,
-    PutReply,
-    PutTopic,
-    QuorumReply,
-    RegistersReply,
-    RegistersRequest,
-    Release,
-    ReleaseReply,
-    RemoteFetch,
-    RemoteFetchReply,
-    RemoteGone,
-    ResyncReply,
-    ResyncRequest,
-    StoreReply,
-    SurvivorsRequest,
-    SyncOffer,
-    SyncPull,
-    SyncState,
-    SyncTopics,
-)
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.publish import store_published
@@ -107,8 +70,8 @@ from quorumq.core.vouching import (
     reserve_token,
 )
 
-_REPLIES = frozenset(QUORUM_REPLIES)
-_REQUESTS = frozenset(QUORUM_REQUESTS)
+_REPLIES = frozenset(m.QUORUM_REPLIES)
+_REQUESTS = frozenset(m.QUORUM_REQUESTS)
 
 
 class NodeCore:
@@ -436,7 +399,7 @@ class NodeCore:
 
     # ---------------------------------------------------------------- links
 
-    def hello(self, now: Now) -> Hello:
+    def hello(self, now: Now) -> m.Hello:
         """What this node says first to a peer that it dials."""
         return self.context.peers.hello(now)
 
@@ -458,13 +421,13 @@ class NodeCore:
 
     # ------------------------------------------------------- messages of peers
 
-    def accepts(self, envelope: Envelope) -> bool:
+    def accepts(self, envelope: m.Envelope) -> bool:
         """Whether a peer's message may be looked at: meant for this start, and not from a superseded one."""
         if envelope.to_incarnation != self.state.incarnation:
             return False
         return not self.state.superseded(envelope.sender, envelope.incarnation)
 
-    def _on_received(self, envelope: Envelope, now: Now) -> list[Effect]:
+    def _on_received(self, envelope: m.Envelope, now: Now) -> list[Effect]:
         sender, incarnation, _, to_incarnation, stamp, message = envelope
         state, context = self.state, self.context
         if (
@@ -484,7 +447,7 @@ class NodeCore:
         return self._on_message(sender, incarnation, message, now)
 
     def _on_message(
-        self, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         kind = type(message)
         if kind in _REPLIES:
@@ -493,81 +456,81 @@ class NodeCore:
             return self.voter.on_request(sender, incarnation, message, now)  # type: ignore[arg-type]
         context = self.context
         match message:
-            case Release(freed):
+            case m.Release(freed):
                 context.release(freed, now)
-                return [Send(sender, ReleaseReply(freed))]
-            case ReleaseReply(freed):
+                return [Send(sender, m.ReleaseReply(freed))]
+            case m.ReleaseReply(freed):
                 self.state.release_confirmed(sender, freed)
-            case Heartbeat():
+            case m.Heartbeat():
                 self.upkeep.on_heartbeat(sender, incarnation, message, now)
-            case PutTopic() if self.state.vouched or not message.round:
+            case m.PutTopic() if self.state.vouched or not message.round:
                 return context.put_topic(sender, message, now)
-            case Prepare() | Accept() if self.state.vouched:
+            case m.Prepare() | m.Accept() if self.state.vouched:
                 return vote(context, sender, message)
-            case PutGroup():
+            case m.PutGroup():
                 return context.put_group(sender, message, now)
-            case PeekRequest() if message.partition not in self.replicas:
-                return [Send(sender, PeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
-            case PeekRequest():
+            case m.PeekRequest() if message.partition not in self.replicas:
+                return [Send(sender, m.PeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
+            case m.PeekRequest():
                 return [Send(sender, self.replicas[message.partition].on_peek(message, now))]
-            case SyncTopics(topics, groups):
+            case m.SyncTopics(topics, groups):
                 return context.take_in_registers(sender, topics, groups, now)
-            case SyncOffer() if message.partition in self.replicas:
+            case m.SyncOffer() if message.partition in self.replicas:
                 return self.replicas[message.partition].on_sync_offer(sender, message, now)
-            case SyncState() if message.partition in self.replicas:
+            case m.SyncState() if message.partition in self.replicas:
                 return self.replicas[message.partition].on_sync_state(sender, message, now)
-            case SyncPull() if message.partition in self.replicas:
+            case m.SyncPull() if message.partition in self.replicas:
                 return self.replicas[message.partition].on_sync_pull(sender, message, now)
-            case GroupsRequest() if self.state.vouched:
+            case m.GroupsRequest() if self.state.vouched:
                 return census.tell(self.catalogue, sender, message)
-            case RegistersRequest() if self.state.vouched:
+            case m.RegistersRequest() if self.state.vouched:
                 return tell_registers(context, sender, message)
-            case GroupsReply() if context.census.awaits(message):
+            case m.GroupsReply() if context.census.awaits(message):
                 effects = [effect for group in message.groups for effect in context.take_in_group(group, now)]
                 return effects + context.census.on_told(sender, message)
-            case ResyncRequest():
+            case m.ResyncRequest():
                 return resync.tell(context, sender, message, now)
-            case ResyncReply() if self.vouching.resync is not None and not self.state.vouched:
+            case m.ResyncReply() if self.vouching.resync is not None and not self.state.vouched:
                 effects = self.vouching.resync.on_told(context, sender, message, now)
                 return effects + self.vouching.end_resync(context)
-            case SurvivorsRequest():
+            case m.SurvivorsRequest():
                 effects = survivors.tell(context, self.vouching.resync, sender, message)
                 return effects + self.vouching.end_resync(context)
-            case HoldsRequest():
+            case m.HoldsRequest():
                 return recovery.tell(self.replicas, sender, message, now)
-            case HoldsReply():
+            case m.HoldsReply():
                 context.recovery.on_told(self.replicas, sender, message, now)
-            case RemoteFetch():
+            case m.RemoteFetch():
                 return self.door.on_remote_fetch(sender, message, now)
-            case RemoteGone(number):
+            case m.RemoteGone(number):
                 context.costly.drop((sender, number))
                 pending = context.requests.get(context.sub_fetches.pop((sender, number), 0))
                 return pending.on_gone(context, now) if pending is not None else []
         return []
 
     def _on_reply(
-        self, sender: NodeId, incarnation: Incarnation, message: QuorumReply, now: Now
+        self, sender: NodeId, incarnation: Incarnation, message: m.QuorumReply, now: Now
     ) -> list[Effect]:
         """A reply goes to its round; one whose round is over teaches what it can."""
         context = self.context
         effects: list[Effect] = []
         kind = type(message)
-        if kind is StoreReply or kind is AckReply:
+        if kind is m.StoreReply or kind is m.AckReply:
             context.peers.note_position(sender, incarnation, message.position)  # type: ignore[union-attr]
-        elif kind is HoldReply:
+        elif kind is m.HoldReply:
             if sender != self.state.me:
                 context.note_answered(message.round, now)
-        elif isinstance(message, PutReply | ProposalReply | RegistersReply):
+        elif isinstance(message, m.PutReply | m.ProposalReply | m.RegistersReply):
             self.state.learn_vector(self.config.nodes, message.known)
             if (
-                isinstance(message, PutReply)
+                isinstance(message, m.PutReply)
                 and message.topic is not None
                 and message.refused == Code.DELETED
             ):
                 effects = context.take_in_topic(message.topic, now)  # ends what is under way for the topic
         pending = context.rounds.get(message.round)
         if pending is not None:
-            if isinstance(message, PutReply) and message.refused == Code.CANNOT_VOUCH:
+            if isinstance(message, m.PutReply) and message.refused == Code.CANNOT_VOUCH:
                 return pending.on_cannot_vouch(context, message.round, sender, now)
             this = pending.rounds[message.round]
             if this.awaits(sender):  # a second copy counts no more, whatever counts it
@@ -576,16 +539,16 @@ class NodeCore:
                 effects += pending.on_reply(context, sender, incarnation, message, now)
                 if this.late and message.round in pending.rounds and this.is_stuck:
                     effects += context.hedge.ask_rest(context.rounds, this, now)
-        elif isinstance(message, HoldReply):
+        elif isinstance(message, m.HoldReply):
             replica = self.replicas.get(message.partition)
             if replica is not None and message.resolved:
                 return replica.learning.repair(message.group, message.resolved, now)
-        elif isinstance(message, RemoteFetchReply) and message.round in context.called_off:
+        elif isinstance(message, m.RemoteFetchReply) and message.round in context.called_off:
             # Called off, but it came all the same. Any other answer to a round that is over is a second copy of one
             # that a client may be working on: LEAVE is for what certainly nobody works on.
             del context.called_off[message.round]
             return [effect for part in message.slices for effect in context.free_slice(part, now)]
-        if kind is StoreReply and message.votes is not None:  # type: ignore[union-attr]
+        if kind is m.StoreReply and message.votes is not None:  # type: ignore[union-attr]
             effects += self._on_reply(sender, incarnation, message.votes, now)  # type: ignore[union-attr]
         return effects
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorumq.core import limits
+from quorumq.core import messages as m
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
-from quorumq.core.messages import (
-    Failed,
-    Part,
-    PeerMessage,
-    Publish,
-    PublishReply,
-    PutTopic,
-    Store,
-    StoreReply,
-)
 from quorumq.core.riding import riding_hold
 from quorumq.core.rounds import Round
 from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
@@ -32,7 +23,7 @@ class PublishCoordinator(Coordinator):
 
     __slots__ = ("came", "partition", "problems", "publish", "refused")
 
-    def __init__(self, key: int, publish: Publish) -> None:
+    def __init__(self, key: int, publish: m.Publish) -> None:
         super().__init__(key)
         self.publish = publish
         self.partition = publish.batch.header.partition
@@ -48,16 +39,16 @@ class PublishCoordinator(Coordinator):
         partition = self.partition
         topic = context.catalogue.topics.get(partition.topic)
         if topic is None or partition.number >= topic.partitions:
-            return self.finish(context, Failed(Code.NOT_FOUND, context.catalogue.why_not_here(partition)))
+            return self.finish(context, m.Failed(Code.NOT_FOUND, context.catalogue.why_not_here(partition)))
         self.came = now.mono
         context.publishing.append(self)
         return []
 
-    def part(self, context: Context, now: Now) -> Part:
+    def part(self, context: Context, now: Now) -> m.Part:
         """What to store now: the batch has aged since it came."""
         age_ms = max(0, self.publish.age_ms) + int(1000 * (now.mono - self.came))
         batch = self.publish.batch
-        return Part(context.catalogue.topics[batch.header.partition.topic].epoch, batch, age_ms)
+        return m.Part(context.catalogue.topics[batch.header.partition.topic].epoch, batch, age_ms)
 
     def decide(
         self, context: Context, this: Round, stored: int, valid: int, *, timed_out: bool
@@ -70,19 +61,19 @@ class PublishCoordinator(Coordinator):
             timed_out: whether nothing more is waited for.
         """
         if this.is_majority(stored & valid):
-            return self.finish(context, PublishReply((stored & valid).bit_count()))
+            return self.finish(context, m.PublishReply((stored & valid).bit_count()))
         for code, detail in self.problems.values():
             if code == Code.CONFLICT:
-                return self.finish(context, Failed(code, detail))
+                return self.finish(context, m.Failed(code, detail))
         closed = [node for node, (code, _) in self.problems.items() if code == Code.ORIGIN_CLOSED]
         if this.is_refused(sum(1 << this.members.index(node) for node in closed)):
-            return self.finish(context, Failed(Code.ORIGIN_CLOSED, self.problems[closed[0]][1]))
+            return self.finish(context, m.Failed(Code.ORIGIN_CLOSED, self.problems[closed[0]][1]))
         if not timed_out and not this.everyone:
             return []
         codes = {code for code, _ in self.problems.values()}
         if not stored and codes == {Code.STORAGE_FULL} and this.everyone:  # so nothing was done anywhere
             _, detail = next(iter(self.problems.values()))
-            return self.finish(context, Failed(Code.STORAGE_FULL, detail))
+            return self.finish(context, m.Failed(Code.STORAGE_FULL, detail))
         detail = "it may be stored: publish the same batch again, through any node"
         if self.problems:
             detail += "; " + "; ".join(
@@ -161,15 +152,15 @@ class StoreCoordinator(Coordinator):
             effects.sort(key=lambda effect: isinstance(effect, Send) and effect.to == context.state.me)
         return effects
 
-    def store(self, this: Round, context: Context, now: Now) -> Store:
+    def store(self, this: Round, context: Context, now: Now) -> m.Store:
         """The STORE to send now; no HOLD rides on it yet."""
         first, *more = [one.part(context, now) for one in self.publishes]
-        return Store(this.number, *first, tuple(more))
+        return m.Store(this.number, *first, tuple(more))
 
     def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, StoreReply)
+        assert isinstance(message, m.StoreReply)
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
         problems = message.problems
@@ -184,7 +175,7 @@ class StoreCoordinator(Coordinator):
         return self._decide(context, this, timed_out=False)
 
     def _teach_all(
-        self, context: Context, this: Round, sender: NodeId, message: StoreReply, now: Now
+        self, context: Context, this: Round, sender: NodeId, message: m.StoreReply, now: Now
     ) -> list[Effect]:
         """``sender`` does not know some topics: tell it, and ask again for all, once. Its answer has not counted."""
         if (this.number, sender) in self.taught or any(
@@ -197,7 +188,7 @@ class StoreCoordinator(Coordinator):
             for problem in message.problems
             if problem.error == Code.UNKNOWN_TOPIC and problem.part < len(self.publishes)
         )
-        told = [Send(sender, PutTopic(0, context.catalogue.topics[topic])) for topic in unknown]
+        told = [Send(sender, m.PutTopic(0, context.catalogue.topics[topic])) for topic in unknown]
         return [*told, Send(sender, self.store(this, context, now))]
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:

@@ -9,22 +9,12 @@ Not promised: that what was written is still so when the client hears of it. The
 
 from __future__ import annotations
 
+from quorumq.core import messages as m
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.limits import GROUPS_PER_PIECE
-from quorumq.core.messages import (
-    AlterTopic,
-    AlterTopicReply,
-    DeleteTopic,
-    DeleteTopicReply,
-    Failed,
-    PeerMessage,
-    PutReply,
-    PutTopic,
-    RegistersReply,
-)
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import (
     all_sets,
@@ -90,7 +80,7 @@ class TopicCoordinator(Coordinator):
         this = self.begin(context, now)
         self.step, self.sets = step, sets
         self.topic = self.merged = topic
-        return [Send(node, PutTopic(this.number, topic, groups)) for node in this.members]
+        return [Send(node, m.PutTopic(this.number, topic, groups)) for node in this.members]
 
     def read(self, context: Context, step: str, now: Now, *, groups: bool = False) -> list[Effect]:
         """What the others have, asked for once what was written before is at a majority."""
@@ -105,11 +95,11 @@ class TopicCoordinator(Coordinator):
         return context.state.clock.fresh(now)
 
     def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, PutReply | RegistersReply)
+        assert isinstance(message, m.PutReply | m.RegistersReply)
         this = self.rounds[message.round]
-        if isinstance(message, RegistersReply):
+        if isinstance(message, m.RegistersReply):
             effects, bit = self.take_in(context, sender, incarnation, message, now)
             self.stored |= bit
             if not this.is_read(self.stored & this.valid(context.state)):
@@ -152,11 +142,11 @@ class TopicCoordinator(Coordinator):
 
     def on_buried(self, context: Context, now: Now) -> list[Effect]:
         """The topic is deleted, certainly."""
-        return self.finish(context, DeleteTopicReply(self.merged))
+        return self.finish(context, m.DeleteTopicReply(self.merged))
 
     def on_replaced(self, context: Context, now: Now) -> list[Effect]:
         """The topic was deleted, and the name may have another one by now."""
-        return self.finish(context, Failed(Code.NOT_FOUND, f"topic {self.name!r} was deleted"))
+        return self.finish(context, m.Failed(Code.NOT_FOUND, f"topic {self.name!r} was deleted"))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
@@ -175,11 +165,11 @@ class ChangeCoordinator(TopicCoordinator):
 
     __slots__ = ("drawn", "pages", "stamp", "wanted")
 
-    wanted: AlterTopic
+    wanted: m.AlterTopic
     stamp: Stamp
 
     def change(
-        self, context: Context, topic: Topic, wanted: AlterTopic, stamp: Stamp, now: Now
+        self, context: Context, topic: Topic, wanted: m.AlterTopic, stamp: Stamp, now: Now
     ) -> list[Effect]:
         """Write what is ``wanted`` on top of ``topic``."""
         self.wanted, self.stamp = wanted, stamp
@@ -227,7 +217,7 @@ class AlterTopicCoordinator(ChangeCoordinator):
 
     __slots__ = ("request",)
 
-    def __init__(self, key: int, request: AlterTopic, topic: Topic) -> None:
+    def __init__(self, key: int, request: m.AlterTopic, topic: Topic) -> None:
         super().__init__(key, request.name)
         self.request = request
         self.topic = topic
@@ -245,7 +235,7 @@ class AlterTopicCoordinator(ChangeCoordinator):
         if is_overtaken(self.merged, self.request, self.stamp):
             self.topic = self.merged
             return self.start(context, now)
-        return self.finish(context, AlterTopicReply(self.merged))
+        return self.finish(context, m.AlterTopicReply(self.merged))
 
 
 class DeleteTopicCoordinator(TopicCoordinator):
@@ -253,7 +243,7 @@ class DeleteTopicCoordinator(TopicCoordinator):
 
     __slots__ = ()
 
-    def __init__(self, key: int, request: DeleteTopic, topic: Topic) -> None:
+    def __init__(self, key: int, request: m.DeleteTopic, topic: Topic) -> None:
         super().__init__(key, request.name)
         self.topic = self.merged = closed(topic)
 

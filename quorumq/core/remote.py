@@ -11,24 +11,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from quorumq.core import messages as m
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
-from quorumq.core.messages import (
-    ClientReply,
-    Failed,
-    Fetch,
-    FetchReply,
-    Freed,
-    PeerMessage,
-    RemoteFetch,
-    RemoteFetchReply,
-    RemoteGone,
-    Slice,
-)
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 GATHER_S = 0.003
@@ -60,7 +49,7 @@ class SubFetchCoordinator(FetchCoordinator):
     def __init__(
         self,
         key: int,
-        request: Fetch,
+        request: m.Fetch,
         partitions: tuple[PartitionId, ...],
         now: Now,
         peer: NodeId,
@@ -70,13 +59,13 @@ class SubFetchCoordinator(FetchCoordinator):
         self.peer = peer
         self.number = number
 
-    def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
         super().finish(context, None)
         context.sub_fetches.pop((self.peer, self.number), None)
-        if isinstance(reply, FetchReply):
-            return [Send(self.peer, RemoteFetchReply(self.number, "", "", reply.slices, reply.suspects))]
-        if isinstance(reply, Failed):
-            return [Send(self.peer, RemoteFetchReply(self.number, reply.code, reply.detail, ()))]
+        if isinstance(reply, m.FetchReply):
+            return [Send(self.peer, m.RemoteFetchReply(self.number, "", "", reply.slices, reply.suspects))]
+        if isinstance(reply, m.Failed):
+            return [Send(self.peer, m.RemoteFetchReply(self.number, reply.code, reply.detail, ()))]
         return []
 
 
@@ -105,7 +94,7 @@ class SplitCoordinator(Coordinator):
     def __init__(
         self,
         key: int,
-        request: Fetch,
+        request: m.Fetch,
         partitions: tuple[PartitionId, ...],
         now: Now,
     ) -> None:
@@ -114,12 +103,12 @@ class SplitCoordinator(Coordinator):
         self.partitions = partitions
         self.started = now.mono
         self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
-        self.slices: list[Slice] = []
+        self.slices: list[m.Slice] = []
         self.won_messages = 0
         self.won_bytes = 0
         self.sub_fetches: dict[int, SubFetch] = {}  # by round
         self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
-        self.problem: Failed | None = None
+        self.problem: m.Failed | None = None
         self.over = False
         self.told = False  # a sub-fetch says that suspects wait
 
@@ -139,7 +128,7 @@ class SplitCoordinator(Coordinator):
                 detail = (
                     f"no replica of {topic!r} can be reached from node {context.state.me}: ask another node"
                 )
-                self.problem = Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0)
+                self.problem = m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0)
             return self._answer(context, now)
         messages = max(0, self.request.max_messages - self.won_messages)
         size = max(0, self.request.max_bytes - self.won_bytes)
@@ -164,7 +153,7 @@ class SplitCoordinator(Coordinator):
             self.sub_fetches[this.number] = SubFetch(
                 target, now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
             )
-            effects.append(Send(target, RemoteFetch(this.number, tuple(some), sub_fetch)))
+            effects.append(Send(target, m.RemoteFetch(this.number, tuple(some), sub_fetch)))
         return effects
 
     def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
@@ -179,9 +168,9 @@ class SplitCoordinator(Coordinator):
         return None
 
     def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, RemoteFetchReply)
+        assert isinstance(message, m.RemoteFetchReply)
         self.sub_fetches.pop(message.round)
         self.close_round(context, message.round)
         self.told = self.told or message.suspects
@@ -204,14 +193,14 @@ class SplitCoordinator(Coordinator):
             self.won_messages += sum(delivery.receipt.span.size for delivery in part.deliveries)
             self.won_bytes += size
         if message.code:
-            self.problem = Failed(message.code, message.detail, 1, 0)
+            self.problem = m.Failed(message.code, message.detail, 1, 0)
             self.asked[sender] = None
             lost = tuple(found for found in self.partitions if sender in context.catalogue.members_of(found))
             if now.mono < self.park_until and lost:
                 return effects + self._open_legs(context, lost, now)
         return effects + self._go_on(context, now)
 
-    def _is_oldest(self, part: Slice) -> bool:
+    def _is_oldest(self, part: m.Slice) -> bool:
         """Whether a suspect is older than all that has come: it goes first, as in one sub-fetch (core/fetch.py)."""
         return all(part.header.published_ms < other.header.published_ms for other in self.slices)
 
@@ -239,7 +228,7 @@ class SplitCoordinator(Coordinator):
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         """Our own sub-fetch's batches of the topic are forgotten by now."""
-        return self._leave(context, topic, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
+        return self._leave(context, topic, m.Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
 
     def reads(self, topic: bytes, group: str) -> bool:
         return source_of(self.request.group) == group and self.concerns(topic)
@@ -248,7 +237,7 @@ class SplitCoordinator(Coordinator):
         why = context.catalogue.no_group(topic.name, source_of(self.request.group))
         return self._leave(context, topic, why, now)
 
-    def _leave(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
+    def _leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
         """The sub-fetches hear of it themselves. What was won elsewhere is passed on; if nothing was, say why."""
         effects = [
             effect
@@ -277,7 +266,7 @@ class SplitCoordinator(Coordinator):
         del self.sub_fetches[number]
         self.close_round(context, number)
         self.asked[sub_fetch.node] = None
-        self.problem = Failed(
+        self.problem = m.Failed(
             Code.TOO_FEW_REPLICAS, f"node {sub_fetch.node} did not answer: ask another node", 1, 0
         )
         return call_off(context, number, sub_fetch.node) + self._go_on(context, now)
@@ -285,7 +274,7 @@ class SplitCoordinator(Coordinator):
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
         given = [
-            Freed(
+            m.Freed(
                 delivery.receipt.partition,
                 delivery.receipt.group,
                 delivery.receipt.owner,
@@ -298,7 +287,7 @@ class SplitCoordinator(Coordinator):
         if not self.slices and self.problem is not None:
             return effects + self.finish(context, self.problem)
         told = self.told and not self.request.idle  # a sub-fetch of an idle client may not be
-        reply = FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices), told)
+        reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices), told)
         return effects + self.finish(context, reply)
 
     def _cancel(self, context: Context) -> list[Effect]:
@@ -316,15 +305,15 @@ class SplitCoordinator(Coordinator):
         return effects + self.finish(context, None)
 
 
-def is_suspect(part: Slice) -> bool:
+def is_suspect(part: m.Slice) -> bool:
     """Whether this is a suspect, which is all that its sub-fetch brings."""
     return any(delivery.suspect for delivery in part.deliveries)
 
 
-def bytes_of(part: Slice) -> int:
+def bytes_of(part: m.Slice) -> int:
     """How many bytes of records a slice has. One that came over the wire has a header cut to its records."""
     header = part.header
-    if isinstance(part, Slice):
+    if isinstance(part, m.Slice):
         return header.end_of(part.stop - 1) - header.end_of(part.first - 1)
     return header.end_of(header.size - 1)
 
@@ -334,4 +323,4 @@ def call_off(context: Context, number: int, target: NodeId) -> list[Effect]:
     context.called_off[number] = None
     if len(context.called_off) > CALLED_OFF_MAX:
         del context.called_off[next(iter(context.called_off))]
-    return [Send(target, RemoteGone(number))]
+    return [Send(target, m.RemoteGone(number))]

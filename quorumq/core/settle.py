@@ -9,30 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from quorumq.core import costs, limits
+from quorumq.core import messages as m
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
-from quorumq.core.messages import (
-    Ack,
-    AckReply,
-    AckRequest,
-    Extend,
-    ExtendReply,
-    ExtendRequest,
-    Merge,
-    MergeReply,
-    Named,
-    Owned,
-    PeerMessage,
-    RedriveRequest,
-    Reject,
-    RejectReply,
-    RejectRequest,
-    Resolved,
-    SettleReply,
-    Verdict,
-)
 from quorumq.core.printable import plural
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import across, overlap
@@ -66,11 +47,11 @@ class Ask:
         self.group = group
         self.generation = generation
         self.again = again
-        self.items: list[tuple[int, Owned]] = []
+        self.items: list[tuple[int, m.Owned]] = []
         self.runs = 0
 
     @property
-    def entries(self) -> tuple[Owned, ...]:
+    def entries(self) -> tuple[m.Owned, ...]:
         """The messages alone."""
         return tuple([entry for _, entry in self.items])
 
@@ -80,20 +61,20 @@ class Ballot:
 
     __slots__ = ("answered", "errors", "items", "no", "resolved", "round", "stood", "yes")
 
-    def __init__(self, this: Round, items: list[tuple[int, Owned]]) -> None:
+    def __init__(self, this: Round, items: list[tuple[int, m.Owned]]) -> None:
         self.round = this
         self.items = items
         self.yes: dict[Owner, Votes] = {}
         self.no: dict[Owner, Votes] = {}
         self.answered = 0  # bits of those that did what was asked, or looked at it
         self.errors: dict[NodeId, str] = {}
-        self.resolved: list[Resolved] = []
+        self.resolved: list[m.Resolved] = []
         self.stood = Votes()  # a higher record stood: what was asked was not written
         for _, (_, owner, _) in items:
             self.yes.setdefault(owner, Votes())
             self.no.setdefault(owner, Votes())
 
-    def count(self, yes: tuple[Owned, ...], no: tuple[Owned, ...], bit: int) -> None:
+    def count(self, yes: tuple[m.Owned, ...], no: tuple[m.Owned, ...], bit: int) -> None:
         """What the replica of that bit says yes to, and no. Of owners that were not asked for it says nothing."""
         for votes, entries in ((self.yes, yes), (self.no, no)):
             for span, owner, _ in entries:
@@ -122,12 +103,12 @@ class SettleCoordinator(Coordinator):
 
     __slots__ = ("asks", "ballots", "echo", "items", "verdicts")
 
-    def __init__(self, key: int, items: tuple[Named, ...], echo: float = 0.0) -> None:
+    def __init__(self, key: int, items: tuple[m.Named, ...], echo: float = 0.0) -> None:
         super().__init__(key)
         self.items = items
         self.asks: list[Ask] = []
         self.ballots: dict[int, Ballot] = {}
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[m.Verdict] = []
         self.echo = echo
 
     def start(self, context: Context, now: Now) -> list[Effect]:
@@ -156,24 +137,24 @@ class SettleCoordinator(Coordinator):
         members = context.catalogue.members_of(ask.partition)
         if not members:
             text = context.catalogue.why_not_here(ask.partition)
-            self.verdicts += [Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in ask.items]
+            self.verdicts += [m.Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in ask.items]
             return []
         this = self.open_round(context, members, now)
         self.ballots[this.number] = Ballot(this, ask.items)
         epoch = context.catalogue.topics[ask.partition.topic].epoch
         message = self.message(this.number, epoch, ask)
-        if isinstance(message, Ack):
+        if isinstance(message, m.Ack):
             return self.ask_majority(context, this, ask.partition, message, now, runs=ask.runs)
         return self.ask(context, this, ask.partition, message, now)
 
-    def message(self, number: int, epoch: int, ask: Ask) -> PeerMessage:
+    def message(self, number: int, epoch: int, ask: Ask) -> m.PeerMessage:
         """What round ``number`` sends to each replica of ``epoch``."""
         raise NotImplementedError
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, AckReply | RejectReply | ExtendReply | MergeReply)
+        assert isinstance(message, m.AckReply | m.RejectReply | m.ExtendReply | m.MergeReply)
         ballot = self.ballots[message.round]
         if message.error:
             ballot.errors[sender] = message.error
@@ -208,7 +189,7 @@ class SettleCoordinator(Coordinator):
         ballot = self.ballots[number]
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
-        found: list[Verdict] = []
+        found: list[m.Verdict] = []
         for item, (span, owner, _) in ballot.items:
             for part, yes, no, stood in ballot.pieces(span, owner):
                 wrote = valid & ~stood
@@ -218,7 +199,7 @@ class SettleCoordinator(Coordinator):
                 if outcome is None:
                     self.on_open(context, ballot, valid, now)
                     return []
-                found.append(Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
+                found.append(m.Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
         self.verdicts += found
         del self.ballots[number]
         self.close_round(context, number)
@@ -232,7 +213,7 @@ class SettleCoordinator(Coordinator):
             if partition.topic == topic.id:
                 text = f"topic {topic.name!r} was deleted"
                 items = self.ballots.pop(number).items
-                self.verdicts += [Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in items]
+                self.verdicts += [m.Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in items]
                 self.close_round(context, number)
         return self.answer(context)
 
@@ -240,7 +221,7 @@ class SettleCoordinator(Coordinator):
         """Answer if there is nothing more to ask, and every round is decided."""
         if self.ballots or self.asks:
             return []
-        return self.finish(context, SettleReply(join_verdicts(self.verdicts), self.echo))
+        return self.finish(context, m.SettleReply(join_verdicts(self.verdicts), self.echo))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.decide(context, number, now, last=True)
@@ -274,13 +255,13 @@ class AckCoordinator(SettleCoordinator):
 
     __slots__ = ()
 
-    def __init__(self, key: int, request: AckRequest) -> None:
+    def __init__(self, key: int, request: m.AckRequest) -> None:
         super().__init__(key, request.items)
 
-    def message(self, number: int, epoch: int, ask: Ask) -> Ack:
-        return Ack(number, ask.partition, epoch, ask.group, ask.generation, ask.entries)
+    def message(self, number: int, epoch: int, ask: Ask) -> m.Ack:
+        return m.Ack(number, ask.partition, epoch, ask.group, ask.generation, ask.entries)
 
-    def count(self, ballot: Ballot, reply: AckReply, bit: int) -> None:
+    def count(self, ballot: Ballot, reply: m.AckReply, bit: int) -> None:
         ballot.count(reply.exclusive, reply.higher, bit)
         if reply.resolved:
             ballot.stood.add([item.span for item in reply.resolved], bit)
@@ -309,17 +290,17 @@ class RejectCoordinator(SettleCoordinator):
 
     __slots__ = ("delay", "letter")
 
-    def __init__(self, key: int, request: RejectRequest) -> None:
+    def __init__(self, key: int, request: m.RejectRequest) -> None:
         super().__init__(key, request.items)
         self.delay = request.delay
         self.letter = request.letter
 
-    def message(self, number: int, epoch: int, ask: Ask) -> Reject:
-        return Reject(
+    def message(self, number: int, epoch: int, ask: Ask) -> m.Reject:
+        return m.Reject(
             number, ask.partition, epoch, ask.group, ask.generation, ask.entries, self.delay, self.letter
         )
 
-    def count(self, ballot: Ballot, reply: RejectReply, bit: int) -> None:
+    def count(self, ballot: Ballot, reply: m.RejectReply, bit: int) -> None:
         ballot.count(reply.applied, reply.refused, bit)
         ballot.resolved += reply.resolved
 
@@ -339,14 +320,14 @@ class ExtendCoordinator(SettleCoordinator):
 
     __slots__ = ("hold_time",)
 
-    def __init__(self, key: int, request: ExtendRequest) -> None:
+    def __init__(self, key: int, request: m.ExtendRequest) -> None:
         super().__init__(key, request.items, request.sent_at)
         self.hold_time = request.hold_time
 
-    def message(self, number: int, epoch: int, ask: Ask) -> Extend:
-        return Extend(number, ask.partition, epoch, ask.group, ask.entries, self.hold_time)
+    def message(self, number: int, epoch: int, ask: Ask) -> m.Extend:
+        return m.Extend(number, ask.partition, epoch, ask.group, ask.entries, self.hold_time)
 
-    def count(self, ballot: Ballot, reply: ExtendReply, bit: int) -> None:
+    def count(self, ballot: Ballot, reply: m.ExtendReply, bit: int) -> None:
         ballot.count(reply.granted, reply.refused, bit)
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
@@ -375,30 +356,30 @@ class RedriveCoordinator(SettleCoordinator):
 
     __slots__ = ("partition", "request")
 
-    def __init__(self, key: int, request: RedriveRequest, partition: PartitionId) -> None:
+    def __init__(self, key: int, request: m.RedriveRequest, partition: PartitionId) -> None:
         super().__init__(key, ())
         self.request = request
         self.partition = partition
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         group = context.catalogue.groups.get((self.partition.topic, self.request.group))
-        items: list[tuple[int, Owned]] = []
+        items: list[tuple[int, m.Owned]] = []
         for index, (span, record) in enumerate(self.request.entries):
             if record.kind != Kind.DEAD:
                 text = f"{span} is {record.kind.name}, not a dead letter"
-                self.verdicts.append(Verdict(index, span, Code.USAGE, text))
+                self.verdicts.append(m.Verdict(index, span, Code.USAGE, text))
             elif record.n + 1 >= limits.NUMBERS_END:
                 text = f"n is {record.n}: a dead letter's n is below {limits.NUMBERS_END - 1}"
-                self.verdicts.append(Verdict(index, span, Code.USAGE, text))
+                self.verdicts.append(m.Verdict(index, span, Code.USAGE, text))
             elif group is not None and record.generation < group.buried:
                 text = "the group was deleted since, with its dead letters"
-                self.verdicts.append(Verdict(index, span, Code.NOT_FOUND, text))
+                self.verdicts.append(m.Verdict(index, span, Code.NOT_FOUND, text))
             else:
-                items.append((index, Owned(span, NOBODY, record.n + 1)))
+                items.append((index, m.Owned(span, NOBODY, record.n + 1)))
         self.will_ask(context, items, again=False)
         return self.go_on(context, now)
 
-    def will_ask(self, context: Context, items: list[tuple[int, Owned]], *, again: bool) -> None:
+    def will_ask(self, context: Context, items: list[tuple[int, m.Owned]], *, again: bool) -> None:
         """Open these again, in rounds to come: where they are dead letters, or, ``again``, for who has not heard."""
         group = context.catalogue.groups.get((self.partition.topic, self.request.group))
         generation = group.generation if group is not None else 0
@@ -408,13 +389,13 @@ class RedriveCoordinator(SettleCoordinator):
             ask.runs = len(ask.items)
             self.asks.append(ask)
 
-    def message(self, number: int, epoch: int, ask: Ask) -> Merge:
+    def message(self, number: int, epoch: int, ask: Ask) -> m.Merge:
         entries = tuple(
-            Resolved(entry.span, Record(ask.generation, entry.n, Kind.OPEN)) for _, entry in ask.items
+            m.Resolved(entry.span, Record(ask.generation, entry.n, Kind.OPEN)) for _, entry in ask.items
         )
-        return Merge(number, ask.partition, epoch, ask.group, entries, redrive=not ask.again)
+        return m.Merge(number, ask.partition, epoch, ask.group, entries, redrive=not ask.again)
 
-    def count(self, ballot: Ballot, reply: MergeReply, bit: int) -> None:
+    def count(self, ballot: Ballot, reply: m.MergeReply, bit: int) -> None:
         ballot.yes[NOBODY].add(reply.exact, bit)
         ballot.no[NOBODY].add([item.span for item in reply.higher], bit)
         ballot.stood.add(reply.unheard, bit)
@@ -425,8 +406,8 @@ class RedriveCoordinator(SettleCoordinator):
         ballot = self.ballots[number]
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
-        found: list[Verdict] = []
-        waiting: list[tuple[int, Owned]] = []
+        found: list[m.Verdict] = []
+        waiting: list[tuple[int, m.Owned]] = []
         for item, entry in ballot.items:
             for part, yes, no, unheard in ballot.pieces(entry.span, NOBODY):
                 outcome = self.outcome(ballot, yes & valid, no & valid, unheard & valid, last=last)
@@ -435,7 +416,7 @@ class RedriveCoordinator(SettleCoordinator):
                 if outcome == UNHEARD:
                     waiting.append((item, entry._replace(span=part)))
                 else:
-                    found.append(Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
+                    found.append(m.Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
         self.verdicts += found
         del self.ballots[number]
         self.close_round(context, number)
@@ -456,7 +437,7 @@ class RedriveCoordinator(SettleCoordinator):
         return None
 
 
-def asks_of(context: Context, items: tuple[Named, ...]) -> list[Ask]:
+def asks_of(context: Context, items: tuple[m.Named, ...]) -> list[Ask]:
     """What a request names, by partition, group and generation, in pieces that a replica votes on in one step."""
     last: dict[tuple[PartitionId, str, int], Ask] = {}
     found: list[Ask] = []
@@ -469,13 +450,13 @@ def asks_of(context: Context, items: tuple[Named, ...]) -> list[Ask]:
                     ask = last[key] = Ask(*key)
                     found.append(ask)
                 ask.runs += runs
-                ask.items.append((index, Owned(part, receipt.owner, receipt.n)))
+                ask.items.append((index, m.Owned(part, receipt.owner, receipt.n)))
     return found
 
 
-def join_verdicts(verdicts: list[Verdict]) -> tuple[Verdict, ...]:
+def join_verdicts(verdicts: list[m.Verdict]) -> tuple[m.Verdict, ...]:
     """In the order asked for, neighbours with one outcome joined."""
-    joined: list[Verdict] = []
+    joined: list[m.Verdict] = []
     for verdict in sorted(verdicts, key=lambda verdict: (verdict.item, verdict.span)):
         if joined:
             last = joined[-1]

@@ -14,20 +14,11 @@ every survivor; so two declarations at once, or half a one, do no harm (docs/pro
 
 from __future__ import annotations
 
+from quorumq.core import messages as m
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator, too_few
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.errors import Code
-from quorumq.core.messages import (
-    DeclareSurvivors,
-    DeclareSurvivorsReply,
-    Failed,
-    Learner,
-    PeerMessage,
-    Seen,
-    SurvivorsReply,
-    SurvivorsRequest,
-)
 from quorumq.core.resync import Resync
 from quorumq.core.rounds import majority_of
 from quorumq.core.types import Incarnation, NodeId, Now
@@ -35,14 +26,16 @@ from quorumq.core.types import Incarnation, NodeId, Now
 WHY_CHARS_MAX = 1000
 
 
-def tell(context: Context, resync: Resync | None, sender: NodeId, message: SurvivorsRequest) -> list[Effect]:
+def tell(
+    context: Context, resync: Resync | None, sender: NodeId, message: m.SurvivorsRequest
+) -> list[Effect]:
     """SURVIVORS-ASK: whether this node can vouch, and whom it has seen. A declaration counts from here on."""
     state = context.state
     if resync is not None and message.survivors:
         resync.survivors = message.survivors
-    seen = [Seen(state.me, state.incarnation, state.directory)]
-    seen += [Seen(*starts[-1]) for _, starts in sorted(context.peers.seen.items())]
-    told = SurvivorsReply(
+    seen = [m.Seen(state.me, state.incarnation, state.directory)]
+    seen += [m.Seen(*starts[-1]) for _, starts in sorted(context.peers.seen.items())]
+    told = m.SurvivorsReply(
         message.round,
         state.vouched,
         resync.reason[:WHY_CHARS_MAX] if resync is not None else "",
@@ -61,11 +54,11 @@ class DeclareCoordinator(Coordinator):
 
     __slots__ = ("plan", "request", "told")
 
-    def __init__(self, key: int, request: DeclareSurvivors) -> None:
+    def __init__(self, key: int, request: m.DeclareSurvivors) -> None:
         super().__init__(key)
         self.request = request
-        self.told: dict[NodeId, tuple[Incarnation, SurvivorsReply]] = {}
-        self.plan: DeclareSurvivorsReply | None = None
+        self.told: dict[NodeId, tuple[Incarnation, m.SurvivorsReply]] = {}
+        self.plan: m.DeclareSurvivorsReply | None = None
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         away = [
@@ -85,12 +78,12 @@ class DeclareCoordinator(Coordinator):
         """A round of SURVIVORS-ASK among ``nodes``."""
         self.told.clear()
         this = self.open_round(context, nodes, now)
-        return [Send(node, SurvivorsRequest(this.number, survivors)) for node in nodes]
+        return [Send(node, m.SurvivorsRequest(this.number, survivors)) for node in nodes]
 
     def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, SurvivorsReply)
+        assert isinstance(message, m.SurvivorsReply)
         this = self.rounds[message.round]
         if this.hear(sender, incarnation):
             self.told[sender] = (incarnation, message)
@@ -100,7 +93,7 @@ class DeclareCoordinator(Coordinator):
         if self.plan is not None:
             return self.finish(context, self.plan)
         plan = self.judge(context)
-        if isinstance(plan, Failed):
+        if isinstance(plan, m.Failed):
             return self.finish(context, plan)
         if not self.request.survivors:
             return self.finish(context, plan)
@@ -109,11 +102,11 @@ class DeclareCoordinator(Coordinator):
                 f"{', '.join(plan.survivors)} can vouch now, and {', '.join(self.request.survivors)} were declared to "
                 "be all that is left: look again"
             )
-            return self.finish(context, Failed(Code.CONFLICT, detail))
+            return self.finish(context, m.Failed(Code.CONFLICT, detail))
         self.plan = plan
         return self.ask_all(context, tuple(learner.node for learner in plan.learners), plan.survivors, now)
 
-    def judge(self, context: Context) -> DeclareSurvivorsReply | Failed:
+    def judge(self, context: Context) -> m.DeclareSurvivorsReply | m.Failed:
         """Who is left and who learns, once everybody has answered; or why nothing can be declared."""
         survivors = tuple(node for node in context.config.nodes if self.told[node][1].vouched)
         others = [node for node in context.config.nodes if node not in survivors]
@@ -125,9 +118,9 @@ class DeclareCoordinator(Coordinator):
             )
         if not self.is_needed(context, survivors):
             left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
-            return Failed(Code.USAGE, f"nothing has to be declared: {', '.join(survivors)} can vouch{left}")
+            return m.Failed(Code.USAGE, f"nothing has to be declared: {', '.join(survivors)} can vouch{left}")
         for learner in others:
-            own = Seen(learner, self.told[learner][0], self.told[learner][1].seen[0].directory)
+            own = m.Seen(learner, self.told[learner][0], self.told[learner][1].seen[0].directory)
             unseen = [node for node in context.config.nodes if own not in self.told[node][1].seen]
             if unseen:
                 detail = (
@@ -135,8 +128,8 @@ class DeclareCoordinator(Coordinator):
                     "between them? Try again in a moment"
                 )
                 return _refused(detail, context)
-        return DeclareSurvivorsReply(
-            survivors, tuple(Learner(node, self.told[node][1].why) for node in others)
+        return m.DeclareSurvivorsReply(
+            survivors, tuple(m.Learner(node, self.told[node][1].why) for node in others)
         )
 
     def is_needed(self, context: Context, survivors: tuple[NodeId, ...]) -> bool:
@@ -162,8 +155,8 @@ class DeclareCoordinator(Coordinator):
         return self.finish(context, _refused(detail, context))
 
 
-def _refused(detail: str, context: Context) -> Failed:
-    return Failed(Code.NOT_STORED, f"nothing was declared: {detail}")
+def _refused(detail: str, context: Context) -> m.Failed:
+    return m.Failed(Code.NOT_STORED, f"nothing was declared: {detail}")
 
 
 def _cannot(nodes: list[NodeId], what: str) -> str:

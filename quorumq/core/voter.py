@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
+from quorumq.core import messages as m
 from quorumq.core.context import Context
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Done, Effect, Persist, Send
 from quorumq.core.errors import Code
-from quorumq.core.messages import (
-    Ack,
-    CloseRequest,
-    Extend,
-    Hold,
-    HoldReply,
-    Merge,
-    Problem,
-    PutGroup,
-    PutTopic,
-    QuorumRequest,
-    Reject,
-    ReleaseReply,
-    Store,
-    StoreReply,
-    Survey,
-    refusal,
-)
 from quorumq.core.records import BatchStored
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 
-Asked = Hold | Extend | Ack | Reject | Merge | Survey | CloseRequest
+Asked = m.Hold | m.Extend | m.Ack | m.Reject | m.Merge | m.Survey | m.CloseRequest
 """Requests of a quorum that are about one partition."""
 
 
@@ -40,33 +23,33 @@ class Voter:
         self.context = context
 
     def on_request(
-        self, sender: NodeId, incarnation: Incarnation, message: QuorumRequest, now: Now
+        self, sender: NodeId, incarnation: Incarnation, message: m.QuorumRequest, now: Now
     ) -> list[Effect]:
-        if not self.context.state.vouched and not isinstance(message, Hold):
+        if not self.context.state.vouched and not isinstance(message, m.Hold):
             # What we answered would not count: this directory may not be all there ever was. But a HOLD is abstained
             # from, so that its round need not wait for us.
             return []
-        if isinstance(message, Store):
+        if isinstance(message, m.Store):
             return self._on_store(sender, incarnation, message, now)
-        if isinstance(message, Hold) and message.freed:
+        if isinstance(message, m.Hold) and message.freed:
             self.context.release(message.freed, now)
         replica = self.context.replicas.get(message.partition)
         if replica is None:
             error, effects = self._why_no_replica(sender, message.partition)
             return self._refuse(sender, message, error, effects)
-        if message.epoch != replica.topic.epoch and not isinstance(message, Hold):
+        if message.epoch != replica.topic.epoch and not isinstance(message, m.Hold):
             return self._refuse(sender, message, Code.WRONG_EPOCH, [], replica.vector())
-        if isinstance(message, CloseRequest):
+        if isinstance(message, m.CloseRequest):
             return replica.on_close_ask(sender, message, now)
         views = replica.views
         if message.group not in views.groups and views.is_deleted(message.group):
             catalogue = self.context.catalogue
             register = catalogue.groups[(message.partition.topic, source_of(message.group))]
             # Here, too, the sender hears the register first.
-            told: list[Effect] = [Send(sender, PutGroup(0, register))]
+            told: list[Effect] = [Send(sender, m.PutGroup(0, register))]
             return self._refuse(sender, message, Code.NOT_FOUND, told)
         match message:
-            case Hold():
+            case m.Hold():
                 key = (message.partition, message.group, sender)
                 self.context.state.active[key] = now.mono
                 self.context.state.readers[(message.partition, sender)] = now.mono
@@ -76,26 +59,26 @@ class Voter:
                     self.context.state.parked.pop(key, None)
                 reply, effects = replica.on_hold(sender, incarnation, message, now)
                 if message.freed:
-                    effects.append(Send(sender, ReleaseReply(message.freed)))
+                    effects.append(Send(sender, m.ReleaseReply(message.freed)))
                 if message.round or reply.resolved:  # else its round is over
                     effects.append(Send(sender, reply))
                 return effects
-            case Extend():
+            case m.Extend():
                 return [Send(sender, replica.on_extend(message, now))]
-            case Ack():
+            case m.Ack():
                 if self.context.hedge.later:
                     self.context.hedge.withdraw_settled(message.entries)
                 return replica.on_ack(sender, message, now)
-            case Reject():
+            case m.Reject():
                 if self.context.hedge.later:
                     self.context.hedge.withdraw_settled(message.entries)
                 return replica.on_reject(sender, message, now)
-            case Merge():
+            case m.Merge():
                 return replica.on_merge(sender, message, now)
-            case Survey():
+            case m.Survey():
                 return [Send(sender, replica.on_survey(message, now))]
 
-    def _on_store(self, sender: NodeId, incarnation: Incarnation, message: Store, now: Now) -> list[Effect]:
+    def _on_store(self, sender: NodeId, incarnation: Incarnation, message: m.Store, now: Now) -> list[Effect]:
         """STORE: each of its batches is kept, or refused, by itself. STORED, once all that was kept is durable.
 
         What is present already is answered behind whatever may not be durable yet, so a retry that overtakes its own
@@ -103,7 +86,7 @@ class Voter:
         """
         effects: list[Effect] = []
         records: list[BatchStored] = []
-        problems: list[Problem] = []
+        problems: list[m.Problem] = []
         members: tuple[NodeId, ...] = ()
         parts = message.parts
         for at, part in enumerate(parts):
@@ -121,7 +104,7 @@ class Voter:
                 if record is not None:
                     records.append(record)
             if error:
-                problems.append(Problem(at, error, detail))
+                problems.append(m.Problem(at, error, detail))
         then: list[Send | Done] = []
         if message.round:
             votes, hold = None, message.hold
@@ -131,7 +114,7 @@ class Voter:
                 )
                 effects += told
             known = self.context.state.vector(tuple(sorted(members)))
-            then.append(Send(sender, StoreReply(message.round, tuple(problems), known, votes=votes)))
+            then.append(Send(sender, m.StoreReply(message.round, tuple(problems), known, votes=votes)))
             if len(problems) == len(parts):  # nothing is promised
                 return [*effects, *then]  # type: ignore[list-item]
         if records:
@@ -139,14 +122,14 @@ class Voter:
         return [*effects, Persist(tuple(records), tuple(then))] if then else effects
 
     def on_riding(
-        self, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
-    ) -> tuple[HoldReply, list[Effect]]:
+        self, sender: NodeId, incarnation: Incarnation, hold: m.Hold, now: Now, refused: str
+    ) -> tuple[m.HoldReply, list[Effect]]:
         """HOLD RIDES ON STORE: the votes, as on any HOLD; none where the STORE is ``refused``, for that reason."""
         if refused:
-            return refusal(hold, refused), []
+            return m.refusal(hold, refused), []
         *effects, answer = self.on_request(sender, incarnation, hold, now)
         assert isinstance(answer, Send)
-        assert isinstance(answer.message, HoldReply)
+        assert isinstance(answer.message, m.HoldReply)
         return answer.message, effects
 
     def _refuse(
@@ -158,8 +141,8 @@ class Voter:
         known: tuple[Incarnation, ...] = (),
     ) -> list[Effect]:
         """Nothing is done. Those of anti-entropy are not answered."""
-        if message.round or not isinstance(message, Merge):
-            effects.append(Send(sender, refusal(message, error, known)))
+        if message.round or not isinstance(message, m.Merge):
+            effects.append(Send(sender, m.refusal(message, error, known)))
         return effects
 
     def _why_no_replica(self, sender: NodeId, partition: PartitionId) -> tuple[str, list[Effect]]:
@@ -169,7 +152,7 @@ class Voter:
         """
         topic = self.context.catalogue.topics.get(partition.topic)
         if topic is not None and topic.deleted:
-            return Code.NOT_FOUND, [Send(sender, PutTopic(0, topic))]
+            return Code.NOT_FOUND, [Send(sender, m.PutTopic(0, topic))]
         if topic is not None and partition.number < topic.partitions:
             return Code.WRONG_EPOCH, []
         return Code.UNKNOWN_TOPIC, []

@@ -8,29 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
+from quorumq.core import messages as m
 from quorumq.core.effects import Event, Gone, Request
-from quorumq.core.messages import (
-    AlterTopic,
-    ClientReply,
-    CreateTopic,
-    DeclareSurvivors,
-    DeleteGroup,
-    DeleteTopic,
-    Failed,
-    PurgeRequest,
-    RedriveRequest,
-    SetGroup,
-)
 
 WHAT: Final[dict[type, str]] = {
-    CreateTopic: "topic created",
-    AlterTopic: "topic altered",
-    DeleteTopic: "topic deleted",
-    SetGroup: "group created",
-    DeleteGroup: "group deleted",
-    PurgeRequest: "messages purged",
-    RedriveRequest: "dead letters redriven",
-    DeclareSurvivors: "survivors declared",
+    m.CreateTopic: "topic created",
+    m.AlterTopic: "topic altered",
+    m.DeleteTopic: "topic deleted",
+    m.SetGroup: "group created",
+    m.DeleteGroup: "group deleted",
+    m.PurgeRequest: "messages purged",
+    m.RedriveRequest: "dead letters redriven",
+    m.DeclareSurvivors: "survivors declared",
 }
 """What each request asks for."""
 
@@ -64,11 +53,11 @@ class Changes:
                     "change", **self._under_way.pop(event.key), outcome="unknown: the client has gone"
                 )
 
-    def answered(self, key: int, reply: ClientReply) -> None:
+    def answered(self, key: int, reply: m.ClientReply) -> None:
         """A request has its answer."""
         facts = self._under_way.pop(key, None)
         if facts is not None:
-            self._log.info("change", **facts, outcome=reply.code if isinstance(reply, Failed) else "ok")
+            self._log.info("change", **facts, outcome=reply.code if isinstance(reply, m.Failed) else "ok")
 
     def refused(self, request: Any, who: str, code: str) -> None:
         """A request was refused before the core heard of it."""
@@ -78,9 +67,9 @@ class Changes:
 
 def facts_of(request: Any, who: str) -> dict[str, Any]:
     """What the line says of a request: who, what, and of what."""
-    what = "group rewound" if isinstance(request, SetGroup) and request.rewind else WHAT[type(request)]
+    what = "group rewound" if isinstance(request, m.SetGroup) and request.rewind else WHAT[type(request)]
     facts: dict[str, Any] = {"client": who, "what": what}
-    if isinstance(request, DeclareSurvivors):
+    if isinstance(request, m.DeclareSurvivors):
         facts["survivors"] = ", ".join(request.survivors)
         return facts
     facts["topic"] = request.name if hasattr(request, "name") else request.topic

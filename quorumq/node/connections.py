@@ -22,28 +22,10 @@ from typing import Final
 
 import trio
 
+from quorumq.core import messages as m
 from quorumq.core.effects import Event, Gone, Raised, Received, Request, Unsent
 from quorumq.core.errors import BadReceipt, Busy, Code, PeerError, StorageError, TooLarge, Unauthorized
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
-from quorumq.core.messages import (
-    AckRequest,
-    BrowseReply,
-    Challenge,
-    ClientReply,
-    ClientRequest,
-    Envelope,
-    Failed,
-    Fetch,
-    FetchReply,
-    Hello,
-    MetadataReply,
-    OpenSessionReply,
-    PeerMessage,
-    Proof,
-    RejectRequest,
-    SettleReply,
-    Welcome,
-)
 from quorumq.core.types import NodeId
 from quorumq.node.admission import Door, admitted, wrong_door
 from quorumq.node.clients import Badge
@@ -72,15 +54,15 @@ INFLIGHT_BYTES_MAX: Final = 8 * MIB
 FLUSH_BYTES: Final = 256 * KIB
 """Encoded replies of one step are sent together up to this size."""
 
-CLIENT_REQUESTS: Final = frozenset(set(typing.get_args(ClientRequest)) - {Hello})
-PEER_MESSAGES: Final = frozenset(typing.get_args(PeerMessage))
-Counted = Fetch | AckRequest | RejectRequest
+CLIENT_REQUESTS: Final = frozenset(set(typing.get_args(m.ClientRequest)) - {m.Hello})
+PEER_MESSAGES: Final = frozenset(typing.get_args(m.PeerMessage))
+Counted = m.Fetch | m.AckRequest | m.RejectRequest
 """Requests of which the node keeps count (readers.py)."""
 
 
 # Without a call for each.
-_new_envelope: Final[Callable[[type[Envelope], tuple[object, ...]], Envelope]] = tuple.__new__
-_new_received: Final[Callable[[type[Received], tuple[Envelope]], Received]] = tuple.__new__
+_new_envelope: Final[Callable[[type[m.Envelope], tuple[object, ...]], m.Envelope]] = tuple.__new__
+_new_received: Final[Callable[[type[Received], tuple[m.Envelope]], Received]] = tuple.__new__
 
 
 class Inbound:
@@ -110,7 +92,7 @@ class Inbound:
         self.address = address
         self.host = address.rpartition(":")[0]
         self.name = address  # who it is, for the log
-        self.hello: Hello | None = None
+        self.hello: m.Hello | None = None
         self.software = ""
         self.is_client = False
         self._asker = 0  # whose requests these are, for the core: the key of its HELLO
@@ -131,9 +113,9 @@ class Inbound:
         # key -> client's number, weight, and the request if it is a FETCH, ACK or REJECT
         self._open: dict[int, tuple[int, int, Counted | None]] = {}
         self._weight = 0
-        self._queue: deque[tuple[int, ClientReply, float]] = deque()  # (key, reply, since when)
+        self._queue: deque[tuple[int, m.ClientReply, float]] = deque()  # (key, reply, since when)
         # By key, FETCH replies that are encoded: where in the stream they begin.
-        self._answering: dict[int, tuple[int, FetchReply]] = {}
+        self._answering: dict[int, tuple[int, m.FetchReply]] = {}
         self._queued_bytes = 0
         self._changed = trio.Event()
 
@@ -180,7 +162,7 @@ class Inbound:
             self._clients[self.host] -= 1
             if not self._clients[self.host]:
                 del self._clients[self.host]
-        never_begun = {key: reply for key, reply, _ in self._queue if isinstance(reply, FetchReply)}
+        never_begun = {key: reply for key, reply, _ in self._queue if isinstance(reply, m.FetchReply)}
         never_begun |= {key: reply for key, (begins, reply) in self._answering.items() if begins >= sent}
         for reply in never_begun.values():
             node.trace.given_back(reply, "the client is gone")
@@ -217,7 +199,7 @@ class Inbound:
         frame = await self._in.next_frame()
         decoded = decode_message(frame)
         hello = decoded.message
-        if not isinstance(hello, Hello):
+        if not isinstance(hello, m.Hello):
             raise PeerError(f"the first message was {type(hello).__name__}, not Hello")
         self.hello = hello
         self.software = hello.software
@@ -258,7 +240,7 @@ class Inbound:
 
     async def _turn_away(self, request: int, code: Code, detail: str) -> bool:
         """Say why HELLO is not accepted, and wait until that has left. Returns False."""
-        self._put(encode_message(Failed(code, detail), request=request))
+        self._put(encode_message(m.Failed(code, detail), request=request))
         if code is Code.UNAUTHORIZED:
             who = {"peer": self.name} if self.hello and self.hello.node else {"client": self.name}
             self.node.log.warning(f"{next(iter(who))}_refused", reason=detail, **who)
@@ -291,17 +273,17 @@ class Inbound:
         """
         node = self.node
         challenge = fresh_nonce()
-        self._put(encode_message(Challenge(challenge)))
+        self._put(encode_message(m.Challenge(challenge)))
         self._out.flush()
         answer = decode_message(await self._in.next_frame()).message
-        if not isinstance(answer, Proof):
+        if not isinstance(answer, m.Proof):
             raise PeerError(f"the answer to Challenge was {type(answer).__name__}, not Proof")
         said = Handshake(bytes(hello.header), node.config.node, challenge, answer.nonce)
         secret = said.proven(answer.digest, node.keys.values(), DIALLER)
         if secret is None:
             detail = f"{self.name} does not know the secret of node {node.config.node}: give all nodes the same one"
             return await self._turn_away(request, Code.UNAUTHORIZED, detail)
-        self._put(encode_message(Proof(answer.nonce, said.prove(secret, LISTENER))))
+        self._put(encode_message(m.Proof(answer.nonce, said.prove(secret, LISTENER))))
         return True
 
     _welcomed = False
@@ -314,7 +296,7 @@ class Inbound:
 
     # ------------------------------------------------------------------------- peers
 
-    async def _serve_peer(self, hello: Hello) -> None:
+    async def _serve_peer(self, hello: m.Hello) -> None:
         """A peer's messages, until it is gone. What we say to it goes over our own link."""
         node = self.node
         older = self._peers.get(hello.node)
@@ -327,7 +309,7 @@ class Inbound:
         )
         await self._in.serve(node.feed, lambda events: self._take_words(hello, events))
 
-    def _take_words(self, peer: Hello, events: list[Event]) -> bool:
+    def _take_words(self, peer: m.Hello, events: list[Event]) -> bool:
         """The frames that have come from a peer."""
         node = self.node
         me, mine = node.config.node, node.core.state.incarnation
@@ -340,7 +322,7 @@ class Inbound:
                 continue
             if type(message) not in PEER_MESSAGES:
                 raise PeerError(f"a node sent {type(message).__name__}, which nodes do not send each other")
-            envelope = _new_envelope(Envelope, (sender, theirs, me, mine, stamp, message))
+            envelope = _new_envelope(m.Envelope, (sender, theirs, me, mine, stamp, message))
             events.append(_new_received(Received, (envelope,)))
         return True
 
@@ -378,7 +360,7 @@ class Inbound:
         try:
             message, number, _ = decode_message(frame)
             if type(message) not in CLIENT_REQUESTS:
-                refusal = Failed(Code.USAGE, f"{type(message).__name__} is not a request of clients")
+                refusal = m.Failed(Code.USAGE, f"{type(message).__name__} is not a request of clients")
                 self._answer(number, refusal)
                 return None
             request = admitted(message, size, self.node.keys, self.badge, self.node.core.catalogue)
@@ -395,12 +377,12 @@ class Inbound:
             self._answer(number, failed(error))
             return None
         except BadFields as error:
-            self._answer(error.request, oversize(frame) or Failed(Code.USAGE, str(error)))
+            self._answer(error.request, oversize(frame) or m.Failed(Code.USAGE, str(error)))
             return None
         weight = weight_of(request, size)
         counted = request if isinstance(request, Counted) else None
         key = self._admit(number, weight, counted)
-        if isinstance(counted, Fetch):
+        if isinstance(counted, m.Fetch):
             self.node.readers.fetching(counted, self.software, self.host, self.node.clock().mono)
         return Request(key, request, self._asker)
 
@@ -420,21 +402,21 @@ class Inbound:
             self.badge.usage.held_back = True
             self.node.log.warning("client_held_back", client=self.name, reason=str(error))
 
-    def _answer(self, number: int, refusal: Failed) -> None:
+    def _answer(self, number: int, refusal: m.Failed) -> None:
         """Answer what never reached the core, in its turn."""
         key = self._admit(number, KIB)
         self.node.askers.pop(key).reply(key, refusal)
 
     # ----------------------------------------------------------------------- replies
 
-    def reply(self, key: int, reply: ClientReply) -> None:
+    def reply(self, key: int, reply: m.ClientReply) -> None:
         """Encode the reply now, or queue it where earlier ones wait for the client to read."""
         if self._out.draining:
             size = foreign_bytes(reply)
             if self._queued_bytes + size > INFLIGHT_BYTES_MAX:
-                if isinstance(reply, FetchReply):
+                if isinstance(reply, m.FetchReply):
                     reply, size = self._too_late(key, reply), 0
-                elif isinstance(reply, BrowseReply):
+                elif isinstance(reply, m.BrowseReply):
                     reply, size = reply._replace(slices=()), 0
             self._queued_bytes += size
             self._queue.append((key, reply, self.node.clock().mono))
@@ -448,35 +430,35 @@ class Inbound:
         if not self._out.waiting:
             self._answering.clear()
 
-    def _encode(self, key: int, reply: ClientReply) -> None:
+    def _encode(self, key: int, reply: m.ClientReply) -> None:
         number, weight, counted = self._open.pop(key)
-        if isinstance(reply, Welcome):
+        if isinstance(reply, m.Welcome):
             self._welcomed = True
         try:
-            if isinstance(reply, MetadataReply) and self.badge is not None:
+            if isinstance(reply, m.MetadataReply) and self.badge is not None:
                 reply = visible(self.badge.client, reply)
-            if isinstance(reply, OpenSessionReply):
+            if isinstance(reply, m.OpenSessionReply):
                 node = self.node
                 seal = seal_session(reply.origin, secret=node.secret, key=node.secret_number)
                 pieces = encode_message(reply._replace(seal=seal), request=number)
-            elif isinstance(reply, FetchReply) and reply.slices:
+            elif isinstance(reply, m.FetchReply) and reply.slices:
                 pieces = self._encode_fetched(key, number, reply)
-                if isinstance(counted, Fetch):
+                if isinstance(counted, m.Fetch):
                     now = self.node.clock().mono
                     self.node.readers.delivered(counted, reply, self.software, self.host, now)
             else:
                 pieces = encode_message(reply, request=number, read=self.node.read_slice)
-                if isinstance(counted, AckRequest | RejectRequest) and isinstance(reply, SettleReply):
+                if isinstance(counted, m.AckRequest | m.RejectRequest) and isinstance(reply, m.SettleReply):
                     self.node.readers.settled(counted, reply, self.node.clock().mono)
         except DamagedBatch as error:
             self.node.damaged(error.number, error)
             detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
-            pieces = self._refuse(key, number, reply, Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
+            pieces = self._refuse(key, number, reply, m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
         except KeyError:  # forgotten since the core answered: its topic was deleted, or its group rewound
             detail = "a batch of this answer was dropped while it waited to be sent: ask again"
-            pieces = self._refuse(key, number, reply, Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
+            pieces = self._refuse(key, number, reply, m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
         except (TooLarge, BadValue) as error:
-            refusal = Failed(Code.TOO_LARGE, f"the answer cannot be sent: {error}; ask for less at once")
+            refusal = m.Failed(Code.TOO_LARGE, f"the answer cannot be sent: {error}; ask for less at once")
             pieces = self._refuse(key, number, reply, refusal)
         except StorageError as error:
             self.node.fail(EXIT_STORAGE, str(error))
@@ -484,14 +466,14 @@ class Inbound:
         except Exception as error:
             self.node.raised(Raised(type(reply).__name__, error))
             detail = f"it was done, but a bug keeps node {self.node.config.node} from saying what came of it"
-            pieces = self._refuse(key, number, reply, Failed(Code.OUTCOME_UNKNOWN, detail))
+            pieces = self._refuse(key, number, reply, m.Failed(Code.OUTCOME_UNKNOWN, detail))
         # Before it is sent: where that ends the connection, `close` takes back the rest.
         self._weight -= weight
         self.node.room.take(-weight)
         self._put(pieces)
         self._changed.set()
 
-    def _encode_fetched(self, key: int, number: int, reply: FetchReply) -> list[bytes | memoryview]:
+    def _encode_fetched(self, key: int, number: int, reply: m.FetchReply) -> list[bytes | memoryview]:
         sealed = seal_fetched(reply, secret=self.node.secret, key=self.node.secret_number)
         pieces = encode_message(sealed, request=number, read=self.node.read_slice)
         if self.badge is not None:
@@ -500,9 +482,11 @@ class Inbound:
         self.node.trace.answered(reply)
         return pieces
 
-    def _refuse(self, key: int, number: int, reply: ClientReply, refusal: Failed) -> list[bytes | memoryview]:
+    def _refuse(
+        self, key: int, number: int, reply: m.ClientReply, refusal: m.Failed
+    ) -> list[bytes | memoryview]:
         """Send ``refusal`` instead of ``reply``, which could not be encoded; what it delivered is given back."""
-        if isinstance(reply, FetchReply):
+        if isinstance(reply, m.FetchReply):
             self.node.trace.given_back(reply, refusal.detail)
             self.node.feed(Unsent(key))
         return encode_message(refusal, request=number)
@@ -519,20 +503,20 @@ class Inbound:
         while self._queue and not self._out.draining and not self.closed and not self.node.silent:
             key, reply, since = self._queue.popleft()
             self._queued_bytes -= foreign_bytes(reply)
-            if isinstance(reply, FetchReply) and reply.slices and now - since > stale_after(reply):
+            if isinstance(reply, m.FetchReply) and reply.slices and now - since > stale_after(reply):
                 reply = self._too_late(key, reply)
             self._encode(key, reply)
         if not self.node.silent:
             self._out.flush()
         self._changed.set()
 
-    def _too_late(self, key: int, reply: FetchReply) -> Failed:
+    def _too_late(self, key: int, reply: m.FetchReply) -> m.Failed:
         """Give back what a FETCH won, as its client does not read; what to answer instead."""
         self.node.health.count("replies_late")
         self.node.trace.given_back(reply, "the client did not read")
         self.node.feed(Unsent(key))
         detail = "the client did not read for too long; what was held for it was given back: fetch again"
-        return Failed(Code.TOO_FEW_REPLICAS, detail)
+        return m.Failed(Code.TOO_FEW_REPLICAS, detail)
 
     # ------------------------------------------------------------------------- facts
 
@@ -549,7 +533,7 @@ class Inbound:
     def stop_waiting(self) -> None:
         """The node stops: give up what the open FETCHes may have won, and tell the client to ask elsewhere."""
         for key, (_, _, counted) in list(self._open.items()):
-            if isinstance(counted, Fetch) and self.node.askers.pop(key, None) is not None:
+            if isinstance(counted, m.Fetch) and self.node.askers.pop(key, None) is not None:
                 self.node.feed(Gone(key))
                 detail = f"node {self.node.config.node} is stopping: ask another node"
-                self.reply(key, Failed(Code.TOO_FEW_REPLICAS, detail))
+                self.reply(key, m.Failed(Code.TOO_FEW_REPLICAS, detail))

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import trio
 from crc32c import crc32c
 
+from quorumq.core import messages as m
 from quorumq.core.effects import (
     Damaged,
     DiskFull,
@@ -35,17 +36,6 @@ from quorumq.core.effects import (
     Unsent,
 )
 from quorumq.core.errors import Code, StorageError, TooLarge
-from quorumq.core.messages import (
-    ClientReply,
-    DescribeGroupReply,
-    FetchReply,
-    PeekReply,
-    PeerMessage,
-    RemoteFetchReply,
-    Slice,
-    StatusReply,
-    Store,
-)
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import Batch, NodeId, Now, PartitionId
@@ -93,7 +83,7 @@ class Asker(Protocol):
 
     name: str
 
-    def reply(self, key: int, reply: ClientReply) -> None:
+    def reply(self, key: int, reply: m.ClientReply) -> None:
         """Send ``reply``, or feed `Unsent` if that will certainly not happen."""
 
     def clients_changed(self) -> None:
@@ -114,7 +104,7 @@ class Link(Flushing, Protocol):
     def waiting(self) -> int:
         """Bytes queued."""
 
-    def send(self, pieces: list[bytes | memoryview], answer: RemoteFetchReply | None = None) -> bool:
+    def send(self, pieces: list[bytes | memoryview], answer: m.RemoteFetchReply | None = None) -> bool:
         """Queue a frame; False where the queue is full and the frame was dropped.
 
         Args:
@@ -180,7 +170,7 @@ class Node:
         self.ended = trio.Event()
         self._keys = 0
         self._dirty: dict[int, Flushing] = {}
-        self._last: tuple[PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
+        self._last: tuple[m.PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
         self._timer_scope: trio.CancelScope | None = None
         self._timer_at = math.inf  # when it wakes at the latest (monotonic seconds)
         self._to_dial: dict[NodeId, trio.Event] = {}
@@ -323,13 +313,13 @@ class Node:
         reason = repr(effect.error)
         self.log.error("request_failed", request=effect.request, reason=reason, exc_info=effect.error)
 
-    def send(self, to: NodeId, message: PeerMessage) -> None:
+    def send(self, to: NodeId, message: m.PeerMessage) -> None:
         link = self.links.get(to)
         if link is None or not link.has_room():
             self._drop(message)
             return
         stamp = self.core.state.clock.value
-        answer = message if isinstance(message, RemoteFetchReply) and message.slices else None
+        answer = message if isinstance(message, m.RemoteFetchReply) and message.slices else None
         try:
             pieces = self._encode(message, stamp)
         except StorageError:
@@ -345,10 +335,10 @@ class Node:
         else:
             self._drop(message)
 
-    def _encode(self, message: PeerMessage, stamp: int) -> list[bytes | memoryview]:
-        if isinstance(message, RemoteFetchReply) and message.slices:
+    def _encode(self, message: m.PeerMessage, stamp: int) -> list[bytes | memoryview]:
+        if isinstance(message, m.RemoteFetchReply) and message.slices:
             return self._encode_fetched(message, stamp)
-        if isinstance(message, PeekReply) and message.slices:
+        if isinstance(message, m.PeekReply) and message.slices:
             return self._encode_page(message, stamp)
         last, at, pieces = self._last
         if last is not message or at != stamp:
@@ -356,13 +346,13 @@ class Node:
             self._last = (message, stamp, pieces)  # to several peers: encoded once
         return pieces
 
-    def _drop(self, message: PeerMessage) -> None:
+    def _drop(self, message: m.PeerMessage) -> None:
         """There is no way to send ``message`` now."""
         self.health.count("sends_dropped")
-        if isinstance(message, RemoteFetchReply) and message.slices:
+        if isinstance(message, m.RemoteFetchReply) and message.slices:
             self.feed(Unposted(message))
 
-    def _encode_fetched(self, message: RemoteFetchReply, stamp: int) -> list[bytes | memoryview]:
+    def _encode_fetched(self, message: m.RemoteFetchReply, stamp: int) -> list[bytes | memoryview]:
         """What was won on behalf of a peer's client, sealed and with its bytes; where that fails, why."""
         try:
             sealed = seal_slices(message.slices, secret=self.secret, key=self.secret_number)
@@ -376,10 +366,10 @@ class Node:
         except TooLarge as error:
             detail = f"{error}: ask for less at once"
         self.feed(Unposted(message))
-        refusal = RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, detail, ())
+        refusal = m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, detail, ())
         return encode_message(refusal, stamp=stamp)
 
-    def _encode_page(self, message: PeekReply, stamp: int) -> list[bytes | memoryview]:
+    def _encode_page(self, message: m.PeekReply, stamp: int) -> list[bytes | memoryview]:
         """A page of PEEK for a peer's client, with its bytes; where they cannot be had or sent, without."""
         try:
             return encode_message(message, stamp=stamp, read=self.read_slice)
@@ -402,25 +392,25 @@ class Node:
         except (KeyError, DamagedBatch, BadValue) as error:
             self.damaged(number, error)
             return
-        message = Store(0, epoch, batch, age_ms)
+        message = m.Store(0, epoch, batch, age_ms)
         if link.send(encode_message(message, stamp=self.core.state.clock.value)):
             self._dirty[id(link)] = link
 
-    def reply(self, key: int, reply: ClientReply) -> None:
+    def reply(self, key: int, reply: m.ClientReply) -> None:
         self.traffic.answered(key, reply, self.clock().mono)
         self.changes.answered(key, reply)
         asker = self.askers.pop(key, None)
         if asker is None:
-            if isinstance(reply, FetchReply):
+            if isinstance(reply, m.FetchReply):
                 self.feed(Unsent(key))
                 self.trace.given_back(reply, "the client is gone")
             return
-        if isinstance(reply, StatusReply) and "node" in reply.facts:  # else it goes on with partitions
+        if isinstance(reply, m.StatusReply) and "node" in reply.facts:  # else it goes on with partitions
             facts = {**reply.facts, **self.health.facts(self.room.inflight_bytes, self.store)}
             facts["insecure"] = bool(self.config.exposed)
             facts["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
             reply = reply._replace(facts=facts)
-        if isinstance(reply, DescribeGroupReply):
+        if isinstance(reply, m.DescribeGroupReply):
             topic = self.core.catalogue.topics[reply.topic]
             reply = self.readers.describe(reply, topic, self.driver.mono)
         asker.reply(key, reply)
@@ -556,7 +546,7 @@ class Node:
 
     # ----------------------------------------------------------------------- reading
 
-    def read_slice(self, part: Slice) -> bytes | memoryview:
+    def read_slice(self, part: m.Slice) -> bytes | memoryview:
         """The bytes of a slice, checked against the CRCs of the batch or of its records.
 
         Raises:
@@ -582,7 +572,7 @@ class Node:
         self.feed(Damaged(number))
 
 
-def check_records(part: Slice, data: bytes | memoryview) -> None:
+def check_records(part: m.Slice, data: bytes | memoryview) -> None:
     """See that ``data`` is records [first, stop) of a batch as they were published.
 
     Raises:

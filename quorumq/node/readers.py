@@ -10,18 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 
+from quorumq.core import messages as m
 from quorumq.core.deadnames import dead_letter_names
-from quorumq.core.messages import (
-    AckRequest,
-    DescribeGroupReply,
-    Fetch,
-    FetchReply,
-    GroupConsumer,
-    GroupFlow,
-    RejectRequest,
-    SettleReply,
-    Slice,
-)
 from quorumq.core.topics import matching
 from quorumq.core.types import PartitionId, Topic
 from quorumq.wire.values import WireSlice
@@ -86,24 +76,26 @@ class Readers:
         # None: of all consumers together.
         self._flows: OrderedDict[tuple[PartitionId, str, Who | None], Window] = OrderedDict()
 
-    def fetching(self, fetch: Fetch, software: str, address: str, now: float) -> None:
+    def fetching(self, fetch: m.Fetch, software: str, address: str, now: float) -> None:
         """A FETCH has come."""
         topics, group = dead_letter_names(fetch.topics, fetch.group)
         key = (group, who_asks(fetch, software, address), topics, fetch.partitions)
         touched(self._asking, key, now)
 
-    def delivered(self, fetch: Fetch, reply: FetchReply, software: str, address: str, now: float) -> None:
+    def delivered(self, fetch: m.Fetch, reply: m.FetchReply, software: str, address: str, now: float) -> None:
         """It is answered with messages."""
         who = who_asks(fetch, software, address)
         _, group = dead_letter_names(fetch.topics, fetch.group)
-        parts: tuple[Slice | WireSlice, ...] = reply.slices  # those that another node won are as it sent them
+        parts: tuple[m.Slice | WireSlice, ...] = (
+            reply.slices
+        )  # those that another node won are as it sent them
         for part in parts:
             partition = part.header.partition
             count = part.header.size if isinstance(part, WireSlice) else part.stop - part.first
             touched(self._flows, (partition, group, None), now).add(now, count, 0)
             touched(self._flows, (partition, group, who), now).add(now, count, 0)
 
-    def settled(self, request: AckRequest | RejectRequest, reply: SettleReply, now: float) -> None:
+    def settled(self, request: m.AckRequest | m.RejectRequest, reply: m.SettleReply, now: float) -> None:
         """An ACK or REJECT is answered."""
         for verdict in reply.verdicts:
             if verdict.outcome in DONE:
@@ -111,16 +103,16 @@ class Readers:
                 key = (receipt.partition, receipt.group, None)
                 touched(self._flows, key, now).add(now, 0, verdict.span.size)
 
-    def describe(self, reply: DescribeGroupReply, topic: Topic, now: float) -> DescribeGroupReply:
+    def describe(self, reply: m.DescribeGroupReply, topic: Topic, now: float) -> m.DescribeGroupReply:
         """``reply`` with what was counted here."""
-        flows: list[GroupFlow] = []
+        flows: list[m.GroupFlow] = []
         counts: dict[Who, dict[int, int]] = {}  # delivered, by partition
         for (partition, group, who), window in self._flows.items():
             sums = window.sums(now)
             if (partition.topic, group) != (topic.id, reply.group) or not any(sums):
                 continue
             if who is None:
-                flows.append(GroupFlow(partition.number, *sums))
+                flows.append(m.GroupFlow(partition.number, *sums))
             else:
                 counts.setdefault(who, {})[partition.number] = sums[0]
         consumers: dict[Who, dict[int, int]] = {}
@@ -131,7 +123,7 @@ class Readers:
                 for number in partitions or range(topic.partitions):
                     asked.setdefault(number, 0)
         told = tuple(
-            GroupConsumer(*who, tuple(sorted(asked)), tuple(count for _, count in sorted(asked.items())))
+            m.GroupConsumer(*who, tuple(sorted(asked)), tuple(count for _, count in sorted(asked.items())))
             for who, asked in list(consumers.items())[:TOLD_MAX]
         )
         return reply._replace(
@@ -139,7 +131,7 @@ class Readers:
         )
 
 
-def who_asks(fetch: Fetch, software: str, address: str) -> Who:
+def who_asks(fetch: m.Fetch, software: str, address: str) -> Who:
     """Whose FETCH it is."""
     names = (fetch.consumer, fetch.version, software, address)
     return Who(*[name[:NAME_CHARS_MAX] for name in names])

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from quorumq.core import messages as m
 from quorumq.core.limits import KIB, SPANS_PER_REQUEST_MAX
-from quorumq.core.messages import (
-    BrowseReply,
-    BrowseRequest,
-    ClientReply,
-    DescribeGroup,
-    Fetch,
-    FetchReply,
-    Metadata,
-    ShowRequest,
-    StatusRequest,
-)
 from quorumq.wire.values import WireSlice
 
 STALE_S: Final = 0.1
 """For so long, or a tenth of its hold time, a FETCH's reply may wait for the client to read."""
 
 
-def stale_after(reply: FetchReply) -> float:
+def stale_after(reply: m.FetchReply) -> float:
     """For how many seconds a FETCH's reply may wait for the client to read."""
     return min(STALE_S, reply.hold_time / 10)
 
 
-def foreign_bytes(reply: ClientReply) -> int:
+def foreign_bytes(reply: m.ClientReply) -> int:
     """How many bytes of records a reply keeps in memory: those that came from another node. Ours are read later."""
-    if not isinstance(reply, FetchReply | BrowseReply):
+    if not isinstance(reply, m.FetchReply | m.BrowseReply):
         return 0
     parts: tuple[object, ...] = reply.slices
     return sum(len(part.body) for part in parts if isinstance(part, WireSlice))
@@ -38,10 +28,10 @@ def foreign_bytes(reply: ClientReply) -> int:
 def weight_of(request: Any, frame_bytes: int) -> int:
     """How many bytes a request may cost while it is under way, its answer's values included."""
     match request:
-        case Fetch():
+        case m.Fetch():
             return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
-        case BrowseRequest():
+        case m.BrowseRequest():
             return frame_bytes + KIB + 256 * min(max(0, request.limit), SPANS_PER_REQUEST_MAX)
-        case Metadata() | StatusRequest() | ShowRequest() | DescribeGroup():
+        case m.Metadata() | m.StatusRequest() | m.ShowRequest() | m.DescribeGroup():
             return frame_bytes + 256 * KIB
     return 2 * frame_bytes + KIB

@@ -16,36 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from quorumq.core import limits
+from quorumq.core import messages as m
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.errors import Code
-from quorumq.core.messages import (
-    Ack,
-    AckReply,
-    CloseReply,
-    CloseRequest,
-    Extend,
-    ExtendReply,
-    Freed,
-    Granted,
-    Hold,
-    HoldReply,
-    Merge,
-    MergeReply,
-    NotDue,
-    Owned,
-    PeekReply,
-    PeekRequest,
-    Refused,
-    Reject,
-    RejectReply,
-    Resolved,
-    Survey,
-    SurveyReply,
-    SyncOffer,
-    SyncPull,
-    SyncState,
-    refusal,
-)
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.choice import Choice
@@ -184,8 +157,8 @@ class Replica:
     # --------------------------------------------------------------------- HOLD
 
     def on_hold(
-        self, sender: NodeId, incarnation: Incarnation, message: Hold, now: Now
-    ) -> tuple[HoldReply, list[Effect]]:
+        self, sender: NodeId, incarnation: Incarnation, message: m.Hold, now: Now
+    ) -> tuple[m.HoldReply, list[Effect]]:
         """ON HOLD: vote on each message. The reply goes out at once: holds are in no journal."""
         error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
         if error or self.abstains(message.ballot, now):
@@ -195,10 +168,10 @@ class Replica:
             wanted = [want.span for want in message.wants]
             if self.is_stale(view, message.generation, wanted, unseen=True):
                 return self._votes(message, error=Code.STALE_GENERATION), []
-        granted: list[Granted] = []
-        resolved: list[Resolved] = []
-        not_due: list[NotDue] = []
-        refused: list[Refused] = []
+        granted: list[m.Granted] = []
+        resolved: list[m.Resolved] = []
+        not_due: list[m.NotDue] = []
+        refused: list[m.Refused] = []
         changes = Changes()
         owner = Owner(sender, incarnation, message.ballot)
         until = now.mono + message.hold_time
@@ -216,13 +189,13 @@ class Replica:
             for part, answer in self.views.apply(view, span, fate.on_hold, ask, now, changes):
                 match answer:
                     case Yes():
-                        granted.append(Granted(part, *answer))
+                        granted.append(m.Granted(part, *answer))
                     case Tomb():
-                        resolved.append(Resolved(part, *answer))
+                        resolved.append(m.Resolved(part, *answer))
                     case Early():
-                        not_due.append(NotDue(part, *answer))
+                        not_due.append(m.NotDue(part, *answer))
                     case No():
-                        refused.append(Refused(part, *answer))
+                        refused.append(m.Refused(part, *answer))
             if len(granted) > before:
                 self.node.at(until, ("expire", self.partition, view.name, span))
         reply = self._votes(message, tuple(granted), tuple(resolved), tuple(not_due), tuple(refused))
@@ -231,15 +204,15 @@ class Replica:
 
     def _votes(
         self,
-        message: Hold,
-        granted: tuple[Granted, ...] = (),
-        resolved: tuple[Resolved, ...] = (),
-        not_due: tuple[NotDue, ...] = (),
-        refused: tuple[Refused, ...] = (),
+        message: m.Hold,
+        granted: tuple[m.Granted, ...] = (),
+        resolved: tuple[m.Resolved, ...] = (),
+        not_due: tuple[m.NotDue, ...] = (),
+        refused: tuple[m.Refused, ...] = (),
         error: str | None = None,
-    ) -> HoldReply:
+    ) -> m.HoldReply:
         """The reply to a HOLD; with an ``error``, which may be "", this replica has not voted."""
-        return HoldReply(
+        return m.HoldReply(
             message.round,
             self.partition,
             message.group,
@@ -284,7 +257,7 @@ class Replica:
 
     # ---------------------------------------------------------- RELEASE, LEAVE
 
-    def on_release(self, freed: Freed, now: Now) -> None:
+    def on_release(self, freed: m.Freed, now: Now) -> None:
         """RELEASE or LEAVE: remove holds where the owner matches exactly. Counts no attempt."""
         view = self.views.find(freed.group)
         if view is None:
@@ -297,29 +270,29 @@ class Replica:
 
     # ------------------------------------------------------------------- EXTEND
 
-    def on_extend(self, message: Extend, now: Now) -> ExtendReply:
+    def on_extend(self, message: m.Extend, now: Now) -> m.ExtendReply:
         """EXTEND: only where exactly this owner holds now."""
         if not self.may_vote(now):
-            return ExtendReply(message.round, (), (), "", self.vector())
+            return m.ExtendReply(message.round, (), (), "", self.vector())
         view = self.views.groups.get(message.group)
         if view is None:
-            return ExtendReply(message.round, (), message.entries, "", self.vector())
-        votes: dict[bool, list[Owned]] = {True: [], False: []}
+            return m.ExtendReply(message.round, (), message.entries, "", self.vector())
+        votes: dict[bool, list[m.Owned]] = {True: [], False: []}
         changes = Changes()
         until = now.mono + message.hold_time
         for span, owner, n in message.entries:
             before = len(votes[True])
             ask = ExtendAsk(owner, until)
             for part, answer in self.views.apply(view, span, fate.on_extend, ask, now, changes):
-                votes[answer].append(Owned(part, owner, n))
+                votes[answer].append(m.Owned(part, owner, n))
             if len(votes[True]) > before:
                 self.node.at(until, ("expire", self.partition, view.name, span))
         self.views.finish(view, changes, now)
-        return ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
+        return m.ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
 
     # ---------------------------------------------------------------------- ACK
 
-    def on_ack(self, sender: NodeId, message: Ack, now: Now) -> list[Effect]:
+    def on_ack(self, sender: NodeId, message: m.Ack, now: Now) -> list[Effect]:
         """ACK: ACKED, durable, for messages known or not; TOMBED says where this replica is exclusive.
 
         In a dead-letter group it is PURGED at the entry's n, which anything newer stands above.
@@ -328,10 +301,10 @@ class Replica:
         if message.generation != view.home.generation and self.is_stale(
             view, message.generation, [item.span for item in message.entries]
         ):
-            return [Send(sender, refusal(message, Code.STALE_GENERATION, self.vector()))]
-        exclusive: list[Owned] = []
-        higher: list[Owned] = []
-        resolved: list[Resolved] = []
+            return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
+        exclusive: list[m.Owned] = []
+        higher: list[m.Owned] = []
+        resolved: list[m.Resolved] = []
         changes = Changes()
         for span, owner, n in message.entries:
             # What was reclaimed, or closed, has no memory of ballots.
@@ -341,12 +314,12 @@ class Replica:
             ask = AckAsk(owner, view.settled(message.generation, n))
             for part, (proof, record) in self.views.apply(view, span, fate.on_ack, ask, now, changes):
                 if proof is False:
-                    higher.append(Owned(part, owner, n))
+                    higher.append(m.Owned(part, owner, n))
                 elif proof and remembered:
-                    exclusive.append(Owned(part, owner, n))
+                    exclusive.append(m.Owned(part, owner, n))
                 if view.home is not view and record[:3] != ask.record[:3]:  # nothing stands above ACKED
-                    resolved.append(Resolved(part, record))
-        reply = AckReply(
+                    resolved.append(m.Resolved(part, record))
+        reply = m.AckReply(
             message.round,
             tuple(exclusive),
             tuple(higher),
@@ -360,17 +333,17 @@ class Replica:
 
     # ------------------------------------------------------------------- REJECT
 
-    def on_reject(self, sender: NodeId, message: Reject, now: Now) -> list[Effect]:
+    def on_reject(self, sender: NodeId, message: m.Reject, now: Now) -> list[Effect]:
         """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release.
 
         Without a delay of its own, the message waits as the topic's backoff says for our own count of attempts.
         """
         view = self.group(message.group)
         if self.is_stale(view, message.generation, [item.span for item in message.entries]):
-            return [Send(sender, refusal(message, Code.STALE_GENERATION, self.vector()))]
-        applied: list[Owned] = []
-        refused: list[Owned] = []
-        resolved: list[Resolved] = []
+            return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
+        applied: list[m.Owned] = []
+        refused: list[m.Owned] = []
+        resolved: list[m.Resolved] = []
         backoff = (message.delay,) if message.delay != limits.TOPIC_BACKOFF_S else self.topic.backoff
         changes = Changes()
         for span, owner, n in message.entries:
@@ -381,24 +354,26 @@ class Replica:
             ask = RejectAsk(owner, asked, backoff or (0.0,))
             for part, (done, record) in self.views.apply(view, span, fate.on_reject, ask, now, changes):
                 if record is not None:
-                    resolved.append(Resolved(part, record))
+                    resolved.append(m.Resolved(part, record))
                 else:
-                    (applied if done else refused).append(Owned(part, owner, n))
-        reply = RejectReply(message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector())
+                    (applied if done else refused).append(m.Owned(part, owner, n))
+        reply = m.RejectReply(
+            message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector()
+        )
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
     # ---------------------------------------------------- MERGE (REDRIVE, repair)
 
-    def on_merge(self, sender: NodeId, message: Merge, now: Now) -> list[Effect]:
+    def on_merge(self, sender: NodeId, message: m.Merge, now: Now) -> list[Effect]:
         """Merge records; say, once durable, where ours is now exactly what was asked and where it is higher."""
         view = self.group(message.group)
         if message.round and any(
             record.generation < view.generation for _, record in message.entries if record.kind == Kind.OPEN
         ):
             # A redrive through a node that has not heard of a rewind would open the message for nobody.
-            return [Send(sender, refusal(message, Code.STALE_GENERATION, self.vector()))]
+            return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
         exact: list[Span] = []
-        higher: list[Resolved] = []
+        higher: list[m.Resolved] = []
         unheard: list[Span] = []
         changes = Changes()
         for span, asked in message.entries:
@@ -411,39 +386,39 @@ class Replica:
                     if record[:3] == asked[:3]:
                         exact.append(part)
                     else:
-                        higher.append(Resolved(part, record))
+                        higher.append(m.Resolved(part, record))
         records = self.views.finish(view.home, changes, now)
-        reply = MergeReply(
+        reply = m.MergeReply(
             message.round, tuple(exact), tuple(higher), "", self.vector(), merge_spans(unheard)
         )
         return [Persist(records, (Send(sender, reply),) if message.round else ())]
 
     # ------------------------------------------- PEEK, anti-entropy, closing origins
 
-    def on_peek(self, message: PeekRequest, now: Now) -> PeekReply:
+    def on_peek(self, message: m.PeekRequest, now: Now) -> m.PeekReply:
         """PEEK: a page of what this replica sees, with bodies where they are asked for."""
         page = page_of(self.batches, self.views.look(message.group), message, now)
         if not message.bodies:
             return page
         return page._replace(slices=slices_of(self.batches, self.topic.name, page.items))
 
-    def on_survey(self, message: Survey, now: Now) -> SurveyReply:
+    def on_survey(self, message: m.Survey, now: Now) -> m.SurveyReply:
         """Survey: what the group makes of every message known here."""
         items, upto = survey_of(self.batches, self.views.look(message.group), message, now)
-        return SurveyReply(message.round, items, upto, "", self.vector())
+        return m.SurveyReply(message.round, items, upto, "", self.vector())
 
-    def sync_offer(self) -> SyncOffer:
+    def sync_offer(self) -> m.SyncOffer:
         """Anti-entropy, step 1: a digest of all that we have."""
         return self.sync.offer(self.topic.epoch)
 
-    def on_sync_offer(self, sender: NodeId, message: SyncOffer, now: Now) -> list[Effect]:
+    def on_sync_offer(self, sender: NodeId, message: m.SyncOffer, now: Now) -> list[Effect]:
         """Anti-entropy, step 2: offer or tell what differs."""
         if message.epoch != self.topic.epoch:
             return []
         return [Send(sender, answer) for answer in self.sync.answer(message, now)]
 
     def on_sync_state(
-        self, sender: NodeId, message: SyncState, now: Now, *, pull: bool = True
+        self, sender: NodeId, message: m.SyncState, now: Now, *, pull: bool = True
     ) -> list[Effect]:
         """Anti-entropy, step 3: merge the records, then pull what has been missing here for a while.
 
@@ -469,14 +444,14 @@ class Replica:
         pulled = self.sync.pull(sender, missing, message.rest, now)
         return effects + pulled if pull else effects
 
-    def on_sync_pull(self, sender: NodeId, message: SyncPull, now: Now) -> list[Effect]:
+    def on_sync_pull(self, sender: NodeId, message: m.SyncPull, now: Now) -> list[Effect]:
         """A peer lacks these: send it the batches, and say which are left."""
         return self.sync.on_pull(sender, message, self.topic.epoch, now)
 
-    def on_close_ask(self, sender: NodeId, message: CloseRequest, now: Now) -> list[Effect]:
+    def on_close_ask(self, sender: NodeId, message: m.CloseRequest, now: Now) -> list[Effect]:
         """Promise, and say with which of the origins we are done. An origin that is closed here is both."""
         records, done = self.closing.on_ask(message.origins, now)
-        reply = Send(sender, CloseReply(message.round, done, "", self.vector()))
+        reply = Send(sender, m.CloseReply(message.round, done, "", self.vector()))
         return [Persist(tuple(records), (reply,) if message.round else ())]
 
     def check(self, now: Now) -> None:

@@ -8,17 +8,8 @@ from __future__ import annotations
 import functools
 
 from quorumq.core import limits
+from quorumq.core import messages as m
 from quorumq.core.effects import Effect, Send, SendStored
-from quorumq.core.messages import (
-    Aged,
-    Digest,
-    GroupDigest,
-    GroupState,
-    Resolved,
-    SyncOffer,
-    SyncPull,
-    SyncState,
-)
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.duty import Duty
 from quorumq.core.partition.fate import Lease
@@ -55,7 +46,7 @@ class Sync(Duty):
 
     # ---------------------------------------------------------------- digests
 
-    def offer(self, epoch: int) -> SyncOffer:
+    def offer(self, epoch: int) -> m.SyncOffer:
         """Step 1: a digest of all that we have, by bucket."""
         buckets = [0] * SYNC_BUCKETS
         for origin in self.batches.known_origins():
@@ -67,16 +58,16 @@ class Sync(Duty):
             salt = salt_of(view.name)
             for origin in view.lasting_origins():
                 buckets[bucket_of(origin)] ^= mix(view_digest(view, origin).digest ^ salt)
-        return SyncOffer(self.batches.partition, epoch, tuple(buckets))
+        return m.SyncOffer(self.batches.partition, epoch, tuple(buckets))
 
-    def _closed_digests(self) -> list[Digest]:
+    def _closed_digests(self) -> list[m.Digest]:
         numbers = self.batches.closed.numbers
         return [
-            Digest(family, numbers.messages_of(family), numbers.digest(family))
+            m.Digest(family, numbers.messages_of(family), numbers.digest(family))
             for family in numbers.origins()
         ]
 
-    def answer(self, offer: SyncOffer, now: Now) -> list[SyncOffer] | list[SyncState]:
+    def answer(self, offer: m.SyncOffer, now: Now) -> list[m.SyncOffer] | list[m.SyncState]:
         """Step 2: where we differ, offer ours in full; to a full offer, tell what differs of ours."""
         if offer.buckets:
             return self.states(offer, now)
@@ -86,15 +77,15 @@ class Sync(Duty):
         differing = [at for at in range(SYNC_BUCKETS) if ours[at] != offer.digests[at]]
         return self._full_offers(differing, offer.epoch) if differing else []
 
-    def _full_offers(self, buckets: list[int], epoch: int) -> list[SyncOffer]:
+    def _full_offers(self, buckets: list[int], epoch: int) -> list[m.SyncOffer]:
         """By origin, for these buckets, in pieces that fit a frame."""
-        present: dict[int, list[Digest]] = {bucket: [] for bucket in buckets}
+        present: dict[int, list[m.Digest]] = {bucket: [] for bucket in buckets}
         for origin in self.batches.known_origins():
             if bucket_of(origin) in present:
                 present[bucket_of(origin)].append(self.batches.digest(origin))
-        views: list[tuple[GroupView, dict[int, list[Digest]]]] = []
+        views: list[tuple[GroupView, dict[int, list[m.Digest]]]] = []
         for view in self.views.sorted():
-            found: dict[int, list[Digest]] = {bucket: [] for bucket in buckets}
+            found: dict[int, list[m.Digest]] = {bucket: [] for bucket in buckets}
             for origin in view.lasting_origins():
                 if bucket_of(origin) in found:
                     found[bucket_of(origin)].append(view_digest(view, origin))
@@ -109,14 +100,14 @@ class Sync(Duty):
             pieces[-1].append(bucket)
         closed = self._closed_digests()
         return [
-            SyncOffer(
+            m.SyncOffer(
                 partition=self.batches.partition,
                 epoch=epoch,
                 digests=(),
                 buckets=tuple(piece),
                 origins=tuple(digest for bucket in piece for digest in present[bucket]),
                 groups=tuple(
-                    GroupDigest(
+                    m.GroupDigest(
                         view.name,
                         view.generation,
                         tuple(digest for bucket in piece for digest in found[bucket]),
@@ -130,7 +121,7 @@ class Sync(Duty):
 
     # ----------------------------------------------------------------- states
 
-    def states(self, offer: SyncOffer, now: Now) -> list[SyncState]:
+    def states(self, offer: m.SyncOffer, now: Now) -> list[m.SyncState]:
         """What we have in the buckets of a full offer and differs from it, in pieces that fit a frame."""
         covered = dict.fromkeys(offer.buckets)
         theirs = {digest.origin: digest for digest in offer.origins}
@@ -148,7 +139,7 @@ class Sync(Duty):
             for span in self.batches.closed.numbers.spans_of(ours.origin)
         ]
         offered = {group.group: group for group in offer.groups}
-        groups: list[GroupState] = []
+        groups: list[m.GroupState] = []
         for view in self.views.sorted():
             other = offered.get(view.name)
             heard = {digest.origin: digest for digest in other.origins} if other is not None else {}
@@ -159,7 +150,7 @@ class Sync(Duty):
             ]
             if origins:
                 groups += group_states(self.batches.partition.topic, view, origins, now)
-        empty = SyncState(self.batches.partition, offer.epoch, (), ())
+        empty = m.SyncState(self.batches.partition, offer.epoch, (), ())
         limit = limits.SPANS_PER_REQUEST_MAX
         return [
             *(empty._replace(groups=(group,)) for group in groups),
@@ -168,14 +159,14 @@ class Sync(Duty):
             *(empty._replace(reclaimed=piece) for piece in pieces_of(gone, limit // 2)),
         ]
 
-    def everything(self, start: int, most: int, epoch: int, now: Now) -> tuple[list[SyncState], int]:
+    def everything(self, start: int, most: int, epoch: int, now: Now) -> tuple[list[m.SyncState], int]:
         """All that this replica has, from bucket ``start`` on, in some ``most`` pieces; and the bucket to go on from.
 
         It is what anti-entropy sends to a replica that has nothing. 0 stands for the end.
         """
-        states: list[SyncState] = []
+        states: list[m.SyncState] = []
         for bucket in range(start, SYNC_BUCKETS):
-            states += self.states(SyncOffer(self.batches.partition, epoch, (), (bucket,)), now)
+            states += self.states(m.SyncOffer(self.batches.partition, epoch, (), (bucket,)), now)
             if len(states) >= most and bucket + 1 < SYNC_BUCKETS:
                 return states, bucket + 1
         return states, 0
@@ -192,7 +183,7 @@ class Sync(Duty):
             return []
         self.pulling_until = now.mono + self.node.config.request_timeout if missing else 0.0
         few = tuple(missing[: limits.SPANS_PER_REQUEST_MAX])
-        return [Send(peer, SyncPull(self.batches.partition, few))] if few else []
+        return [Send(peer, m.SyncPull(self.batches.partition, few))] if few else []
 
     def ask_absent(self, peer: NodeId, now: Now) -> list[Effect]:
         """What has been missing for a while, and ``peer`` has not said that it has not got it: ask it.
@@ -205,9 +196,9 @@ class Sync(Duty):
         if not spans:
             return []
         self.pulling_until = now.mono + self.node.config.request_timeout
-        return [Send(peer, SyncPull(self.batches.partition, spans))]
+        return [Send(peer, m.SyncPull(self.batches.partition, spans))]
 
-    def on_pull(self, sender: NodeId, message: SyncPull, epoch: int, now: Now) -> list[Effect]:
+    def on_pull(self, sender: NodeId, message: m.SyncPull, epoch: int, now: Now) -> list[Effect]:
         """A peer lacks these: send it the batches, as many as one go may have, and then which are left.
 
         What is left starts the next pull, so a replica that was away for long catches up at full speed, and
@@ -230,7 +221,7 @@ class Sync(Duty):
                 size += batch.header.end_of(batch.header.size - 1)
                 effects.append(SendStored(sender, epoch, slot.number, batches.age_ms(slot.number, now)))
         ages = [
-            Aged(part, batches.age_ms(slot.number, now))
+            m.Aged(part, batches.age_ms(slot.number, now))
             for span in message.ages
             for part, slot in batches.index.within(span)
             if slot.number not in batches.doubtful
@@ -243,7 +234,7 @@ class Sync(Duty):
         ]
         nowhere = [part for gap in gaps for part in subtract(gap, batches.reclaimed.within(gap))]
         reclaimed = [part for gap in gaps for part in batches.reclaimed.within(gap)]
-        left = SyncState(
+        left = m.SyncState(
             partition=batches.partition,
             epoch=epoch,
             spans=merge_spans(rest),
@@ -256,16 +247,16 @@ class Sync(Duty):
         return [*effects, Send(sender, left)]
 
 
-def group_states(topic: bytes, view: GroupView, origins: list[Origin], now: Now) -> list[GroupState]:
+def group_states(topic: bytes, view: GroupView, origins: list[Origin], now: Now) -> list[m.GroupState]:
     """Everything of ``view`` for ``origins``, in pieces that fit a frame."""
-    records = [Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]
+    records = [m.Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]
     attempts = [item for origin in origins for item in view.attempts_of(origin)]
     delays = [item for origin in origins for item in view.delays_of(origin, now.mono)]
     register = Group(topic, view.name, view.generation, view.from_ms)
     limit = limits.LETTERS_PER_PIECE if any(item.record.letter is not None for item in records) else 2048
     pieces = max(1, *(-(-len(items) // limit) for items in (records, attempts, delays)))
     return [
-        GroupState(
+        m.GroupState(
             register,
             tuple(records[at * limit : (at + 1) * limit]),
             tuple(attempts[at * limit : (at + 1) * limit]),
@@ -275,13 +266,13 @@ def group_states(topic: bytes, view: GroupView, origins: list[Origin], now: Now)
     ]
 
 
-def view_digest(view: GroupView, origin: Origin) -> Digest:
+def view_digest(view: GroupView, origin: Origin) -> m.Digest:
     """Of what the group keeps of an origin when replicas compare; holds are no part of it."""
     known = view.digests.get(origin)
     if known is None:
         records = view.records.digest(origin, encode_record)
         leases = view.leases.digest(origin, encode_lease)
-        known = Digest(origin, view.records.messages_of(origin), records ^ mix(leases))
+        known = m.Digest(origin, view.records.messages_of(origin), records ^ mix(leases))
         view.digests[origin] = known
     return known
 
