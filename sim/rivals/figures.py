@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from quorumq.history import Row
 from sim.checkers import wanted_by
+from sim.checkers.base import messages
 from sim.checkers.exclusive import Exclusive
 from sim.checkers.final import FinalAfterAck
 from sim.checkers.loss import NoLoss
@@ -25,12 +27,6 @@ UNWON_S = 1.8
 """Nearly a hold: a message that waits so long for its first is in nobody's hand, but held."""
 
 NODE_FAULTS = ("crash", "kill", "freeze", "partition")
-
-
-def named_of(row: Row) -> Named:
-    """The message of a line that has one."""
-    origin, start, _ = row["spans"][0]
-    return row["partition"], origin, start
 
 
 @dataclass(slots=True)
@@ -140,12 +136,10 @@ def measure(run: Run) -> Figures:
     won: dict[Named, float] = {}
     for row in rows:
         if row["kind"] == "hold_won":
-            for origin, start, stop in row["spans"]:
-                for seq in range(start, stop):
-                    won.setdefault((row["partition"], origin, seq), row["at"])
+            for key in messages(row):
+                won.setdefault(key, row["at"])
     if won:
-        late = [key for key, at in books.confirmed.items() if won.get(key, math.inf) > at + UNWON_S]
-        result.unwon = len(late)
+        result.unwon = sum(won.get(key, math.inf) > at + UNWON_S for key, at in books.confirmed.items())
     made, first, times = _deliveries(rows, result)
     for key, at in first.items():
         class_ = math.floor(math.log(max(at - made[key], 1e-4)) / STEP)
@@ -157,7 +151,8 @@ def measure(run: Run) -> Figures:
             result.gap += stop
             result.gap_worst = max(result.gap_worst, stop)
     _measure_poison(run, made, first, result)
-    per_consumer = [float(count) for count in _per_consumer(rows, run.options.consumers).values()]
+    taken = Counter(row["who"] for row in rows if row["kind"] == "deliver")
+    per_consumer = [float(taken[client.who]) for client in run.consumers]
     squares = sum(count * count for count in per_consumer)
     result.fairness = sum(per_consumer) ** 2 / (len(per_consumer) * squares) if squares else 1.0
     result.messages, result.syncs = run.costs["messages"], run.costs["syncs"]
@@ -181,11 +176,10 @@ def _deliveries(
     rejected: dict[Named, None] = {}
     for row in rows:
         if row["kind"] == "publish" and row["outcome"] == "invoke":
-            for origin, start, stop in row["spans"]:
-                for seq in range(start, stop):
-                    made.setdefault((row["partition"], origin, seq), row["at"])
+            for key in messages(row):
+                made.setdefault(key, row["at"])
         elif row["kind"] == "deliver":
-            key = named_of(row)
+            key = next(messages(row))
             times.append(row["at"])
             if key in rejected:
                 del rejected[key]
@@ -193,16 +187,8 @@ def _deliveries(
                 result.duplicates += 1
             first.setdefault(key, row["at"])
         elif row["kind"] == "reject" and row["outcome"] == "ok":
-            rejected[named_of(row)] = None
+            rejected[next(messages(row))] = None
     return made, first, times
-
-
-def _per_consumer(rows: Iterable[Row], consumers: int) -> dict[str, int]:
-    counts = {f"client:c{i}": 0 for i in range(consumers)}
-    for row in rows:
-        if row["kind"] == "deliver":
-            counts[row["who"]] += 1
-    return counts
 
 
 def longest_stop(rows: Iterable[Row], begin: float, end: float) -> float:
@@ -228,7 +214,7 @@ def _measure_poison(run: Run, made: dict[Named, float], first: dict[Named, float
         tried = [
             row["at"]
             for row in run.world.rows
-            if row["kind"] in ("deliver", "dead_letter") and named_of(row) == key
+            if row["kind"] in ("deliver", "dead_letter") and next(messages(row)) == key
         ]
         for other, at in made.items():
             if other[0] == key[0] and other != key and min(tried) <= at < max(tried) and other in first:
