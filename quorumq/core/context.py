@@ -205,6 +205,13 @@ class Context:
         until = max((replica.quarantine_until for replica in self.replicas.values()), default=now.mono)
         return max(0.0, until - now.mono)
 
+    def waits(self, pending: Pending, timer: Timer) -> bool:
+        """Whether what ``pending`` does next is costly: then the timer's work waits for its turn."""
+        cost = pending.cost
+        if cost > limits.CHEAP:
+            self.costly.put(pending.asker, cost, timer, pending.key)
+        return cost > limits.CHEAP
+
     # ------------------------------------------------------------------ answers to HOLD
 
     def note_asked(self, number: int, now: Now) -> None:
@@ -286,10 +293,9 @@ class Context:
             self.state.at(now.mono, ("free", asker, rest))
         return self.free(few, now)
 
-    def free_slice(self, part: m.Slice, now: Now) -> list[Effect]:
+    def free_slices(self, slices: Iterable[m.Slice], now: Now) -> list[Effect]:
         """Give back deliveries of another node that certainly nobody will work on."""
-        receipts = [delivery.receipt for delivery in part.deliveries]
-        return self.free([m.Freed(it.partition, it.group, it.owner, (it.span,)) for it in receipts], now)
+        return [effect for part in slices for effect in self.free(freed_of(part), now)]
 
     def release(self, freed: tuple[m.Freed, ...], now: Now) -> None:
         """Remove these holds from our own replicas, where the owner matches."""
@@ -473,6 +479,12 @@ class Context:
             assert not pending.done, f"request {key} was answered and is kept"
             awaits = pending.rounds or key in awake or key in carried or self.costly.has(key)
             assert awaits, f"request {key} waits for nothing, and will never be answered"
+
+
+def freed_of(part: m.Slice) -> list[m.Freed]:
+    """What is delivered by a slice, as it is given back."""
+    receipts = [delivery.receipt for delivery in part.deliveries]
+    return [m.Freed(it.partition, it.group, it.owner, (it.span,)) for it in receipts]
 
 
 def forget(numbers: list[int]) -> list[Effect]:

@@ -50,37 +50,18 @@ def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
     return len(names) + patterns * known + unknown * UNKNOWN * min(known, MEANT_MAX)
 
 
-def _of_metadata(catalogue: Catalogue, request: m.Metadata) -> int:
-    return _of_names(catalogue, request.topics or ("*",))
-
-
-def _of_items(
-    catalogue: Catalogue, request: m.AckRequest | m.RejectRequest | m.ExtendRequest | m.LeaveRequest
-) -> int:
-    return RUN * min(len(request.items), limits.RUNS_PER_STEP)
-
-
-def _whole_step(catalogue: Catalogue, request: object) -> int:
-    return limits.COSTLY_PER_STEP
-
-
 COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
     m.Fetch: _of_fetch,
-    m.Metadata: _of_metadata,
-    m.AckRequest: _of_items,
-    m.RejectRequest: _of_items,
-    m.ExtendRequest: _of_items,
-    m.LeaveRequest: _of_items,
+    m.Metadata: lambda catalogue, request: _of_names(catalogue, request.topics or ("*",)),
     m.CloseSession: lambda catalogue, request: runs(len(request.partitions)),
     m.DescribeGroup: lambda catalogue, request: 2 * catalogue.partitions_of(request.topic),
-    m.StatusRequest: _whole_step,
-    m.BrowseRequest: _whole_step,
-    m.ShowRequest: _whole_step,
-    m.PurgeRequest: _whole_step,
-    m.RedriveRequest: _whole_step,
-    m.SetGroup: _whole_step,
-    m.DeleteGroup: _whole_step,
-    m.CreateTopic: _whole_step,
-    m.AlterTopic: _whole_step,
-    m.DeleteTopic: _whole_step,
-}
+    **dict.fromkeys(
+        (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest),
+        lambda catalogue, request: RUN * min(len(request.items), limits.RUNS_PER_STEP),
+    ),
+    **dict.fromkeys(
+        (m.StatusRequest, m.BrowseRequest, m.ShowRequest, m.PurgeRequest, m.RedriveRequest, m.SetGroup,
+         m.DeleteGroup, m.CreateTopic, m.AlterTopic, m.DeleteTopic),
+        lambda catalogue, request: limits.COSTLY_PER_STEP,
+    ),
+}  # fmt: skip

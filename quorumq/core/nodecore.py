@@ -11,6 +11,7 @@ means is in core/partition; how answers are counted, in core/rounds.py and the c
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Iterable, Sequence
 
@@ -228,8 +229,9 @@ class NodeCore:
             reserve = None if self.stopped else clock.next_reserve(now)
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
-        if state.timers and state.timers[0][2][0] not in LASTING and self.timers.is_stale(state.timers[0][2]):
-            self.timers.drop_stale()
+        # Nearly every round is over long before its timer: waking for those cost more than serving the rest.
+        while state.timers and (head := state.timers[0][2])[0] not in LASTING and self.timers.is_stale(head):
+            heapq.heappop(state.timers)
         state.looks_left = NO_END
         return self.context.peers.positions.count(effects) if effects else effects
 
@@ -303,10 +305,7 @@ class NodeCore:
             for pending in sorted(waiting, key=lambda it: not it.request.idle):
                 if pending.done or not pending.looks_at(self._on_offer(stirred)):
                     continue
-                if pending.cost > limits.CHEAP:
-                    work: Costly = ("advance", pending.key)
-                    self.context.costly.put(pending.asker, pending.cost, work, pending.key)
-                else:
+                if not self.context.waits(pending, ("advance", pending.key)):
                     effects += pending.advance(self.context, now)
         return effects
 
@@ -334,7 +333,7 @@ class NodeCore:
             case Unsent(key):
                 return self.context.take_back(key, now)
             case Unposted(message):
-                return [effect for part in message.slices for effect in self.context.free_slice(part, now)]
+                return self.context.free_slices(message.slices, now)
             case Gone(key):
                 pending = self.context.requests.get(key)
                 effects = pending.on_gone(self.context, now) if pending is not None else []
@@ -547,7 +546,7 @@ class NodeCore:
             # Called off, but it came all the same. Any other answer to a round that is over is a second copy of one
             # that a client may be working on: LEAVE is for what certainly nobody works on.
             del context.called_off[message.round]
-            return [effect for part in message.slices for effect in context.free_slice(part, now)]
+            return context.free_slices(message.slices, now)
         if kind is m.StoreReply and message.votes is not None:  # type: ignore[union-attr]
             effects += self._on_reply(sender, incarnation, message.votes, now)  # type: ignore[union-attr]
         return effects

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumq.core import messages as m
-from quorumq.core.context import Context
+from quorumq.core.context import Context, freed_of
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Effect, Send
@@ -178,16 +178,15 @@ class SplitCoordinator(Coordinator):
         for part in message.slices:
             size = bytes_of(part)
             if is_suspect(part) and self._is_oldest(part):  # each sub-fetch brings first-timers or a suspect
-                for other in self.slices:
-                    effects += context.free_slice(other, now)
+                effects += context.free_slices(self.slices, now)
                 self.slices, self.won_messages, self.won_bytes = [], 0, 0
-            elif self.slices and (is_suspect(part) or is_suspect(self.slices[0])):
-                effects += context.free_slice(part, now)
-                continue
-            elif self.slices and self.won_bytes + size > self.request.max_bytes:
-                effects += context.free_slice(
-                    part, now
-                )  # a sub-fetch brings one message, however small its share
+            elif self.slices and (
+                is_suspect(part)
+                or is_suspect(self.slices[0])
+                # A sub-fetch brings one message, however small its share.
+                or self.won_bytes + size > self.request.max_bytes
+            ):
+                effects += context.free_slices((part,), now)
                 continue
             self.slices.append(part)
             self.won_messages += sum(delivery.receipt.span.size for delivery in part.deliveries)
@@ -239,12 +238,7 @@ class SplitCoordinator(Coordinator):
 
     def _leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
         """The sub-fetches hear of it themselves. What was won elsewhere is passed on; if nothing was, say why."""
-        effects = [
-            effect
-            for part in self.slices
-            if part.partition.topic == topic.id
-            for effect in context.free_slice(part, now)
-        ]
+        effects = context.free_slices([part for part in self.slices if part.partition.topic == topic.id], now)
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
         self.slices = [part for part in self.slices if part.partition.topic != topic.id]
         if self.partitions:
@@ -273,16 +267,7 @@ class SplitCoordinator(Coordinator):
 
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
-        given = [
-            m.Freed(
-                delivery.receipt.partition,
-                delivery.receipt.group,
-                delivery.receipt.owner,
-                (delivery.receipt.span,),
-            )
-            for part in self.slices
-            for delivery in part.deliveries
-        ]
+        given = [freed for part in self.slices for freed in freed_of(part)]
         context.remember_given(self.key, given, self.started + self.request.hold_time)
         if not self.slices and self.problem is not None:
             return effects + self.finish(context, self.problem)
@@ -299,9 +284,7 @@ class SplitCoordinator(Coordinator):
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
         """The client is gone and no reply was begun: give back what has come, and call the sub-fetches off (LEAVE)."""
-        effects = self._cancel(context)
-        for part in self.slices:
-            effects += context.free_slice(part, now)
+        effects = self._cancel(context) + context.free_slices(self.slices, now)
         return effects + self.finish(context, None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from quorumq.core import costs, limits, resync
+from quorumq.core import costs, resync
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator
@@ -39,15 +39,6 @@ class Timers:
         self.upkeep = upkeep
         self.door = door
 
-    def drop_stale(self) -> None:
-        """Forget timers at the head that have nothing left to do, so that they wake nobody.
-
-        Nearly every round is over long before its timer: waking for those cost more than serving the rest.
-        """
-        timers = self.context.state.timers
-        while timers and self.is_stale(timers[0][2]):
-            heapq.heappop(timers)
-
     def run(self, now: Now) -> list[Effect]:
         """Do what is due, but no more than one step has time for: what is left, and what this makes due, comes next."""
         timers = self.context.state.timers
@@ -57,7 +48,7 @@ class Timers:
         return [effect for timer in due for effect in self.on_timer(timer, now)]
 
     def is_stale(self, timer: Timer) -> bool:
-        """Whether a timer has nothing left to do."""
+        """Whether a timer has nothing left to do, and so is to wake nobody."""
         match timer:
             case ("round" | "hedge", number):
                 return number not in self.context.rounds
@@ -94,10 +85,7 @@ class Timers:
                 return pending.on_timeout(context, number, now) if pending is not None else []
             case ("advance", key):
                 pending = context.requests.get(key)
-                if isinstance(pending, FetchCoordinator) and not pending.done:
-                    if waits and (cost := len(pending.partitions)) > limits.CHEAP:
-                        context.costly.put(pending.asker, cost, timer, key)
-                        return []
+                if isinstance(pending, FetchCoordinator) and not (waits and context.waits(pending, timer)):
                     return pending.advance(context, now)
             case ("gathered", key):
                 pending = context.requests.get(key)
@@ -105,12 +93,8 @@ class Timers:
                     return pending.on_gathered(context, now)
             case ("again", key):
                 pending = context.requests.get(key)
-                if pending is None:
-                    return []
-                if waits and (cost := pending.cost) > limits.CHEAP:
-                    context.costly.put(pending.asker, cost, timer, key)
-                    return []
-                return pending.go_on(context, now)
+                if pending is not None and not (waits and context.waits(pending, timer)):
+                    return pending.go_on(context, now)
             case ("free" | "close", asker, *_) if waits:
                 context.costly.put(asker, costs.runs(len(timer[-1])), timer)
             case ("close", asker, origin, partitions):

@@ -42,7 +42,6 @@ class Room:
         self._config = config
         self._store = store
         self._log = log
-        self._log = log
         self._lot = trio.lowlevel.ParkingLot()
         self._waiting = 0  # tasks that are parked there
         self._parts: dict[

@@ -126,7 +126,7 @@ def give_back_every_late_answer(
     self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
     if isinstance(message, RemoteFetchReply) and message.round not in self.context.rounds:
-        return [effect for part in message.slices for effect in self.context.free_slice(part, now)]
+        return self.context.free_slices(message.slices, now)
     return _on_reply(self, sender, incarnation, message, now)
 
 

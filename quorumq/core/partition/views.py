@@ -61,10 +61,8 @@ class Views:
 
     def begin(self, names: dict[str, None]) -> None:
         """These groups read here: their views are made as soon as a step has time for them."""
-        self.unmade = {
-            **self.unmade,
-            **names,
-        }  # as one: a topic may get a thousand partitions for a hundred groups
+        # As one: a topic may get a thousand partitions for a hundred groups.
+        self.unmade = {**self.unmade, **names}
         self._make()
 
     def _make(self) -> None:
