@@ -387,7 +387,7 @@ class NodeCore:
                 for peer in self.state.links
                 for effect in (
                     *self.context.recovery.ask(self.state, self.replicas, peer, now, afresh=True),
-                    *self.upkeep.offer(peer),
+                    *self.upkeep.offer(peer, now),
                 )
             ]
         if token < 0:
@@ -416,7 +416,7 @@ class NodeCore:
         if self.vouching.resync is not None:
             effects += self.vouching.resync.ask(self.context, peer, now, afresh=True)
         effects += self.context.recovery.ask(self.state, self.replicas, peer, now, afresh=True)
-        return effects + self.upkeep.greet(peer)
+        return effects + self.upkeep.greet(peer, now)
 
     # ------------------------------------------------------- messages of peers
 

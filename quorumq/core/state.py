@@ -38,6 +38,7 @@ Timer = (
     | tuple[Literal["late"], NodeId, float]  # ask that peer what has waited since then
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]
+    | tuple[Literal["offer"], NodeId, bool, tuple[PartitionId, ...], int]  # the rest of what it is offered
     | tuple[Literal["heartbeat", "reclaim", "resync"]]
 )
 """What a node is to do at a time. Plain tuples: a message sets several, and a class would cost a call for each."""

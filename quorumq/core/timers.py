@@ -133,6 +133,8 @@ class Timers:
                 state.at(now.mono + pause, ("sync", peer))
                 if peer in state.links and state.vouched:
                     return self.upkeep.sync(peer, now)
+            case ("offer", peer, absent, shared, first) if peer in state.links:
+                return self.upkeep.go_on_offering(peer, absent, shared, first, now)
         return []
 
     def _look(self, now: Now) -> list[Effect]:

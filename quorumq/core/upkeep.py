@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from quorumq.core import limits
 from quorumq.core.closing import ORIGINS_PER_ROUND, CloseCoordinator
 from quorumq.core.context import Context, forget
 from quorumq.core.effects import Done, Effect, Persist, Send
 from quorumq.core.limits import GROUPS_PER_PIECE
 from quorumq.core.messages import Heartbeat, SyncPull, SyncTopics
 from quorumq.core.resync import REGISTERS_PER_PIECE
-from quorumq.core.types import Incarnation, NodeId, Now
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 from quorumq.core.vouching import TOKEN_POSITION
+
+PARTITION: Final = 3
+"""What the digest of a partition costs beside those of its groups, in groups."""
 
 
 class Upkeep:
@@ -44,13 +50,13 @@ class Upkeep:
 
     # ---------------------------------------------------------------- anti-entropy
 
-    def greet(self, peer: NodeId) -> list[Effect]:
+    def greet(self, peer: NodeId, now: Now) -> list[Effect]:
         """A link is up: registers, and what we have."""
-        return self._send_registers(peer) + self.offer(peer)
+        return self._send_registers(peer) + self.offer(peer, now)
 
     def sync(self, peer: NodeId, now: Now) -> list[Effect]:
         """Likewise; and what has been missing here for long is asked for."""
-        return self.greet(peer) + self._ask_absent(peer, now)
+        return self._send_registers(peer) + self.offer(peer, now, absent=True)
 
     def _send_registers(self, peer: NodeId) -> list[Effect]:
         """Every topic and group that we know of, in pieces that fit a frame."""
@@ -66,24 +72,35 @@ class Upkeep:
         ]
         return [Send(peer, piece) for piece in pieces]
 
-    def offer(self, peer: NodeId) -> list[Effect]:
-        """What we have of each partition that the peer has, too."""
-        effects: list[Effect] = []
-        for replica in self.context.replicas.values():
-            if peer in replica.members:
-                effects.append(Send(peer, replica.sync_offer()))
-                ages = replica.batches.ages_wanted(peer, replica.topic.ttl_s)
-                if ages:
-                    effects.append(Send(peer, SyncPull(replica.partition, (), ages)))
-        return effects
+    def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
+        """What we have of each partition that the peer has, too; and ask for what has been ``absent`` for long."""
+        replicas = self.context.replicas
+        shared = tuple([partition for partition in replicas if peer in replicas[partition].members])
+        return self.go_on_offering(peer, absent, shared, 0, now)
 
-    def _ask_absent(self, peer: NodeId, now: Now) -> list[Effect]:
-        asked = [
-            replica.sync.ask_absent(peer, now)
-            for replica in self.context.replicas.values()
-            if peer in replica.members
-        ]
-        return [effect for effects in asked for effect in effects]
+    def go_on_offering(
+        self, peer: NodeId, absent: bool, shared: tuple[PartitionId, ...], first: int, now: Now
+    ) -> list[Effect]:
+        """The same from the partition at ``first`` on, as far as one step has time; the next goes on after a pause."""
+        effects: list[Effect] = []
+        asked: list[Effect] = []
+        left = limits.OFFERED_PER_STEP
+        for at in range(first, len(shared)):
+            replica = self.context.replicas.get(shared[at])
+            if replica is None:
+                continue  # its topic was deleted meanwhile
+            if left <= 0:
+                pause = now.mono + limits.COSTLY_PAUSE_S
+                self.context.state.at(pause, ("offer", peer, absent, shared, at))
+                break
+            left -= PARTITION + len(replica.views.groups)
+            effects.append(Send(peer, replica.sync_offer()))
+            ages = replica.batches.ages_wanted(peer, replica.topic.ttl_s)
+            if ages:
+                effects.append(Send(peer, SyncPull(replica.partition, (), ages)))
+            if absent:
+                asked += replica.sync.ask_absent(peer, now)
+        return effects + asked
 
     # --------------------------------------------------------------------- RECLAIM
 

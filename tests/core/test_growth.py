@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import gc
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
     CloseSession,
+    DeleteTopic,
     ExtendRequest,
     LeaveRequest,
     Named,
@@ -25,6 +27,7 @@ from quorumq.core.messages import (
     PublishReply,
     RejectRequest,
     SetGroup,
+    SyncOffer,
 )
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.types import PartitionId, Span
@@ -339,6 +342,35 @@ def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_gr
         cluster.ask("a", SetGroup("jobs", f"group-{number}"))
     found = steps_of(monkeypatch, lambda: answered(cluster, "c", AlterTopic("jobs", partitions=1024)))
     assert max(found) <= 1.6 * STEP_CALLS_MAX, sorted(found)[-5:]
+
+
+def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(sync_interval=600.0)
+    cluster.checks = False
+    topic = cluster.topic(partitions=512)
+    for number in range(32):
+        cluster.ask("a", SetGroup("jobs", f"group-{number}"))
+    cluster.advance(1.0)
+    offered: Counter[tuple[str, str]] = Counter()
+
+    def count(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, SyncOffer) and sender == "a":
+            offered[sender, to] += 1
+        return False
+
+    cluster.drop = count
+    core = cluster.nodes["a"]
+    for peer in "bc":
+        core.state.at(cluster.now.mono, ("sync", peer))
+    found = steps_of(monkeypatch, lambda: cluster.advance(0.5))
+    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+    assert offered == {("a", "b"): 512, ("a", "c"): 512}, "in pieces, to the last"
+    core.state.at(cluster.now.mono, ("sync", "b"))
+    cluster.advance(0.001)
+    cluster.ask("c", DeleteTopic("jobs", topic.id))
+    cluster.advance(0.5)  # what was still to be offered is gone
 
 
 def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
