@@ -54,6 +54,7 @@ class Consumer(Deriving):
         )
         self.old: list[Receipt] = []
         self.in_hand = 0  # deliveries that are worked on
+        self.fetching = False  # whether a FETCH is open, for who has no two at once
 
     def begin(self, _: object = None, __: object = None) -> None:
         self.fetch()
@@ -89,6 +90,7 @@ class Consumer(Deriving):
         node = self.node()
 
         def then(answer: Answer, batches: Any) -> None:
+            self.fetching = False
             if isinstance(answer, FetchReply):
                 if request.spans and answer.slices:
                     self.world.saw("a message was fetched by its id")
@@ -101,6 +103,7 @@ class Consumer(Deriving):
                     self.world.saw("a FETCH was refused: nobody created its group")
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
+        self.fetching = True
         op = self.ask(node, request, min(wait, hold / 10) + 2.0, then)
         if not self.world.healed and rng.random() < options.leave:
             self.later(rng.random() * 0.1, self.hang_up, op)
@@ -116,6 +119,7 @@ class Consumer(Deriving):
         """Close the connection on which a FETCH is open, and begin again."""
         if op in self.pending:
             self.give_up(op)
+            self.fetching = False
             self.later(0.05, self.fetch)
 
     def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:

@@ -8,12 +8,8 @@ and comes again as another process. Each life has a name of its own in the histo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from quorumq.core.messages import ClientRequest, Fetch, FetchReply, Named
+from quorumq.core.messages import FetchReply, Named
 from quorumq.core.types import Batch, Receipt, Span
-from sim.clients.client import Answer
 from sim.clients.consumer import Consumer
 from sim.clients.outputs import Taken
 from sim.clients.surroundings import Surroundings
@@ -37,7 +33,6 @@ class Worker(Consumer):
         self.hand: list[tuple[Receipt, int]] = []
         self.life = 0
         self.alone = False  # what is in hand is a suspect, or one waits until nothing is in hand
-        self.fetching = False
 
     def begin(self, _: object = None, __: object = None) -> None:
         self.later(LATE_S * self.rng.random() if self.options.stops else 0.0, self.fetch)
@@ -45,28 +40,6 @@ class Worker(Consumer):
     def fetch(self, _: object = None, __: object = None) -> None:
         if not self.fetching and not self.alone and len(self.hand) < self.options.fetch_messages:
             super().fetch()
-
-    def ask(
-        self,
-        node: str,
-        request: ClientRequest,
-        timeout: float,
-        then: Callable[[Answer, Any], None],
-        op: int = 0,
-    ) -> int:
-        if not isinstance(request, Fetch):
-            return super().ask(node, request, timeout, then, op)
-        self.fetching = True
-
-        def answered(answer: Answer, batches: Any) -> None:
-            self.fetching = False
-            then(answer, batches)
-
-        return super().ask(node, request, timeout, answered, op)
-
-    def hang_up(self, op: int, _: object = None) -> None:
-        self.fetching = self.fetching and op not in self.pending
-        super().hang_up(op)
 
     def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
         some = any(delivery.suspect for part in answer.slices for delivery in part.deliveries)
