@@ -11,7 +11,8 @@ from functools import partial
 
 from quorumq.storage.disk import Disk
 from quorumq.storage.records import SegmentStart, decode_record
-from quorumq.storage.segment import NAME_SUFFIX, Frame, Scan, salt_of
+from quorumq.storage.scan import Frame, Gap, Scan
+from quorumq.storage.segment import NAME_SUFFIX, salt_of
 
 Flip = Callable[[str, int, int], None]
 """Turns over one bit: the name of the file, the byte, the bit."""
@@ -51,13 +52,18 @@ def durable_frames(disk: Disk) -> list[tuple[str, Frame]]:
     names = [name for name in disk.list() if name.endswith(NAME_SUFFIX)]
     for name in names:
         scan = Scan(partial(disk.read, name), disk.size(name), check_bodies=True)
-        first = scan.frame(0, 0)
+        first = scan.frame(0)
         if not isinstance(first, Frame):
             continue
         start = decode_record(first.fields)
         assert isinstance(start, SegmentStart)
-        salt = salt_of(start.directory, start.segment)
-        frames = [frame for frame in (first, *scan.frames(first.end, salt)) if isinstance(frame, Frame)]
+        scan.salt = salt_of(start.directory, start.segment)
+        frames: list[Frame] = []
+        for item in scan.records():
+            frame = item.frame if isinstance(item, Gap) else item
+            frames += [] if frame is None else [frame]
+            if isinstance(item, Gap):
+                break
         durable = max(frame.durable for frame in frames) if name == names[-1] else scan.size
         found += [(name, frame) for frame in frames if frame.end <= durable]
     return found

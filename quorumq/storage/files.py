@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, JournalRecord
@@ -20,7 +21,8 @@ from quorumq.storage.records import (
     SegmentStart,
     decode_record,
 )
-from quorumq.storage.segment import FORMAT_VERSION, Bad, Frame, Scan, body_crc_of, salt_of, segment_name
+from quorumq.storage.scan import Bad, Frame, Scan
+from quorumq.storage.segment import FORMAT_VERSION, body_crc_of, salt_of, segment_name
 from quorumq.storage.segments import BatchPosition
 from quorumq.wire import cbor
 
@@ -37,9 +39,9 @@ class SegmentFiles:
         self.disk = disk
         self._read = read or disk.read
 
-    def scan(self, name: str, size: int, *, check_bodies: bool) -> Scan:
-        """The first ``size`` bytes of a segment file, to be read frame by frame."""
-        return Scan(lambda offset, length: self._read(name, offset, length), size, check_bodies=check_bodies)
+    def scan(self, name: str, size: int, salt: int, *, check_bodies: bool) -> Scan:
+        """The first ``size`` bytes of a segment file, to be read in order."""
+        return Scan(partial(self._read, name), size, salt, check_bodies=check_bodies)
 
     def decode(self, name: str, frame: Frame) -> JournalRecord | Framing:
         """The record of a frame.
@@ -74,8 +76,7 @@ class SegmentFiles:
             StorageError: another node's, or written in a newer format.
         """
         name = segment_name(number)
-        scan = self.scan(name, self.disk.size(name), check_bodies=False)
-        found = scan.frame(0, 0) if scan.size else Bad(0, "the file is empty")
+        found = self.scan(name, self.disk.size(name), 0, check_bodies=False).frame(0)
         if isinstance(found, Bad):
             raise damaged_at(self.disk, name, found.offset, found.reason)
         start = self.decode(name, found)
@@ -112,10 +113,11 @@ class SegmentFiles:
         scan = Scan(
             lambda offset, length: self.disk.read(name, offset, min(length, position.offset - offset)),
             position.end,
+            salt_of(directory, position.segment),
             check_bodies=False,
         )
         try:
-            found = scan.frame(position.record, salt_of(directory, position.segment))
+            found = scan.frame(position.record)
         except OSError as error:
             raise StorageError(f"{self.disk}/{name} cannot be read: {error}") from error
         if isinstance(found, Bad):

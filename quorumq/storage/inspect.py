@@ -17,7 +17,8 @@ from crc32c import crc32c
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored
 from quorumq.storage.records import TYPE_OF, BatchMoved, SegmentStart, decode_record
-from quorumq.storage.segment import FORMAT_VERSION, NAME_SUFFIX, Bad, Frame, Scan, salt_of, segment_number
+from quorumq.storage.scan import NO_HOLES, Frame, Scan
+from quorumq.storage.segment import FORMAT_VERSION, NAME_SUFFIX, salt_of, segment_number
 from quorumq.wire.cbor import BadValue
 
 UNREADABLE: Final = "(unreadable)"
@@ -64,7 +65,7 @@ def _inspect(path: Path, fd: int, file: Any) -> Iterator[Inspected]:
         if not size:
             yield Inspected(0, UNREADABLE, {"bytes": 0}, ("the file is empty",))
             return
-        first = scan.frame(0, 0)
+        first = scan.frame(0)
         offset = 0
         if isinstance(first, Frame) and first.type == TYPE_OF[SegmentStart]:
             shown, start = _start(path, first)
@@ -79,25 +80,22 @@ def _inspect(path: Path, fd: int, file: Any) -> Iterator[Inspected]:
             )
             yield Inspected(offset, UNREADABLE, {"bytes": size - offset}, (note,))
             return
-        while offset < size:
-            found = scan.frame(offset, salt)
+        scan.salt = salt
+        for found in scan.records(holes={0: offset} if offset else NO_HOLES):
             if isinstance(found, Frame):
-                yield _record(path, found, scan, salt)
-                offset = min(found.end, size)
-                continue
-            after = scan.first_valid(offset + 1, salt, lambda frame: True)
-            end = size if after is None else after.offset
-            yield Inspected(
-                offset, UNREADABLE, {"bytes": end - offset}, (found.reason, _verdict(scan, found, salt))
-            )
-            offset = end
+                yield _record(found, scan)
+            elif found.frame is not None:
+                yield _record(found.frame, scan)
+            else:
+                notes = (found.reason, _verdict(scan, found.offset))
+                yield Inspected(found.offset, UNREADABLE, {"bytes": found.stop - found.offset}, notes)
 
 
-def _verdict(scan: Scan, bad: Bad, salt: int) -> str:
+def _verdict(scan: Scan, offset: int) -> str:
     """Torn or damaged (docs/file-format.md, "Torn or damaged")."""
-    if bad.offset == 0:
+    if offset == 0:
         return "damaged: every segment begins with a record that says whose it is"
-    witness = scan.said_durable(bad.offset, salt)
+    witness = scan.said_durable(offset)
     if witness is None:
         return "a torn tail, unless the segment has a successor whose first record counts these bytes"
     return f"damaged: the record at byte {witness.offset} says that everything below {witness.durable} was durable"
@@ -117,7 +115,7 @@ def _start(path: Path, frame: Frame) -> tuple[Inspected, SegmentStart | None]:
     return Inspected(0, type(start).__name__, start._asdict(), tuple(notes)), start
 
 
-def _record(path: Path, frame: Frame, scan: Scan, salt: int) -> Inspected:
+def _record(frame: Frame, scan: Scan) -> Inspected:
     try:
         record = decode_record(frame.fields)
     except BadValue as error:
@@ -140,12 +138,12 @@ def _record(path: Path, frame: Frame, scan: Scan, salt: int) -> Inspected:
         if isinstance(record, BatchMoved) and record.damaged:
             notes = ("the body was damaged already when the batch was moved here",)
         if frame.body_ok is False:
-            notes = (_damaged_body(stored, frame, scan, salt),)
+            notes = (_damaged_body(stored, frame, scan),)
     fields["durable"] = frame.durable
     return Inspected(frame.offset, type(record).__name__, fields, notes)
 
 
-def _damaged_body(record: BatchStored, frame: Frame, scan: Scan, salt: int) -> str:
+def _damaged_body(record: BatchStored, frame: Frame, scan: Scan) -> str:
     header = record.batch.header
     body = scan.read(frame.body_offset, frame.body_length)
     bad = [
@@ -154,7 +152,7 @@ def _damaged_body(record: BatchStored, frame: Frame, scan: Scan, salt: int) -> s
         if crc32c(body[header.end_of(index - 1) : header.end_of(index)]) != header.crc_of(index)
     ]
     which = f"messages {', '.join(map(str, bad[:10]))}{', …' if len(bad) > 10 else ''} of {header.size}"
-    return f"the body is damaged ({which}); {_verdict(scan, Bad(frame.offset, ''), salt)}"
+    return f"the body is damaged ({which}); {_verdict(scan, frame.offset)}"
 
 
 def _salt_from_neighbours(path: Path) -> int | None:

@@ -6,7 +6,6 @@ noted and everything else goes on, any other is a `DamagedDirectory` (docs/file-
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import cast
 
@@ -25,26 +24,22 @@ from quorumq.storage.records import (
     SegmentStart,
     SnapshotEnd,
 )
-from quorumq.storage.segment import (
-    FORMAT_VERSION,
-    NEW_SUFFIX,
-    Bad,
-    Frame,
-    Scan,
-    salt_of,
-    segment_name,
-    segment_number,
-)
+from quorumq.storage.scan import Frame, Gap
+from quorumq.storage.segment import FORMAT_VERSION, NEW_SUFFIX, salt_of, segment_name, segment_number
 from quorumq.storage.segments import FoundBatch, Segment, Segments
+
+
+def torn_note(name: str, size: int, torn: Gap) -> str:
+    """What is told of a last write that was torn."""
+    return f"{name}: cut at byte {torn.offset} of {size}, where the last write was torn: {torn.reason}"
 
 
 class _Newest:
     """What the newest segment says of batches, gathered while it is read."""
 
-    def __init__(self, number: int, directory: int) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
         self.name = segment_name(number)
-        self.salt = salt_of(directory, number)
         self.segment = Segment()
         self.batches: list[FoundBatch] = []
         self.carried: list[FoundBatch] = []  # those that may not be durable
@@ -168,11 +163,8 @@ class Replay:
         yield DirectoryMade(self.node, self.cluster_id, self.directory)
         if self.fresh:
             return
-        newest = _Newest(self.start.segment, self.directory)
-        scan = self.files.scan(newest.name, self.disk.size(newest.name), check_bodies=True)
-        self.position = self.start.position
-        tail = yield from self._snapshot(scan, newest)
-        clean_stop = yield from self._tail(scan, tail, newest)
+        newest = _Newest(self.start.segment)
+        clean_stop = yield from self._read_newest(newest)
         segments = self.segments
         for segment in list(segments.by_number):
             yield from self._older(segment, newest)
@@ -190,74 +182,42 @@ class Replay:
         if clean_stop is not None:
             yield clean_stop
 
-    def _snapshot(self, scan: Scan, newest: _Newest) -> Generator[JournalRecord, None, int]:
-        """The records of the newest segment's snapshot. Returns where it ends."""
-        offset, count = 0, -1
-        while True:
-            found: Frame | Bad = Bad(offset, "it ends here")
-            if offset < scan.size:
-                found = scan.frame(offset, newest.salt if offset else 0)
-            if isinstance(found, Bad):
-                raise damaged_at(self.disk, newest.name, found.offset, f"in the snapshot: {found.reason}")
-            offset, count = found.end, count + 1
-            if found.type == SNAPSHOT_END:
-                break
-            yield from self._given(found, newest, newest.batches)
-        end = self.files.decode(newest.name, found)
-        if not isinstance(end, SnapshotEnd) or end.records != count - 1:
-            what = f"the snapshot has {count - 1} records and says {end}"
-            raise damaged_at(self.disk, newest.name, found.offset, what)
-        return offset
-
-    def _tail(
-        self, scan: Scan, offset: int, newest: _Newest
-    ) -> Generator[JournalRecord, None, CleanStopped | None]:
-        """What follows the snapshot. A record is let out once a younger one says that it was durable.
-
-        Returns the CLEAN_STOP, if it counts.
-        """
-        durable = offset  # the snapshot was durable before the file had its name
-        undecided: deque[Frame] = deque()
+    def _read_newest(self, newest: _Newest) -> Generator[JournalRecord, None, CleanStopped | None]:
+        """The records of the newest segment: its snapshot, then its tail. Returns the CLEAN_STOP, if it counts."""
+        size = self.disk.size(newest.name)
+        scan = self.files.scan(newest.name, size, salt_of(self.directory, newest.number), check_bodies=True)
+        self.position = self.start.position
+        count = -1  # the first record is not of the snapshot
         clean_stop: Frame | None = None
-        bad: Bad | None = None
-        for found in scan.frames(offset, newest.salt):
-            if isinstance(found, Bad):
-                bad = found
-                break
-            durable = max(durable, found.durable)
-            undecided.append(found)
-            self.position += found.type > FRAMING_MAX
-            while undecided and undecided[0].end <= durable:
-                yield from self._given(undecided.popleft(), newest, newest.batches)
-            if found.type == CLEAN_STOPPED:
-                clean_stop = found
-            elif found.type != DURABLE_MARK:
-                clean_stop = None
-
-        # Undecided is now what no valid record so far says was durable. Does one behind the first bad one?
-        if bad is not None:
-            witness = scan.said_durable(bad.offset, newest.salt)
-            if witness is not None:
-                what = f"{bad.reason}; the record at {witness.offset} says it was durable"
-                raise damaged_at(self.disk, newest.name, bad.offset, what)
-        for index, frame in enumerate(undecided):
-            if not frame.body_ok:
-                bad = Bad(
-                    frame.offset, "the body of the batch does not match its checksum, or is not all there"
-                )
-                while len(undecided) > index:
-                    self.position -= undecided.pop().type > FRAMING_MAX
-                break
-        if bad is not None:
+        for found in scan.records(newest=True):
+            if isinstance(found, Gap):
+                witness = found.witness
+                said = "" if witness is None else f"; the record at {witness.offset} says it was durable"
+                where = "" if scan.in_tail else "in the snapshot: "
+                raise damaged_at(self.disk, newest.name, found.offset, f"{where}{found.reason}{said}")
+            if found.type == SNAPSHOT_END:
+                self._check_snapshot(newest.name, found, count)
+            count += 1
+            self.position += scan.in_tail and found.type > FRAMING_MAX
+            if found.type != DURABLE_MARK:
+                clean_stop = found if found.type == CLEAN_STOPPED else None
+            carried = scan.in_tail and found.end > scan.durable
+            yield from self._given(found, newest, newest.carried if carried else newest.batches)
+        if not scan.in_tail:
+            raise damaged_at(self.disk, newest.name, size, "in the snapshot: it ends here")
+        if scan.torn is not None:
             clean_stop = None
-            where = f"cut at byte {bad.offset} of {scan.size}"
-            self.notes.append(f"{newest.name}: {where}, where the last write was torn: {bad.reason}")
-        for frame in undecided:
-            yield from self._given(frame, newest, newest.carried)
+            self.notes.append(torn_note(newest.name, size, scan.torn))
         for item in newest.batches:
             newest.segment.put(item.record.number, item.position)
-        newest.segment.bytes = durable
+        newest.segment.bytes = scan.durable
         return None if clean_stop is None else cast(CleanStopped, self.files.decode(newest.name, clean_stop))
+
+    def _check_snapshot(self, name: str, frame: Frame, count: int) -> None:
+        end = self.files.decode(name, frame)
+        if not isinstance(end, SnapshotEnd) or end.records != count:
+            what = f"the snapshot has {count} records and says {end}"
+            raise damaged_at(self.disk, name, frame.offset, what)
 
     def _given(self, frame: Frame, newest: _Newest, batches: list[FoundBatch]) -> Iterator[JournalRecord]:
         """What a frame of the newest segment gives to the core now; batches, and which are forgotten, are noted."""
@@ -285,20 +245,10 @@ class Replay:
         dead, length = set(segments.by_number[segment].dead), segments.by_number[segment].bytes
         # What it was copied from is still there, and as damaged.
         damaged = {item.record.number for item in newest.carried if item.damaged}
-        scan = self.files.scan(name, length, check_bodies=False)
-        salt = salt_of(self.directory, segment)
-        offset = 0
-        while offset < length:
-            if offset in holes:
-                offset = holes[offset]
-                continue
-            found = scan.frame(offset, salt if offset else 0)
-            if isinstance(found, Bad):
+        scan = self.files.scan(name, length, salt_of(self.directory, segment), check_bodies=False)
+        for found in scan.records(holes=holes):
+            if isinstance(found, Gap):
                 raise damaged_at(self.disk, name, found.offset, found.reason)
-            if found.end > length:
-                what = f"a record reaches beyond byte {length}, where it must end"
-                raise damaged_at(self.disk, name, found.offset, what)
-            offset = found.end
             if found.type not in (BATCH_STORED, BATCH_MOVED):
                 continue
             item = segments.found(segment, found, self.files.batch(name, found))

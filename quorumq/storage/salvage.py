@@ -22,14 +22,14 @@ from quorumq.storage.records import (
     BATCH_STORED,
     CLEAN_STOPPED,
     FRAMING_MAX,
-    SNAPSHOT_END,
     Forgotten,
     Framing,
     Hole,
     SegmentStart,
 )
-from quorumq.storage.replay import Replay
-from quorumq.storage.segment import PREFIX_BYTES, Frame, salt_of, segment_name
+from quorumq.storage.replay import Replay, torn_note
+from quorumq.storage.scan import Frame, Gap
+from quorumq.storage.segment import PREFIX_BYTES, salt_of, segment_name
 from quorumq.storage.segments import FoundBatch, Segment
 
 
@@ -39,9 +39,6 @@ class _File:
     def __init__(self, number: int, length: int) -> None:
         self.number = number
         self.length = length  # what counts of it
-        self.durable = 0  # the highest offset that one of its records says was durable
-        self.in_tail = False  # behind the end of its snapshot
-        self.counting = False  # records count for the position
         self.batches: list[FoundBatch] = []
 
 
@@ -127,41 +124,28 @@ class Salvage(Replay):
             self.position = max(self.position, start.position)
             self.segments.next_number = max(self.segments.next_number, start.next_number)
         salt = salt_of(self.directory, file.number)
-        scan = self.files.scan(name, file.length, check_bodies=True)
+        scan = self.files.scan(name, file.length, salt, check_bodies=True)
         newest = file is self._files[-1]
-        offset = 0
-        while offset < file.length:
-            found = scan.frame(offset, salt if offset else 0)
-            frame = found if isinstance(found, Frame) and found.end <= file.length else None
-            sound = frame is not None and frame.body_ok
-            if newest and file.in_tail and not sound and scan.said_durable(offset, salt) is None:
-                where = f"cut at byte {offset} of {file.length}"
-                self.notes.append(f"{name}: {where}, where the last write was torn")
-                break
-            if frame is None:
-                after = scan.first_valid(offset + 1, salt, lambda frame: frame.end <= file.length)
-                stop = file.length if after is None else after.offset
-                self.segments.holes[Hole(file.number, offset, stop)] = None
-                self.notes.append(f"{name}: bytes {offset} to {stop} cannot be read")
-                self.position += (stop - offset) // PREFIX_BYTES
-                file.counting = True  # what follows may be the tail
-                offset = stop
+        counting = False  # for the position: in the tail, or in what may be it
+        for found in scan.records(newest=newest):
+            if isinstance(found, Gap):
+                self.segments.holes[Hole(file.number, found.offset, found.stop)] = None
+                self.notes.append(f"{name}: bytes {found.offset} to {found.stop} cannot be read")
+                self.position += (found.stop - found.offset) // PREFIX_BYTES
+                counting = True
                 continue
-            yield from self._take(name, file, frame)
-            offset = frame.end
+            counting = counting or scan.in_tail
+            self.position += counting and found.type > FRAMING_MAX
+            yield from self._take(name, file, found)
+        if scan.torn is not None:
+            self.notes.append(torn_note(name, file.length, scan.torn))
         if newest:
-            file.length = file.durable
+            file.length = scan.durable
 
     def _take(self, name: str, file: _File, frame: Frame) -> Iterator[JournalRecord]:
-        file.durable = max(file.durable, frame.durable)
-        if file.counting and frame.type > FRAMING_MAX:
-            self.position += 1
         if frame.type in (BATCH_STORED, BATCH_MOVED):
             record = self.files.batch(name, frame)
             file.batches.append(self.segments.found(file.number, frame, record))
-        elif frame.type == SNAPSHOT_END:
-            file.in_tail = file.counting = True
-            file.durable = max(file.durable, frame.end)
         elif frame.type != CLEAN_STOPPED:
             other = self.files.decode(name, frame)
             if isinstance(other, Forgotten):

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from quorumq.core.limits import MIB
 from quorumq.core.records import BatchStored
 from quorumq.storage.records import BatchMoved, DamagedAt, Earlier, Hole
-from quorumq.storage.segment import PREFIX, Frame, segment_name
+from quorumq.storage.scan import Frame
+from quorumq.storage.segment import PREFIX, segment_name
 
 SEGMENT_BYTES: Final = 64 * MIB
 """A segment is rolled when so much lies behind its snapshot (or as much as the snapshot has, if that is more)."""

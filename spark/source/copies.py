@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from quorumq.storage.segment import Frame
+from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Message
 
 from .arrow import Same, Values, known_time, time_of

@@ -21,7 +21,8 @@ from crc32c import crc32c
 from quorumq.core.errors import StorageError
 from quorumq.core.records import BatchStored, RecordsMerged
 from quorumq.storage.records import CLASS_OF, TYPE_OF, BatchMoved, PartitionRange, decode_record
-from quorumq.storage.segment import Bad, Frame, Scan, salt_of, segment_name
+from quorumq.storage.scan import Bad, Frame, Scan
+from quorumq.storage.segment import salt_of, segment_name
 from quorumq.wire.cbor import BadValue
 
 RECORDS_MERGED: Final = TYPE_OF[RecordsMerged]
@@ -121,7 +122,6 @@ class Directory(NamedTuple):
     node: str
     cluster_id: str
     directory: int
-    position: int  # records appended that are certainly on its disk
     segments: tuple[SegmentPlan, ...]  # oldest first; the last is the newest
     gone: Numbers  # batches that nobody needs any more, wherever they lie
     ignored: frozenset[int]  # damaged copies of batches, whose originals are still there
@@ -183,41 +183,25 @@ class OpenFile:
             length -= len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def scan(self, size: int) -> Scan:
+    def scan(self, size: int, salt: int = 0) -> Scan:
         """A scan of the first ``size`` bytes that jumps over bodies."""
-        return Scan(self.read, size, check_bodies=False)
+        return Scan(self.read, size, salt, check_bodies=False)
 
 
 def frames_of(
     file: OpenFile, plan: SegmentPlan, node: str, directory: int, report: Report
 ) -> Iterator[Frame]:
     """Every record of what counts of a segment; ``report`` is told what lies between those that can be read."""
-    salt = salt_of(directory, plan.number)
-    scan = file.scan(plan.bytes)
-    holes = dict(plan.holes)
-    offset = 0
-    while offset < plan.bytes:
-        if offset in holes:
-            offset = holes[offset]
-            continue
-        found = scan.frame(offset, salt if offset else 0)
-        if isinstance(found, Frame) and found.end <= plan.bytes:
+    scan = file.scan(plan.bytes, salt_of(directory, plan.number))
+    for found in scan.records(holes=dict(plan.holes)):
+        if isinstance(found, Frame):
             if found.type not in CLASS_OF:
                 decoded(file.name, found)
             yield found
-            offset = found.end
             continue
-        reason = (
-            found.reason
-            if isinstance(found, Bad)
-            else f"a record reaches beyond byte {plan.bytes}, where it ends"
-        )
-        after = scan.first_valid(offset + 1, salt, lambda frame: frame.end <= plan.bytes)
-        stop = plan.bytes if after is None else after.offset
+        place = (node, os.path.dirname(file.name), plan.number, found.offset, found.stop - found.offset)
         impact = "whatever was there: messages" + (", tombstones or dead letters" if plan.state else "")
-        path = os.path.dirname(file.name)
-        report(Problem(node, path, plan.number, offset, stop - offset, "damage", reason, impact))
-        offset = stop
+        report(Problem(*place, "damage", found.reason, impact))
 
 
 def decoded(name: str, frame: Frame) -> Any:
@@ -302,8 +286,7 @@ class OpenDirectory:
     def frame_at(self, segment: int, offset: int) -> Frame:
         """A record that was read before, once more."""
         plan = next(plan for plan in self.plan.segments if plan.number == segment)
-        scan = self.files[segment].scan(plan.bytes)
-        found = scan.frame(offset, salt_of(self.plan.directory, segment) if offset else 0)
+        found = self.files[segment].scan(plan.bytes, salt_of(self.plan.directory, segment)).frame(offset)
         if isinstance(found, Bad):
             raise StorageError(
                 f"{self.files[segment].name}, byte {offset}: it changed while it was read: {found.reason}"

@@ -18,7 +18,7 @@ from quorumq.core.records import OriginsClosed, Reclaimed
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Origin, PartitionId, Span
 from quorumq.storage.records import TYPE_OF
-from quorumq.storage.segment import Frame
+from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Message
 
 from .arrow import Batches, Same, time_of

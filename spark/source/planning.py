@@ -7,7 +7,6 @@ meanwhile: so a directory is planned again when a file that the plan names is go
 from __future__ import annotations
 
 import os
-from collections import deque
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -20,8 +19,6 @@ from quorumq.storage.records import (
     BATCH_MOVED,
     BATCH_STORED,
     CLASS_OF,
-    FRAMING_MAX,
-    SNAPSHOT_END,
     TYPE_OF,
     Earlier,
     Forgotten,
@@ -29,12 +26,11 @@ from quorumq.storage.records import (
     SegmentFooter,
     SegmentStart,
 )
+from quorumq.storage.scan import Bad, Frame, Gap
 from quorumq.storage.segment import (
     FORMAT_VERSION,
     MAGIC,
     NEW_SUFFIX,
-    Bad,
-    Frame,
     salt_of,
     segment_name,
     segment_number,
@@ -190,7 +186,7 @@ class _Planner:
         damaged = {
             number: frozenset(at.offset for at in start.damaged if at.segment == number) for number in holes
         }
-        end, position = self._scan_newest(newest, start)
+        end = self._scan_newest(newest, start.directory)
         # Its own state is damaged: what older segments say of topics, records and batches counts again.
         salvaging = any(found.what == "damage" and found.segment == newest for found in self.problems)
         for entry in earlier if salvaging else ():
@@ -220,7 +216,6 @@ class _Planner:
             start.node,
             start.cluster_id,
             start.directory,
-            position,
             tuple(plans),
             Numbers.of(self.gone),
             frozenset(self.ignored),
@@ -243,8 +238,7 @@ class _Planner:
 
     def _start_of(self, number: int) -> tuple[SegmentStart | None, str]:
         with OpenFile(self.path, number) as file:
-            scan = file.scan(file.size())
-            found = scan.frame(0, 0) if scan.size else Bad(0, "the file is empty")
+            found = file.scan(file.size()).frame(0)
             if isinstance(found, Bad):
                 return None, found.reason
             record = decoded(file.name, found)
@@ -284,59 +278,22 @@ class _Planner:
             there.append(entry._replace(bytes=min(size, entry.bytes)))
         return there
 
-    def _scan_newest(self, number: int, start: SegmentStart) -> tuple[int, int]:
-        """Take in the newest segment's state; how much of it counts, and the position that is durable."""
+    def _scan_newest(self, number: int, directory: int) -> int:
+        """Take in the newest segment's state; how much of it counts."""
         with OpenFile(self.path, number) as file:
-            size = file.size()
-            scan = file.scan(size)
-            salt = salt_of(start.directory, number)
-            readable = start.segment == number
-            position = start.position if readable else 0
-            offset = durable = 0
-            snapshot = True  # not behind its end yet
-            undecided: deque[Frame] = deque()
-            end = size
-            while offset < size:
-                found = scan.frame(offset, salt if offset else 0)
-                if isinstance(found, Frame) and found.end <= size:
-                    durable = max(durable, found.durable, found.end if snapshot else 0)
-                    if found.type == SNAPSHOT_END:
-                        snapshot = False
-                    undecided.append(found)
-                    offset = found.end
-                    while undecided and undecided[0].end <= durable:
-                        position += self._take(file, number, undecided.popleft(), snapshot)
-                    continue
-                reason = (
-                    found.reason if isinstance(found, Bad) else "the file ends inside the body of a batch"
-                )
-                at = offset
-                witness = None
-                if not snapshot:
-                    witness = scan.first_valid(at + 1, salt, lambda frame, at=at: frame.durable > at)  # type: ignore[misc]
-                    if witness is None:
-                        end = at
-                        self.note(number, at, size - at, "torn", reason)
-                        break
-                after = scan.first_valid(at + 1, salt, lambda frame: frame.end <= size)
-                offset = size if after is None else after.offset
-                self.note(number, at, offset - at, "damage", reason)
-                snapshot = False if not readable else snapshot
-            for (
-                frame
-            ) in undecided:  # the last write: a body that is not all there was torn, with what follows
-                body = file.read(frame.body_offset, frame.body_length)
-                if frame.body_length and crc32c(body) != frame.body_crc:
-                    end = frame.offset
-                    self.note(
-                        number, end, size - end, "torn", "the body of the batch does not match its checksum"
-                    )
-                    break
-                self._take(file, number, frame, snapshot)
-        return end, position
+            scan = file.scan(file.size(), salt_of(directory, number))
+            for found in scan.records(newest=True):
+                if isinstance(found, Gap):
+                    self.note(number, found.offset, found.stop - found.offset, "damage", found.reason)
+                else:
+                    self._take(file, number, found)
+            if scan.torn is None:
+                return scan.size
+            self.note(number, scan.torn.offset, scan.size - scan.torn.offset, "torn", scan.torn.reason)
+            return scan.torn.offset
 
-    def _take(self, file: OpenFile, segment: int, frame: Frame, snapshot: bool) -> int:
-        """Note what a frame says of batches and registers; 1 if it counts for the position."""
+    def _take(self, file: OpenFile, segment: int, frame: Frame) -> None:
+        """Note what a frame says of batches and registers."""
         if frame.type in (BATCH_STORED, BATCH_MOVED):
             stored, moved = batch_of(file.name, frame)
             header = stored.batch.header
@@ -361,7 +318,6 @@ class _Planner:
                 )
         elif frame.type not in CLASS_OF:
             decoded(file.name, frame)
-        return 0 if snapshot else int(frame.type > FRAMING_MAX)
 
     def _size(self, partition: PartitionId, size: int) -> None:
         self.sizes[partition] = self.sizes.get(partition, 0) + size
@@ -373,19 +329,18 @@ class _Planner:
         plan = SegmentPlan(entry.segment, entry.bytes, newest=False, state=True, holes=holes)
         with OpenFile(self.path, entry.segment) as file:
             for frame in frames_of(file, plan, self.node, directory, ignore):  # told of when it is read
-                self._take(file, entry.segment, frame, True)
+                self._take(file, entry.segment, frame)
 
     def _footer(self, entry: Earlier, directory: int) -> tuple[PartitionRange, ...] | None:
         """The footer of an older segment, if it has one: it ends where the segment does."""
-        salt = salt_of(directory, entry.segment)
         with OpenFile(self.path, entry.segment) as file:
-            scan = file.scan(entry.bytes)
+            scan = file.scan(entry.bytes, salt_of(directory, entry.segment))
             for look in FOOTER_LOOK:
                 base = max(0, entry.bytes - look)
                 tail = file.read(base, entry.bytes - base)
                 at = tail.rfind(MAGIC)
                 while at >= 0:
-                    found = scan.frame(base + at, salt)
+                    found = scan.frame(base + at)
                     if isinstance(found, Frame) and found.end == entry.bytes:
                         if found.type != TYPE_OF[SegmentFooter]:
                             return None

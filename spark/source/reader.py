@@ -16,7 +16,7 @@ from quorumq.core.errors import StorageError
 from quorumq.core.types import BatchHeader, Group, Origin, PartitionId, Span, Topic
 from quorumq.history import origin_text
 from quorumq.storage.records import BATCH_MOVED, BATCH_STORED
-from quorumq.storage.segment import Frame
+from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, HeaderValue, Message, records_of
 
 from .arrow import Batches, Same, Values

@@ -15,7 +15,7 @@ from quorumq.core.records import OriginsClosed, RecordsMerged
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, Stamp, record_rank
 from quorumq.storage.records import TYPE_OF
-from quorumq.storage.segment import Frame
+from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, records_of
 
 from .arrow import Batches, Same, Values, generation_of, known_time, small

@@ -26,7 +26,8 @@ from quorumq.core.messages import Resolved
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, record_rank
 from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, SegmentStart
-from quorumq.storage.segment import Bad, Frame, salt_of
+from quorumq.storage.scan import Bad, Frame
+from quorumq.storage.segment import salt_of
 
 from .arrow import Batches
 from .journals import RECORDS_MERGED, OpenFile, SegmentGone, SegmentPlan, decoded
@@ -103,24 +104,22 @@ class Tail:
         """Open a segment and pass over its snapshot."""
         self.file = OpenFile(self.path, number)
         scan = self.file.scan(self.file.size())
-
-        def frame(offset: int, salt: int) -> Frame:
-            found = scan.frame(offset, salt) if offset < scan.size else Bad(offset, "it ends here")
-            if isinstance(found, Bad):
+        start: Any = None
+        for found in scan.records():
+            if not isinstance(found, Frame):
                 what = f"{found.reason}: a damaged journal cannot be followed"
-                raise StorageError(f"{self.file.name}, byte {offset}: {what}")
-            return found
-
-        found = frame(0, 0)
-        start = decoded(self.file.name, found)
-        assert isinstance(start, SegmentStart)
+                raise StorageError(f"{self.file.name}, byte {found.offset}: {what}")
+            if start is None:
+                start = decoded(self.file.name, found)
+                assert isinstance(start, SegmentStart)
+                self.salt = scan.salt = salt_of(start.directory, number)
+            self.offset = self.durable = found.end
+            if scan.in_tail:
+                break
+        else:
+            what = "it ends here: a damaged journal cannot be followed"
+            raise StorageError(f"{self.file.name}, byte {scan.size}: {what}")
         self.number, self.node, self.directory = number, start.node, start.directory
-        self.salt = salt_of(start.directory, number)
-        offset = found.end
-        while found.type != SNAPSHOT_END:
-            found = frame(offset, self.salt)
-            offset = found.end
-        self.offset = self.durable = offset
         self.position = self.read_to = start.position
         return start
 
@@ -142,9 +141,9 @@ class Tail:
                 )
 
     def _read(self) -> None:
-        scan = self.file.scan(self.file.size())
+        scan = self.file.scan(self.file.size(), self.salt)
         while self.offset < scan.size:
-            found = scan.frame(self.offset, self.salt)
+            found = scan.frame(self.offset)
             if isinstance(found, Bad) or found.end > scan.size:
                 break  # being written; or damage, which the table `problems` tells from that
             self.offset = found.end

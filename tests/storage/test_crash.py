@@ -7,6 +7,7 @@ of them whose forgetting was reported durable, and no others.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 
@@ -18,7 +19,8 @@ from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.records import BATCH_STORED, TYPE_OF
-from quorumq.storage.segment import Frame, Scan, salt_of, segment_number
+from quorumq.storage.scan import Frame, Scan
+from quorumq.storage.segment import salt_of, segment_number
 from tests.storage.samples import DIRECTORY, bare, batch, bodies_are_right, clean_stop, newest, open_store
 from tests.storage.samples import start as start_store
 
@@ -283,13 +285,10 @@ def test_a_crash_loses_the_clean_stop_rather_than_believing_a_torn_one() -> None
 def frames_of(disk: MemoryDisk, name: str) -> list[Frame]:
     number = segment_number(name)
     assert number is not None
-    scan = Scan(lambda at, size: disk.read(name, at, size), disk.size(name), check_bodies=True)
-    frames, offset = [], 0
-    while offset < scan.size:
-        found = scan.frame(offset, salt_of(DIRECTORY, number) if offset else 0)
-        assert isinstance(found, Frame)
-        frames.append(found)
-        offset = found.end
+    read = functools.partial(disk.read, name)
+    found = list(Scan(read, disk.size(name), salt_of(DIRECTORY, number), check_bodies=True).records())
+    frames = [frame for frame in found if isinstance(frame, Frame)]
+    assert frames == found
     return frames
 
 

@@ -1,0 +1,240 @@
+"""The records of one segment, and the places in it where there are none.
+
+What is torn, what is damaged and what counts is decided here for everybody who reads a journal: a start, one that
+salvages, the person who looks at one file, and Spark. Each of them says what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from quorumq.core.limits import BATCH_BYTES_MAX, MIB
+from quorumq.storage.records import SNAPSHOT_END
+from quorumq.storage.segment import CRC_START, HEADER_BYTES_MAX, MAGIC, PREFIX, PREFIX_BYTES
+from quorumq.wire import cbor
+
+WINDOW_BYTES: Final = 1 * MIB
+"""What a scan that checks bodies reads at once."""
+
+SKIP_WINDOW_BYTES: Final = 16 * 1024
+"""What a scan that jumps over bodies reads at once."""
+
+NO_HOLES: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+class Frame(NamedTuple):
+    """One record as it lies in a segment.
+
+    ``fields`` is the whole decoded header, type and durable offset included. ``body_ok`` is None where the
+    body was not looked at.
+    """
+
+    offset: int
+    type: int
+    durable: int
+    fields: tuple[Any, ...]
+    header_length: int
+    body_length: int
+    body_crc: int
+    body_ok: bool | None
+    end: int  # where the next record begins
+
+    @property
+    def body_offset(self) -> int:
+        """Where the body begins in the file."""
+        return self.end - self.body_length
+
+
+class Bad(NamedTuple):
+    """No valid record begins at ``offset``; ``reason`` says what is wrong with it."""
+
+    offset: int
+    reason: str
+
+
+class Gap(NamedTuple):
+    """Bytes [offset, stop) without a record that counts.
+
+    ``frame`` is the record that begins there, where its header is valid and its body is not all there. ``witness`` is
+    the record of a tail that says that something was durable there.
+    """
+
+    offset: int
+    stop: int
+    reason: str
+    frame: Frame | None = None
+    witness: Frame | None = None
+
+
+class Scan:
+    """Reads one segment in order.
+
+    Args:
+        read: (offset, length) -> up to that many bytes; fewer at the end of the file only.
+        size: where to stop, in bytes: the length of the file, or of the part of it that counts.
+        salt: `salt_of` the segment. It may be set later: the first record is read without it.
+        check_bodies: read bodies and compare their checksums, else jump over them.
+
+    Attributes:
+        durable: below this offset, say the records read so far, everything was durable.
+        in_tail: they are read up to the end of the snapshot.
+        torn: where the last write was torn, once `records` is exhausted; what counts ends there.
+    """
+
+    def __init__(
+        self, read: Callable[[int, int], bytes], size: int, salt: int = 0, *, check_bodies: bool
+    ) -> None:
+        self.size = size
+        self.read = read
+        self.salt = salt
+        self.durable = 0
+        self.in_tail = False
+        self.torn: Gap | None = None
+        self._check_bodies = check_bodies
+        self._window = b""
+        self._base = 0
+
+    def records(self, *, newest: bool = False, holes: Mapping[int, int] = NO_HOLES) -> Iterator[Frame | Gap]:
+        """Everything in the segment, from its beginning.
+
+        Args:
+            newest: it has no successor, so its last write may be torn: a record of the tail comes once a younger one
+                says that it was durable, or at the end, and what was torn does not come.
+            holes: bytes to pass over, as {first: stop}.
+        """
+        undecided: deque[Frame] = deque()
+        offset = 0
+        while offset < self.size:
+            if offset in holes:
+                offset = holes[offset]
+                continue
+            found = self.frame(offset)
+            if isinstance(found, Frame):
+                self.durable = max(self.durable, found.durable)
+                if found.end <= self.size:
+                    offset = found.end
+                    if found.type == SNAPSHOT_END:
+                        self.in_tail = True
+                        self.durable = max(self.durable, offset)
+                    if newest and self.in_tail:
+                        undecided.append(found)
+                        while undecided and undecided[0].end <= self.durable:
+                            yield undecided.popleft()
+                    else:
+                        yield found
+                    continue
+            gap = self._gap(found)
+            if newest and self.in_tail:
+                witness = self.said_durable(offset, gap.stop)
+                if witness is None:
+                    self.torn = gap
+                    break
+                gap = gap._replace(witness=witness)
+                self.durable = max(self.durable, witness.durable)
+                yield from undecided  # they lie below what the witness says was durable
+                undecided.clear()
+            yield gap
+            offset = gap.stop
+        for frame in undecided:
+            if frame.end > self.durable and not self.has_body(frame):
+                reason = "the body of the batch does not match its checksum"
+                self.torn = Gap(frame.offset, self.size, reason, frame)
+                return
+            yield frame
+
+    def has_body(self, frame: Frame) -> bool:
+        """Whether a record's body is what was written."""
+        if frame.body_ok is None:
+            body = self.read(frame.body_offset, frame.body_length)
+            return len(body) == frame.body_length and crc32c(body) == frame.body_crc
+        return frame.body_ok
+
+    def _gap(self, found: Frame | Bad) -> Gap:
+        after = self._first(found.offset + 1, lambda frame: True)
+        stop = self.size if after is None else after.offset
+        if isinstance(found, Bad):
+            return Gap(found.offset, stop, found.reason)
+        return Gap(found.offset, stop, f"a record reaches beyond byte {self.size}, where it must end", found)
+
+    def _bytes(self, offset: int, length: int) -> bytes:
+        """Exactly these bytes if the file has them (the caller compared with ``size``), else fewer."""
+        start = offset - self._base
+        if start < 0 or start + length > len(self._window):
+            window = WINDOW_BYTES if self._check_bodies else SKIP_WINDOW_BYTES
+            self._window = self.read(offset, min(max(window, length), self.size - offset))
+            self._base, start = offset, 0
+        return self._window[start : start + length]
+
+    def frame(self, offset: int) -> Frame | Bad:
+        """The record at ``offset``, or why there is none."""
+        left = self.size - offset
+        if left < PREFIX_BYTES:
+            what = f"only {left} bytes are left, a record has at least {PREFIX_BYTES}"
+            return Bad(offset, what if self.size else "the file is empty")
+        prefix = self._bytes(offset, PREFIX_BYTES)
+        if len(prefix) < PREFIX_BYTES:
+            return Bad(offset, "the file ends inside a record")
+        magic, header_crc, header_length, body_length, body_crc = PREFIX.unpack(prefix)
+        if magic != MAGIC:
+            return Bad(offset, f"no record begins here (found {prefix[:4]!r} instead of {MAGIC!r})")
+        if header_length > HEADER_BYTES_MAX or body_length > BATCH_BYTES_MAX:
+            return Bad(offset, f"lengths {header_length} and {body_length} are over the limits")
+        size = PREFIX_BYTES + header_length
+        if size > left:
+            return Bad(offset, "the file ends inside the header of a record")
+        head = self._bytes(offset, size)
+        if crc32c(head[CRC_START:], self.salt if offset else 0) != header_crc:
+            return Bad(offset, "the checksum of the record's header does not match")
+        try:
+            fields = cbor.load(head[PREFIX_BYTES:], "the record's header")
+        except cbor.BadValue as error:
+            return Bad(offset, str(error))
+        if (
+            type(fields) is not tuple
+            or len(fields) < 2
+            or type(fields[0]) is not int
+            or type(fields[1]) is not int
+        ):
+            return Bad(offset, "the record's header does not begin with a type and a durable offset")
+        body_ok: bool | None = True
+        if body_length:
+            if size + body_length > left:
+                body_ok = False  # the header says which batch it was: whoever scans decides, torn or damaged
+            elif self._check_bodies:
+                body = self._bytes(offset + size, body_length)
+                body_ok = len(body) == body_length and crc32c(body) == body_crc
+            else:
+                body_ok = None
+        end = offset + size + body_length
+        return Frame(offset, fields[0], fields[1], fields, header_length, body_length, body_crc, body_ok, end)
+
+    def _first(self, offset: int, accept: Callable[[Frame], bool]) -> Frame | None:
+        """The first frame at ``offset`` or anywhere behind it that has a valid header and is accepted."""
+        while offset < self.size:
+            window = self.read(offset, min(WINDOW_BYTES, self.size - offset))
+            hit = window.find(MAGIC)
+            if hit < 0:
+                offset += max(1, len(window) - len(MAGIC) + 1)
+                continue
+            found = self.frame(offset + hit)
+            if isinstance(found, Frame):
+                if accept(found):
+                    return found
+                offset = max(found.offset + len(MAGIC), min(found.end, self.size))
+            else:
+                offset += hit + len(MAGIC)
+        return None
+
+    def said_durable(self, offset: int, start: int = 0) -> Frame | None:
+        """The first valid frame behind ``offset`` that says that something was durable there, if there is one.
+
+        Args:
+            offset: where.
+            start: before this there is no valid frame behind ``offset``.
+        """
+        return self._first(max(offset + 1, start), lambda frame: frame.durable > offset)
