@@ -115,7 +115,8 @@ class Scan:
                 continue
             found = self.frame(offset)
             if isinstance(found, Frame):
-                self.durable = max(self.durable, found.durable)
+                if found.durable > self.durable:
+                    self.durable = found.durable
                 if found.end <= self.size:
                     offset = found.end
                     if found.type == SNAPSHOT_END:
