@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorumq.core.effects import HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
 from quorumq.core.messages import (
@@ -24,9 +24,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.types import Batch, Incarnation, NodeId
 from sim.disks import DamagedBody
-
-if TYPE_CHECKING:
-    from sim.host import Host
+from sim.machine import Machine
 
 FOREIGN_MAX = 256
 """Batches of other nodes that a machine keeps for its clients."""
@@ -41,7 +39,7 @@ class Links:
     """
 
     def __init__(
-        self, machine: Host, name: NodeId, peers: Mapping[NodeId, Links], rng: random.Random
+        self, machine: Machine, name: NodeId, peers: Mapping[NodeId, Links], rng: random.Random
     ) -> None:
         self.machine = machine
         self.world = machine.world

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from sim.disks import SimJournal
+from sim.disks import DamagedBody, SimJournal
 from sim.world import REFUSAL, RESET, Clock, World
 
 
@@ -34,6 +34,7 @@ class Machine:
         driver: of the core, where it has one.
         sightings: told of what is appended.
         timed: whether nothing but time led to what the core does.
+        feed, on_damaged: where it is quorumq's node: it takes events in, and hears of a batch that cannot be read.
         started: whether it may speak.
         life: how often it was started: what was scheduled in an earlier life does nothing.
         frozen_until: true time until which the process does not run.
@@ -48,6 +49,8 @@ class Machine:
     journal: SimJournal
     sightings: Any
     timed = False
+    feed: Callable[..., None]
+    on_damaged: Callable[[DamagedBody], None]
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
