@@ -8,6 +8,7 @@ be tested without Spark, and shows tops: all rows are in the tables.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -176,16 +177,9 @@ def over_time(summary: Row, facts: Row) -> Html:
     if not facts["by_failure"]:
         text = "No dead letter has a plausible time of death, so there is nothing to draw."
         return section("time", "Over time", tag("p", text, class_="empty"))
-    times, series = pivot(facts["by_failure"], "failure", facts["period"])
-    named = [(name or "all others", values, index) for name, values, index in series]
-    stack = figure(
-        "Deaths by failure",
-        f"{width}, by time of death, UTC; the largest kinds in all groups",
-        plots.stacked(
-            "stack", "Deaths over time by kind of failure", times, facts["period"]["seconds"], named
-        ),
-        legend=plots.legend([(label_of(name, facts), index) for name, _, index in named]),
-        wide=True,
+    hint = "by time of death, UTC; the largest kinds in all groups"
+    stack = stacked(
+        facts, "failure", "all others", "Deaths by failure", hint, lambda name: label_of(name, facts)
     )
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in facts["rates"]:
@@ -216,6 +210,20 @@ def over_time(summary: Row, facts: Row) -> Html:
         tag("h3", "Bursts", style="margin-top:1rem"),
         table(columns, rows, empty="No bursts: at no time did distinctly more die than usual (at least 10 in a bucket, "
               "and at least 8 buckets to compare).", more=summary["bursts"] - len(rows)),
+    )  # fmt: skip
+
+
+def stacked(
+    facts: Row, what: str, rest: str, caption: str, hint: str, said: Callable[[str], str] = str
+) -> Html:
+    """Deaths over time, with a colour for each name; ``rest`` is what those without one are called."""
+    times, series = pivot(facts[f"by_{what}"], what, facts["period"])
+    named = [(name or rest, values, index) for name, values, index in series]
+    seconds = facts["period"]["seconds"]
+    return figure(
+        caption, f"{plots.width_of(seconds)}, {hint}",
+        plots.stacked(f"by-{what}", f"{caption} over time", times, seconds, named),
+        legend=plots.legend([(said(name), index) for name, _, index in named]), wide=True,
     )  # fmt: skip
 
 
@@ -263,15 +271,8 @@ def how_long(summary: Row, facts: Row) -> Html:
 def where(summary: Row, facts: Row) -> Html:
     """Versions, hosts, consumers, nodes; was it a deploy?"""
     parts: list[str] = []
-    versions = [row for row in facts["by_version"] if row["version"]]
-    if versions:
-        times, series = pivot(facts["by_version"], "version", facts["period"])
-        named = [(name or "(none)", values, index) for name, values, index in series]
-        parts.append(figure(
-            "Deaths by consumer version", f"{plots.width_of(facts['period']['seconds'])}, UTC",
-            plots.stacked("versions", "Deaths over time by consumer version", times, facts["period"]["seconds"], named),
-            legend=plots.legend([(name, index) for name, _, index in named]), wide=True,
-        ))  # fmt: skip
+    if any(row["version"] for row in facts["by_version"]):
+        parts.append(stacked(facts, "version", "(none)", "Deaths by consumer version", "UTC"))
     columns = [
         Column("Version"),
         Column("", of=lambda row: tag("span", "suspicious", class_="tag bad") if row["regression"] else ""),
@@ -477,17 +478,18 @@ def attempts(
     if not rows:
         return None
     high = min(max(row["attempts"] for row in rows), most)
-    low = min(1, *(row["attempts"] for row in rows)) if len(rows) > 1 else min(1, rows[0]["attempts"])
+    low = min([1, *(row["attempts"] for row in rows)])
     labels = [str(count) for count in range(low, high + 1)]
     if any(row["attempts"] > most for row in rows):
         labels[-1] = f"{most}+"
-    series = []
-    for index, reason in enumerate([name for name in REASONS if any(row["reason"] == name for row in rows)]):
-        values = [0] * len(labels)
-        for row in rows:
-            if row["reason"] == reason:
-                values[min(row["attempts"], high) - low] += row["deaths"]
-        series.append((reason, values, index))
+    found: Counter[tuple[str, int]] = Counter()
+    for row in rows:
+        found[(row["reason"], min(row["attempts"], high))] += row["deaths"]
+    reasons = [name for name in REASONS if any(row["reason"] == name for row in rows)]
+    series = [
+        (reason, [found[(reason, count)] for count in range(low, high + 1)], index)
+        for index, reason in enumerate(reasons)
+    ]
     return labels, series
 
 
