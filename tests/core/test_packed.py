@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core.messages import OpenSession, Publish
+from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
+from quorumq.core.records import BatchStored
 from quorumq.core.types import BatchHeader, Origin, PartitionId, Span
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch
@@ -132,3 +134,18 @@ def test_which_batches_are_packed_and_when() -> None:
     assert [
         one.start for part in cluster.ask("a", fetch(most=100)).slices for one in part.header.sections
     ] == ([10 * seq for seq in range(12)])
+
+
+def test_a_batch_whose_age_is_asked_for_is_not_packed_by_a_start() -> None:
+    """Where none is kept as an object, the newest could be: its age, told later, would change a copy."""
+    cluster = Cluster(1, packed_above=0)
+    topic = cluster.topic(rf=1)
+    origin = cluster.ask("a", OpenSession()).origin
+    (replica,) = cluster.nodes["a"].replicas.values()
+    batches, now = replica.batches, cluster.now
+    for number in (10, 11):
+        batch = cluster.batch(topic, origin, number, [b"x"], ttl_ms=60_000)
+        batches.load(BatchStored(number, batch, now.wall_ms, AGE_UNKNOWN), 0.0, now)
+    for number in (10, 11):
+        batches.told_age("b", number, 5000, now)
+    assert [batches.age_ms(number, now) for number in (10, 11)] == [5000, 5000]

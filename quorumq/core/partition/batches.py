@@ -203,9 +203,9 @@ class Batches:
         for section in header.sections:
             for part in self.index.gaps(section) if section.origin not in self.closed else ():
                 if record.number not in self.stored:
-                    self.add(batch, now)
-                    if record.age_ms == AGE_UNKNOWN:
+                    if record.age_ms == AGE_UNKNOWN:  # before it could be packed
                         self.doubt(batch, ttl_s)
+                    self.add(batch, now)
                 back += self.put(part, Slot(record.number, at - section.start))
             at += section.size
         return back
@@ -414,7 +414,9 @@ class Batches:
         for number in self.fresh:
             assert number in self.stored, f"batch {number} is fresh, and is not here"
         for number in self.doubtful:
-            assert number in self.stored, f"the age of batch {number} is asked for, and it is not here"
+            assert dict.__contains__(self.stored, number), (
+                f"the age of batch {number} is asked for, and it is not here, or packed"
+            )
 
 
 def denials(entry: Missing) -> int:
