@@ -159,7 +159,7 @@ class Replica:
     def on_hold(
         self, sender: NodeId, incarnation: Incarnation, message: m.Hold, now: Now
     ) -> tuple[m.HoldReply, list[Effect]]:
-        """ON HOLD: vote on each message. The reply goes out at once: holds are in no journal."""
+        """ON HOLD: vote on each message. The reply need not wait for a disk: holds are in no journal."""
         error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
         if error or self.abstains(message.ballot, now):
             return self._votes(message, error=error), []
