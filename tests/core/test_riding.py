@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core.effects import DiskFull, Gone, LinkDown, Request
+from quorumq.core.effects import DiskFull, Gone, LinkDown, MemoryFull, Request
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
@@ -15,6 +15,7 @@ from quorumq.core.messages import (
     FetchReply,
     Hold,
     HoldReply,
+    LeaveRequest,
     OpenSession,
     Publish,
     PublishReply,
@@ -190,6 +191,8 @@ NOT_FOR: dict[str, tuple[dict[str, object], dict[str, int], Change]] = {
     "what comes behind something that waits for the disk": ({}, {}, unwritten),
     "what was acked": ({}, {}, recorded),
     "a replica that may not vote": ({}, {}, in_quarantine),
+    "a full disk": ({}, {}, lambda riding: riding.cluster.feed("a", DiskFull(True))),
+    "a full memory": ({}, {}, lambda riding: riding.cluster.feed("a", MemoryFull("no room"))),
     "what somebody has": ({}, {}, held_elsewhere),
     "the group of dead letters": ({"group": "g!dead"}, {}, lambda riding: None),
 }
@@ -204,6 +207,21 @@ def test_a_hold_rides_for_nobody_else(what: str) -> None:
     riding.publish(**batch)
     assert any(isinstance(message, Store) for _, _, message in riding.said)
     assert riding.rode() == []
+
+
+def test_what_a_full_node_refuses_keeps_nobody_from_what_there_is() -> None:
+    """A HOLD that rode would be lost with it, and followed by a pause."""
+    riding = Riding()
+    riding.publish()
+    (item,) = receipts(riding.cluster.ask("b", fetch()))
+    riding.cluster.advance(3.0)
+    key = riding.waits()
+    for node in "abc":
+        riding.cluster.feed(node, DiskFull(True))
+    for number in (1, 2, 3):
+        assert isinstance(riding.cluster.replies[riding.publish(first=number)], Failed)
+    riding.cluster.ask("b", LeaveRequest((item,)))
+    assert riding.got(key) == [item.receipt.span]
 
 
 def test_what_names_messages_does_not_wait_for_others() -> None:
@@ -358,7 +376,10 @@ def test_a_retry_through_another_node_is_delivered_once() -> None:
 @pytest.mark.parametrize("node", ["a", "b"])
 def test_nobody_holds_what_it_refuses_to_store(node: NodeId) -> None:
     riding = Riding()
-    riding.cluster.feed(node, DiskFull(True))
+    if node == "a":
+        riding.replica("a").closing.promised[riding.origin] = None
+    else:
+        riding.cluster.feed(node, DiskFull(True))
     key = riding.waits()
     riding.publish()
     assert riding.rode() == ["b", "c"]
