@@ -139,7 +139,7 @@ def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {name: sum(steps) for name, steps in found.items() if sum(steps) > CALLS[name]} == {}
 
 
-MESSAGE_CALLS = 965
+MESSAGE_CALLS = 949
 MESSAGE_STEPS = 14
 MESSAGE_SAID = 9
 """Likewise of one message in a row of them, 3.5 ms apart, all that the third node is asked later included; and how many
