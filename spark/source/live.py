@@ -9,6 +9,7 @@ The client is async and Spark pulls, so the client runs in a thread of its own, 
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -32,7 +33,7 @@ from quorumq.wire.values import WireSlice
 from .arrow import Batches, Same, Values, generation_of, small, time_of
 from .options import Options, Wanted
 from .reader import CONTENT, content, names, span_columns
-from .records import blocks, letter_columns
+from .records import Held, blocks, higher, letter_columns
 
 PAGE: Final = 500
 """Items of one page."""
@@ -288,23 +289,15 @@ class Looker:
 
     # ------------------------------------------------------------------ records
 
-    async def _records(self, group: str, which: str) -> SpanMap[tuple[int, int, Kind, int]]:
-        """Which replica has which record: (generation, n, kind, mask) of the highest that any has."""
-        found: SpanMap[tuple[int, int, Kind, int]] = SpanMap()
+    async def _records(self, group: str, which: str) -> SpanMap[Held]:
+        """The highest record that any replica has, and which have it."""
+        found: SpanMap[Held] = SpanMap()
 
         async def look(at: int, member: str) -> None:
-            def merge(record: Record, old: tuple[int, int, Kind, int] | None) -> tuple[int, int, Kind, int]:
-                new = (*record[:3], 1 << at)
-                if old is None:
-                    return new
-                if old[:3] == new[:3]:
-                    return (*new[:3], old[3] | 1 << at)
-                ranks = [(each[0], each[2] == Kind.ACKED, each[1], each[2]) for each in (old, new)]
-                return new if ranks[1] > ranks[0] else old
-
             async for page in self.pages(group, which, member=member):
                 for item in page.items:
-                    found.update(item.span, lambda old, record=item.record: merge(record, old))  # type: ignore[misc]
+                    held = Held(*item.record[:3], 1 << at)
+                    found.update(item.span, functools.partial(higher, held))
 
         await self.each_member(look)
         return found
@@ -319,13 +312,12 @@ class Looker:
                     if (record.kind == Kind.OPEN and not record.n) or not self.wanted.may_be("kind", kind):
                         continue
                     for span, known in there.split(item.span):
-                        mask = known[3] if known is not None and known[:3] == record[:3] else 0
                         values: dict[str, Values] = {
                             **span_columns(self.task.key, self.task.topic, group, span),
                             "generation": Same(generation_of(record.generation)),
                             "n": Same(small(record.n)),
                             "kind": Same(kind),
-                            "replicas": Same(self.nodes_of(mask)),
+                            "replicas": Same(self.nodes_of(nodes_with(record, known))),
                         }
                         for batch in self.out.add(1, 0, values):
                             yield batch
@@ -365,7 +357,7 @@ class Looker:
         span: Span,
         record: Record,
         left: SpanMap[tuple[int, int]],
-        there: SpanMap[tuple[int, int, Kind, int]],
+        there: SpanMap[Held],
         part: WireSlice | None,
         shift: int,
     ) -> Iterator[pa.RecordBatch]:
@@ -377,11 +369,9 @@ class Looker:
             if dead != (record.generation, record.n):
                 continue
             for piece, known in there.split(wanted):
-                mask = known[3] if known is not None and known[:3] == record[:3] else 0
+                nodes = self.nodes_of(nodes_with(record, known))
                 published = letter.published_ms or (0 if part is None else part.header.published_ms)
-                columns = letter_columns(
-                    letter, group, record.generation, record.n, "dead", published, self.nodes_of(mask)
-                )
+                columns = letter_columns(letter, group, record.generation, record.n, "dead", published, nodes)
                 for some in blocks(piece):
                     messages, crcs, size = self._content(some, part, shift + some.start)
                     size += some.size * 2 * (len(letter.message) + len(letter.stack))
@@ -412,6 +402,11 @@ class Looker:
                 }
                 for batch in self.out.add(1, 0, values):
                     yield batch
+
+
+def nodes_with(record: Record, known: Held | None) -> int:
+    """The replicas that have exactly this record."""
+    return known.nodes if known is not None and known[:3] == record[:3] else 0
 
 
 def sections_of(page: m.BrowseReply) -> Iterator[tuple[WireSlice, int, Span]]:

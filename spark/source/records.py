@@ -93,14 +93,15 @@ class RecordsReader(MergingReader):
             if not self.mine(span.origin):
                 continue
             held = Held(value.generation, value.n, value.kind, 1 << at)
-            merged.update(span, functools.partial(_higher, held))
+            merged.update(span, functools.partial(higher, held))
             if self.letters and value.kind == Kind.DEAD and value.letter is not None:
                 letters = died.setdefault((value.generation, value.n), SpanMap())
                 this = Died(value.letter.ballot, at, plan.number, frame.offset, entry, 1 << at)
                 letters.update(span, functools.partial(lower_ballot, this))
 
 
-def _higher(new: Held, old: Held | None) -> Held:
+def higher(new: Held, old: Held | None) -> Held:
+    """Which of two records wins, with the nodes that have it."""
     if old is None or new.rank() > old.rank():
         return new
     return old._replace(nodes=old.nodes | new.nodes) if new.rank() == old.rank() else old
