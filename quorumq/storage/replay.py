@@ -34,18 +34,6 @@ def torn_note(name: str, size: int, torn: Gap) -> str:
     return f"{name}: cut at byte {torn.offset} of {size}, where the last write was torn: {torn.reason}"
 
 
-class _Newest:
-    """What the newest segment says of batches, gathered while it is read."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.name = segment_name(number)
-        self.segment = Segment()
-        self.batches: list[FoundBatch] = []
-        self.carried: list[FoundBatch] = []  # those that may not be durable
-        self.forgotten: set[int] = set()
-
-
 class Replay:
     """A locked directory's newest segment, found or refused when this is made; then its records, by `records`.
 
@@ -80,6 +68,7 @@ class Replay:
         self.files = SegmentFiles(disk)
         self.segments = Segments()
         self.carried: list[FoundBatch] = []
+        self._forgotten: set[int] = set()
         self.position = 0
         self.fresh = False
         self.notes: list[str] = []
@@ -163,29 +152,36 @@ class Replay:
         yield DirectoryMade(self.node, self.cluster_id, self.directory)
         if self.fresh:
             return
-        newest = _Newest(self.start.segment)
-        clean_stop = yield from self._read_newest(newest)
+        newest, number = Segment(), self.start.segment
+        batches: list[FoundBatch] = []
+        carried: list[FoundBatch] = []  # those that may not be durable
+        clean_stop = yield from self._newest(newest, batches, carried)
         segments = self.segments
+        damaged = {item.record.number for item in carried if item.damaged}
         for segment in list(segments.by_number):
-            yield from self._older(segment, newest)
-        segments.by_number[newest.number] = newest.segment
-        for item in newest.batches:
-            if item.record.number in newest.forgotten:
+            yield from self._older(segment, damaged)
+        segments.by_number[number] = newest
+        for item in batches:
+            segments.put(item.record.number, item.position)
+            if item.record.number in self._forgotten:
                 segments.drop(item.record.number, item.position)
             else:
                 yield item
-        segments.judge(newest.number)
-        for item in newest.carried:
-            if item.record.number not in newest.forgotten and not item.damaged:
+        segments.judge(number)
+        for item in carried:
+            if item.record.number not in self._forgotten and not item.damaged:
                 self.carried.append(item)
                 yield item
         if clean_stop is not None:
             yield clean_stop
 
-    def _read_newest(self, newest: _Newest) -> Generator[JournalRecord, None, CleanStopped | None]:
+    def _newest(
+        self, newest: Segment, batches: list[FoundBatch], carried: list[FoundBatch]
+    ) -> Generator[JournalRecord, None, CleanStopped | None]:
         """The records of the newest segment: its snapshot, then its tail. Returns the CLEAN_STOP, if it counts."""
-        size = self.disk.size(newest.name)
-        scan = self.files.scan(newest.name, size, salt_of(self.directory, newest.number), check_bodies=True)
+        number, name = self.start.segment, segment_name(self.start.segment)
+        size = self.disk.size(name)
+        scan = self.files.scan(name, size, salt_of(self.directory, number), check_bodies=True)
         self.position = self.start.position
         count = -1  # the first record is not of the snapshot
         clean_stop: Frame | None = None
@@ -194,24 +190,22 @@ class Replay:
                 witness = found.witness
                 said = "" if witness is None else f"; the record at {witness.offset} says it was durable"
                 where = "" if scan.in_tail else "in the snapshot: "
-                raise damaged_at(self.disk, newest.name, found.offset, f"{where}{found.reason}{said}")
+                raise damaged_at(self.disk, name, found.offset, f"{where}{found.reason}{said}")
             if found.type == SNAPSHOT_END:
-                self._check_snapshot(newest.name, found, count)
+                self._check_snapshot(name, found, count)
             count += 1
             self.position += scan.in_tail and found.type > FRAMING_MAX
             if found.type != DURABLE_MARK:
                 clean_stop = found if found.type == CLEAN_STOPPED else None
-            carried = scan.in_tail and found.end > scan.durable
-            yield from self._given(found, newest, newest.carried if carried else newest.batches)
+            unsure = scan.in_tail and found.end > scan.durable
+            yield from self._given(name, found, carried if unsure else batches)
         if not scan.in_tail:
-            raise damaged_at(self.disk, newest.name, size, "in the snapshot: it ends here")
+            raise damaged_at(self.disk, name, size, "in the snapshot: it ends here")
         if scan.torn is not None:
             clean_stop = None
-            self.notes.append(torn_note(newest.name, size, scan.torn))
-        for item in newest.batches:
-            newest.segment.put(item.record.number, item.position)
-        newest.segment.bytes = scan.durable
-        return None if clean_stop is None else cast(CleanStopped, self.files.decode(newest.name, clean_stop))
+            self.notes.append(torn_note(name, size, scan.torn))
+        newest.bytes = scan.durable
+        return None if clean_stop is None else cast(CleanStopped, self.files.decode(name, clean_stop))
 
     def _check_snapshot(self, name: str, frame: Frame, count: int) -> None:
         end = self.files.decode(name, frame)
@@ -219,23 +213,26 @@ class Replay:
             what = f"the snapshot has {count} records and says {end}"
             raise damaged_at(self.disk, name, frame.offset, what)
 
-    def _given(self, frame: Frame, newest: _Newest, batches: list[FoundBatch]) -> Iterator[JournalRecord]:
+    def _given(self, name: str, frame: Frame, batches: list[FoundBatch]) -> Iterator[JournalRecord]:
         """What a frame of the newest segment gives to the core now; batches, and which are forgotten, are noted."""
         if frame.type in (BATCH_STORED, BATCH_MOVED):
-            record = self.files.batch(newest.name, frame)
-            batches.append(self.segments.found(newest.number, frame, record))
+            record = self.files.batch(name, frame)
+            batches.append(self.segments.found(self.start.segment, frame, record))
         elif frame.type != CLEAN_STOPPED:
-            other = self.files.decode(newest.name, frame)
+            other = self.files.decode(name, frame)
             if isinstance(other, Forgotten):
                 if not other.segment:
-                    newest.forgotten.update(other.numbers())
+                    self._forgotten.update(other.numbers())
                 elif other.segment in self.segments.by_number:
                     self.segments.by_number[other.segment].dead.extend(other.numbers())
             elif frame.type > FRAMING_MAX and not isinstance(other, DirectoryMade):
                 yield cast(JournalRecord, other)  # DirectoryMade was given first
 
-    def _older(self, segment: int, newest: _Newest) -> Iterator[FoundBatch]:
-        """The batches of an older segment, headers only: a body is checked when it is read."""
+    def _older(self, segment: int, damaged: set[int]) -> Iterator[FoundBatch]:
+        """The batches of an older segment, headers only: a body is checked when it is read.
+
+        Those of which the tail has ``damaged`` copies were copied as damaged as they are.
+        """
         name = segment_name(segment)
         segments = self.segments
         holes = {hole.first: hole.stop for hole in segments.holes if hole.segment == segment}
@@ -243,8 +240,6 @@ class Replay:
             what = "it belongs to another data directory: somebody mixed their files"
             raise damaged_at(self.disk, name, 0, what)
         dead, length = set(segments.by_number[segment].dead), segments.by_number[segment].bytes
-        # What it was copied from is still there, and as damaged.
-        damaged = {item.record.number for item in newest.carried if item.damaged}
         scan = self.files.scan(name, length, salt_of(self.directory, segment), check_bodies=False)
         for found in scan.records(holes=holes):
             if isinstance(found, Gap):
@@ -255,7 +250,7 @@ class Replay:
             if item.record.number in dead:
                 continue
             segments.put(item.record.number, item.position)
-            if item.record.number in newest.forgotten:
+            if item.record.number in self._forgotten:
                 segments.drop(item.record.number, item.position)
                 continue
             if item.record.number in damaged:

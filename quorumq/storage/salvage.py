@@ -53,7 +53,6 @@ class Salvage(Replay):
     def _find(self, finished: list[int], new_directory_id: Callable[[], int]) -> SegmentStart:
         self.files = SegmentFiles(self.disk, self._read_what_can_be)
         self._files: list[_File] = []
-        self._forgotten: set[int] = set()
         self._dead: dict[int, set[int]] = {}
         self._starts: dict[int, SegmentStart] = {}
         segments = self.segments
