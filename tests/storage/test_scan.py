@@ -133,5 +133,7 @@ def test_a_hole_is_passed_over_and_an_empty_file_has_nothing() -> None:
     found = list(scan_of(data).records(holes=holes))
     assert [item.offset for item in found] == [0, holes[first]]
     assert not any(isinstance(item, Gap) for item in found)
+    to_the_end = {first: holes[first], holes[first]: len(data)}
+    assert [item.offset for item in scan_of(data).records(holes=to_the_end)] == [0]
     assert list(scan_of(b"").records()) == []
     assert "the file is empty" in str(scan_of(b"").frame(0))
