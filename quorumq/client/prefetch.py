@@ -395,9 +395,7 @@ class Prefetch:
         """Whether a suspect may be handed over; then nothing is before it."""
         if self.in_hand():
             return False
-        if alone is not self._stock[0]:
-            self._stock.remove(alone)
-            self._stock.appendleft(alone)
+        self._stock = deque([alone, *(one for one in self._stock if one is not alone)])
         return True
 
     def emptied(self) -> None:

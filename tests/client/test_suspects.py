@@ -272,3 +272,16 @@ async def test_who_made_room_for_a_suspect_whose_topic_is_deleted_fetches_ahead_
                 await trio.sleep(2.0)
                 assert len(came) == number
             nursery.cancel_scope.cancel()
+
+
+async def test_a_suspect_goes_before_what_waits_already_and_alone() -> None:
+    async with with_suspects(1, 0) as (_, client):
+        await client.create_topic("others")
+        async with client.consumer(["jobs", "others"], "g", hold_time=30.0) as consumer:
+            assert await consumer.take(2, timeout=0.0) == []  # who may come back has both fetched
+            await publish(client, 1, topic="others")
+            await trio.sleep(RUNS_OUT_S)
+            for topic in ("jobs", "others"):
+                (message,) = await consumer.take(2)
+                assert message.topic == topic
+                await message.ack()
