@@ -78,6 +78,7 @@ class SplitCoordinator(Coordinator):
 
     __slots__ = (
         "asked",
+        "crowded",
         "over",
         "park_until",
         "partitions",
@@ -111,6 +112,7 @@ class SplitCoordinator(Coordinator):
         self.problem: m.Failed | None = None
         self.over = False
         self.told = False  # a sub-fetch says that suspects wait
+        self.crowded = False  # something came that there was no room for
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self._open_legs(context, self.partitions, now)
@@ -180,14 +182,13 @@ class SplitCoordinator(Coordinator):
             if is_suspect(part) and self._is_oldest(part):  # each sub-fetch brings first-timers or a suspect
                 effects += context.free_slices(self.slices, now)
                 self.slices, self.won_messages, self.won_bytes = [], 0, 0
-            elif self.slices and (
-                is_suspect(part)
-                or is_suspect(self.slices[0])
-                # A sub-fetch brings one message, however small its share.
-                or self.won_bytes + size > self.request.max_bytes
-            ):
-                effects += context.free_slices((part,), now)
-                continue
+            elif self.slices:
+                # A sub-fetch brings one message, however small its share. To ask again would bring it again.
+                crowded = self.won_bytes + size > self.request.max_bytes
+                self.crowded = self.crowded or crowded
+                if crowded or is_suspect(part) or is_suspect(self.slices[0]):
+                    effects += context.free_slices((part,), now)
+                    continue
             self.slices.append(part)
             self.won_messages += sum(delivery.receipt.span.size for delivery in part.deliveries)
             self.won_bytes += size
@@ -206,7 +207,7 @@ class SplitCoordinator(Coordinator):
     def _go_on(self, context: Context, now: Now) -> list[Effect]:
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
-        full = full or any(map(is_suspect, self.slices)) or (self.told and not self.slices)
+        full = full or self.crowded or any(map(is_suspect, self.slices)) or (self.told and not self.slices)
         if not self.sub_fetches:
             if enough or full or now.mono >= self.park_until:
                 return self._answer(context, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import Gone, Unsent
+from quorumq.core.effects import Effect, Gone, Unsent
 from quorumq.core.messages import (
     AckRequest,
     BrowseReply,
@@ -18,8 +18,9 @@ from quorumq.core.messages import (
     RemoteFetch,
     RemoteFetchReply,
 )
+from quorumq.core.nodecore import NodeCore
 from quorumq.core.remote import bytes_of
-from quorumq.core.types import Origin, Topic
+from quorumq.core.types import Now, Origin, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 
@@ -64,6 +65,28 @@ def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(roo
     assert sizes_of(reply) >= 1
     assert sum(bytes_of(part) for part in reply.slices) <= most  # type: ignore[attr-defined]
     assert sizes_of(asked(cluster, "c", fetch(most=1000))) == 79 - sizes_of(reply)
+
+
+@pytest.mark.parametrize("node", ["a", "b", "c"])
+def test_what_there_is_no_room_for_is_not_asked_for_again_and_again(node: str) -> None:
+    """Neither in one step, where a node asks itself, nor with another node, for as long as the client would wait."""
+    cluster = Cluster(3)
+    filled(cluster, 1, 3, 10)
+    one = bytes_of(asked(cluster, "a", fetch(most=1)).slices[0])  # type: ignore[attr-defined]
+    sub_fetches: list[RemoteFetch] = []
+    on_fetch = NodeCore._on_message
+
+    def count(core: NodeCore, sender: str, incarnation: int, message: object, now: Now) -> list[Effect]:
+        if isinstance(message, RemoteFetch):
+            sub_fetches.append(message)
+            assert len(sub_fetches) < 20, "a storm"
+        return on_fetch(core, sender, incarnation, message, now)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NodeCore, "_on_message", count)
+        reply = asked(cluster, node, fetch(most=100, least=5, wait=1.0)._replace(max_bytes=one + one // 2))
+    assert sizes_of(reply) == 1
+    assert len(sub_fetches) <= 6
 
 
 def sizes_of(reply: object) -> int:
