@@ -72,7 +72,12 @@ def test_what_a_later_record_says_was_durable_is_damaged_and_not_torn() -> None:
     assert scan.durable == len(before + ONE)
 
     scan = scan_of(flipped(data, len(before)))
-    found = list(scan.records(newest=True))
+    found = []
+    for item in scan.records(newest=True):
+        found.append(item)
+        assert item.offset < len(HEAD) or item.offset < scan.durable, (
+            "the witness counts before it comes itself"
+        )
     (gap,) = [item for item in found if isinstance(item, Gap)]
     assert (gap.offset, gap.stop) == (len(before), len(before + ONE))
     assert gap.witness is not None
