@@ -73,9 +73,11 @@ def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) ->
         case ("again", key):
             return key in core.context.requests
         case ("advance" | "gathered", key):
-            # While its rounds are open a FETCH does not advance, and when they close it does so by itself.
+            # While its rounds are open a FETCH does not advance, and when they close it does so by itself, or waits on.
             coordinator = core.context.requests.get(key)  # type: ignore[call-overload]
-            return coordinator is not None and (what[0] == "gathered" or not coordinator.rounds)
+            return coordinator is not None and (
+                what[0] == "gathered" or not coordinator.rounds or time > now.mono
+            )
         case ("forget", key):
             return key in core.context.given
         case ("expire" | "heartbeat" | "sync" | "reclaim" | "recover", *_):
