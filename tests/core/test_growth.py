@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import cProfile
 import gc
-import gc
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
