@@ -338,7 +338,7 @@ async def _run_extended(client: Client, message: Message, plan: Plan) -> None:
 
     async def extend() -> None:
         while True:
-            await trio.sleep(message.lot.hold_time / 3)
+            await trio.sleep(message.delivery.hold_time / 3)
             with suppress(QuorumqError):  # settling it says what is the matter
                 await message.extend()
 

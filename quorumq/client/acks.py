@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from quorumq.client.message import Outcome, Ticket, again
+from quorumq.client.message import Outcome, Settleable, again
 from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.client.settle import Failures, count_of, most_retryable, note_failures, settle
 from quorumq.core import messages as m
@@ -34,7 +34,7 @@ class Call:
 
     __slots__ = ("end", "error", "event", "over", "tickets", "timeout")
 
-    def __init__(self, tickets: Sequence[Ticket], timeout: float) -> None:
+    def __init__(self, tickets: Sequence[Settleable], timeout: float) -> None:
         self.tickets = tickets
         self.timeout = timeout
         self.end = trio.current_time() + timeout
@@ -84,7 +84,7 @@ class AckQueue:
     _scheduled: bool = False
     _lingering: bool = False
 
-    async def ack(self, tickets: Sequence[Ticket], timeout: float) -> None:
+    async def ack(self, tickets: Sequence[Settleable], timeout: float) -> None:
         """Ack ``tickets``; their ``outcome`` is set, or the first failure raised.
 
         Cancelled while it waits, what was queued is still sent.
@@ -153,7 +153,7 @@ class AckQueue:
                     failures.pop(ticket, None)
                 await self._ask(call.tickets, left_of(call.end), failures)
 
-    async def _ask(self, tickets: Sequence[Ticket], timeout: float, failures: Failures) -> None:
+    async def _ask(self, tickets: Sequence[Settleable], timeout: float, failures: Failures) -> None:
         self.requests += 1
         await settle(
             self.nodes,
@@ -177,7 +177,7 @@ _OUTCOMES: Final = {
 } | {StaleGeneration.code: Outcome.REWOUND}
 
 
-def on_acked(tickets: Sequence[Ticket], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
+def on_acked(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
     """The verdict on acks."""
     outcome = _OUTCOMES.get(verdict.outcome)
     if outcome is None:
@@ -187,10 +187,10 @@ def on_acked(tickets: Sequence[Ticket], verdict: m.Verdict, reply: m.SettleReply
     return {}
 
 
-def ack_refused(ticket: Ticket, verdict: m.Verdict) -> QuorumqError:
+def ack_refused(ticket: Settleable, verdict: m.Verdict) -> QuorumqError:
     """Why an ack failed."""
     if verdict.outcome == AlreadyResolved.code:
-        where = f"{ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.receipt.group!r}"
+        where = f"{ticket.delivery.receipt.span.origin}[{ticket.seq}] of {ticket.delivery.receipt.group!r}"
         return AlreadyResolved(
             f"{where} is no dead letter any more: {verdict.detail or 'it was redriven or purged'}"
         )

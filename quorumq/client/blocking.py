@@ -32,7 +32,7 @@ from quorumq.client import consumer as consuming
 from quorumq.client import message as delivered
 from quorumq.client import producer as producing
 from quorumq.client.client import Peek, Redriven
-from quorumq.client.message import MessageId, Outcome, Ticket
+from quorumq.client.message import MessageId, Outcome, Settleable
 from quorumq.client.nodes import Closed as Closed
 from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options, Outgoing
@@ -157,16 +157,16 @@ def _delivered(
 
 
 def _settling(
-    method: Callable[Concatenate[Any, Iterable[Ticket], P], Awaitable[T]],
-) -> Callable[Concatenate[Any, Iterable[Message | Ticket], P], T]:
+    method: Callable[Concatenate[Any, Iterable[Settleable], P], Awaitable[T]],
+) -> Callable[Concatenate[Any, Iterable[Message | Settleable], P], T]:
     """A method that settles messages as one that settles messages as they are here."""
 
-    def called(self: Any, messages: Iterable[Message | Ticket], *args: P.args, **more: P.kwargs) -> T:
+    def called(self: Any, messages: Iterable[Message | Settleable], *args: P.args, **more: P.kwargs) -> T:
         tickets = [one.inner if isinstance(one, Message) else one for one in messages]
         return cast("T", self.portal.call(method, self.inner, tickets, *args, **more))
 
     found: Any = update_wrapper(called, method)
-    return cast("Callable[Concatenate[Any, Iterable[Message | Ticket], P], T]", found)
+    return cast("Callable[Concatenate[Any, Iterable[Message | Settleable], P], T]", found)
 
 
 class Pending(Counterpart[batches.Pending]):
@@ -376,7 +376,7 @@ class Client(Counterpart[waiting.Client]):
         return self.portal.call(self.inner.redrive, topic, group, list(items), timeout=timeout)
 
     @Like(waiting.Client.ticket)
-    def ticket(self, receipt: SealedNamed) -> Ticket:
+    def ticket(self, receipt: SealedNamed) -> Settleable:
         return self.inner.ticket(receipt)
 
 

@@ -16,7 +16,7 @@ import trio
 
 from quorumq.client.fetching import LEAVE_TIMEOUT_S, Reader, replica_sets_of, unpack
 from quorumq.client.groups import is_dead, names_of
-from quorumq.client.message import Message, Outcome, Ticket, again, deadline_of
+from quorumq.client.message import Message, Outcome, Settleable, again, deadline_of
 from quorumq.client.prefetch import Prefetch, Prefetched
 from quorumq.client.settle import Failures
 from quorumq.client.settling import SettleCalls
@@ -420,20 +420,20 @@ class Consumer:
 
     # ------------------------------------------------------------------ settling
 
-    def settled(self, messages: Sequence[Ticket]) -> None:
+    def settled(self, messages: Sequence[Settleable]) -> None:
         """The client says that messages of ours have their verdicts."""
         let_go = self._working.pop
         for message in messages:
             let_go(message, None)  # type: ignore[call-overload]
             # Of dead letters, those that the new generation does not cover stand: nothing is void as a whole.
             if message.outcome is Outcome.REWOUND and not is_dead(self.group):
-                receipt = message.lot.receipt
+                receipt = message.delivery.receipt
                 self._ahead.rewound(receipt.partition.topic, receipt.generation)
         if self._fewer:
             self._fewer.unpark_all()
         if not self._working:
             self._ahead.emptied()
 
-    async def ack(self, messages: Iterable[Ticket], *, timeout: float | None = None) -> list[Outcome]:
+    async def ack(self, messages: Iterable[Settleable], *, timeout: float | None = None) -> list[Outcome]:
         """Ack many at once: see `Client.ack`."""
         return await self.settler.ack(messages, timeout=timeout)

@@ -14,7 +14,7 @@ import trio
 from quorumq.client.connection import Connection, Lost
 from quorumq.client.context import Context
 from quorumq.client.groups import spans_of
-from quorumq.client.message import Holder, Lot, Message, MessageId, Settler, deadline_of, messages_of
+from quorumq.client.message import Delivery, Holder, Message, MessageId, Settler, deadline_of, messages_of
 from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError
 from quorumq.core.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, LONG_POLL_MAX_S, SPANS_SETTLED_MAX
@@ -176,24 +176,24 @@ def unpack(
     deadline = deadline_of(sent_at, hold_time)
     at = 0
     delivered_ms = context.wall_ms()
-    for delivery in part.deliveries:
-        lot = Lot(
+    for sent in part.deliveries:
+        delivery = Delivery(
             topic=part.topic,
-            sealed=delivery.sealed,
-            receipt=delivery.receipt,
-            attempt=delivery.attempt,
+            sealed=sent.sealed,
+            receipt=sent.receipt,
+            attempt=sent.attempt,
             published_ms=part.header.published_ms,
             delivered_ms=delivered_ms,
             hold_time=hold_time,
             settler=settler,
             holder=holder,
-            letter=delivery.letter,
+            letter=sent.letter,
         )
-        size = delivery.receipt.span.size
+        size = sent.receipt.span.size
         if context.history is not None:
-            lot.via, lot.asked = via, sent_at
-            lot.crcs = "".join(f"{part.header.crc_of(index):08x}" for index in range(at, at + size))
-        made += messages_of(lot, parts[at : at + size], deadline)
+            delivery.via, delivery.asked = via, sent_at
+            delivery.crcs = "".join(f"{part.header.crc_of(index):08x}" for index in range(at, at + size))
+        made += messages_of(delivery, parts[at : at + size], deadline)
         at += size
     return made
 

@@ -78,21 +78,21 @@ class History:
 
     def delivered(self, messages: Sequence[Message]) -> None:
         """Messages are being handed to the application."""
-        for lot, found in groupby(messages, key=_lot):
+        for delivery, found in groupby(messages, key=_delivery):
             for until, some in groupby(found, key=_deadline):
                 mine = list(some)
-                origin, first, _ = lot.receipt.span
-                crcs = "".join(lot.crcs[8 * (x.seq - first) : 8 * (x.seq - first) + 8] for x in mine)
+                origin, first, _ = delivery.receipt.span
+                crcs = "".join(delivery.crcs[8 * (x.seq - first) : 8 * (x.seq - first) + 8] for x in mine)
                 self.write(
                     "deliver",
-                    **held(lot.receipt, topic_label(lot.receipt.partition.topic, lot.topic)),
+                    **held(delivery.receipt, topic_label(delivery.receipt.partition.topic, delivery.topic)),
                     spans=spans_value(_runs(origin, (message.seq for message in mine))),
-                    token=token_text(lot.receipt.owner.ballot),
-                    attempt=lot.attempt,
+                    token=token_text(delivery.receipt.owner.ballot),
+                    attempt=delivery.attempt,
                     until=until,
-                    asked=lot.asked,
+                    asked=delivery.asked,
                     crcs=crcs,
-                    via=lot.via,
+                    via=delivery.via,
                 )
 
     def left(self, items: Iterable[SealedNamed], topics: dict[bytes, str]) -> None:
@@ -157,7 +157,7 @@ class History:
         return Settled(self, "redrive", lambda request: _redriven(request, self.label(topic)), {})
 
 
-_lot: Final = attrgetter("lot")
+_delivery: Final = attrgetter("delivery")
 _deadline: Final = attrgetter("deadline")
 
 

@@ -1,7 +1,7 @@
 """What a consumer holds in its hands.
 
 A message is delivered as one of a *delivery*: consecutive messages won by one ballot, under one receipt. What
-they share is in one `Lot`, made once; a `Message` adds its own few fields. This is the only part of quorumq
+they share is in one `Delivery`, made once; a `Message` adds its own few fields. This is the only part of quorumq
 that does work per message, so it is kept to slots and plain loops.
 """
 
@@ -101,18 +101,23 @@ class Settler(Protocol):
 
     clock: Callable[[], float]
 
-    async def ack(self, messages: Iterable[Ticket], *, timeout: float | None) -> list[Outcome]: ...
+    async def ack(self, messages: Iterable[Settleable], *, timeout: float | None) -> list[Outcome]: ...
 
     async def reject(
-        self, messages: Iterable[Ticket], *, delay: Duration | None, timeout: float | None
+        self, messages: Iterable[Settleable], *, delay: Duration | None, timeout: float | None
     ) -> None: ...
 
     async def dead_letter(
-        self, messages: Iterable[Ticket], error: BaseException | None, *, reason: str, timeout: float | None
+        self,
+        messages: Iterable[Settleable],
+        error: BaseException | None,
+        *,
+        reason: str,
+        timeout: float | None,
     ) -> None: ...
 
     async def extend(
-        self, messages: Iterable[Ticket], hold_time: Duration | None, *, timeout: float | None
+        self, messages: Iterable[Settleable], hold_time: Duration | None, *, timeout: float | None
     ) -> None: ...
 
 
@@ -122,12 +127,12 @@ class Holder(Protocol):
     name: str
     version: str
 
-    def settled(self, messages: Sequence[Ticket]) -> None:
+    def settled(self, messages: Sequence[Settleable]) -> None:
         """Messages of it have their verdicts."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Lot:
+class Delivery:
     """What the messages of one delivery share."""
 
     topic: str  # its name
@@ -145,7 +150,7 @@ class Lot:
     letter: Letter | None = None  # why the messages died, where they are dead letters
 
 
-class Ticket:
+class Settleable:
     """Some messages of one delivery, to be settled: a `Message`, or what a receipt from elsewhere names.
 
     Attributes:
@@ -153,9 +158,9 @@ class Ticket:
         failure: why the last attempt to settle it failed; None otherwise.
     """
 
-    __slots__ = ("failure", "lot", "outcome", "seq")
+    __slots__ = ("delivery", "failure", "outcome", "seq")
 
-    lot: Lot
+    delivery: Delivery
     seq: int
     outcome: Outcome | None
     failure: QuorumqError | None
@@ -164,20 +169,20 @@ class Ticket:
     """How many messages it is."""
 
 
-class Named(Ticket):
+class Named(Settleable):
     """A receipt that came from outside (`receipt_from_text`), with the messages of it that are meant."""
 
     __slots__ = ("size",)
 
-    def __init__(self, lot: Lot, span: Span) -> None:
-        self.lot = lot
+    def __init__(self, delivery: Delivery, span: Span) -> None:
+        self.delivery = delivery
         self.seq = span.start
         self.size = span.size
         self.outcome = None
         self.failure = None
 
 
-class Message(Ticket):
+class Message(Settleable):
     """One delivered message.
 
     Attributes:
@@ -200,53 +205,55 @@ class Message(Ticket):
     @property
     def id(self) -> MessageId:
         """Its name, the same in every delivery."""
-        receipt = self.lot.receipt
+        receipt = self.delivery.receipt
         return MessageId(receipt.partition, receipt.span.origin, self.seq)
 
     @property
     def topic(self) -> str:
         """The name of its topic."""
-        return self.lot.topic
+        return self.delivery.topic
 
     @property
     def group(self) -> str:
         """The group that it was delivered to."""
-        return self.lot.receipt.group
+        return self.delivery.receipt.group
 
     @property
     def partition(self) -> int:
         """The number of its partition."""
-        return self.lot.receipt.partition.number
+        return self.delivery.receipt.partition.number
 
     @property
     def attempt(self) -> int:
         """Which delivery this is, 1 for the first. An estimate: each crash may lose one (docs/protocol.md)."""
-        return self.lot.attempt
+        return self.delivery.attempt
 
     @property
     def fencing_token(self) -> Stamp:
         """Rises strictly with each delivery of this message to this group: compare as a pair, keep the highest."""
-        return self.lot.receipt.owner.ballot
+        return self.delivery.receipt.owner.ballot
 
     @property
     def published_ms(self) -> int:
         """When it was published, by the producer's time of day, in milliseconds since 1970."""
-        return self.lot.published_ms
+        return self.delivery.published_ms
 
     @property
     def letter(self) -> Letter | None:
         """Why it died, where it was read from a group of dead letters; None otherwise."""
-        return self.lot.letter
+        return self.delivery.letter
 
     @property
     def receipt(self) -> SealedNamed:
         """The receipt, for settling it elsewhere: see `receipt_to_text`."""
-        return SealedNamed(self.lot.sealed, (Span(self.lot.receipt.span.origin, self.seq, self.seq + 1),))
+        return SealedNamed(
+            self.delivery.sealed, (Span(self.delivery.receipt.span.origin, self.seq, self.seq + 1),)
+        )
 
     @property
     def is_live(self) -> bool:
         """Whether its hold is certain at this moment."""
-        return self.lot.settler.clock() < self.deadline
+        return self.delivery.settler.clock() < self.deadline
 
     def json(self) -> Any:
         """The payload, read as JSON (UTF-8).
@@ -261,7 +268,7 @@ class Message(Ticket):
 
     def __repr__(self) -> str:
         shown = self.payload if len(self.payload) <= 32 else self.payload[:32] + b"..."
-        return f"<Message {self.topic}/{self.partition} {self.lot.receipt.span.origin}[{self.seq}] {shown!r}>"
+        return f"<Message {self.topic}/{self.partition} {self.delivery.receipt.span.origin}[{self.seq}] {shown!r}>"
 
     # ----------------------------------------------------------------- settling it
 
@@ -280,7 +287,7 @@ class Message(Ticket):
             OutcomeUnknown, NotStored: not confirmed within ``timeout``; call it again, with the same message.
             AlreadyResolved: it was read as a dead letter, and is none any more: it was redriven or purged meanwhile.
         """
-        await self.lot.settler.ack((self,), timeout=timeout)
+        await self.delivery.settler.ack((self,), timeout=timeout)
         assert self.outcome is not None
         return self.outcome
 
@@ -301,7 +308,7 @@ class Message(Ticket):
                 settled through this object before, the text says how.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
-        await self.lot.settler.reject((self,), delay=delay, timeout=timeout)
+        await self.delivery.settler.reject((self,), delay=delay, timeout=timeout)
 
     async def dead_letter(
         self, error: BaseException | None = None, *, reason: str = "", timeout: float | None = None
@@ -319,7 +326,7 @@ class Message(Ticket):
                 a replica that still had the hold, or an earlier attempt whose answer was lost.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
-        await self.lot.settler.dead_letter((self,), error=error, reason=reason, timeout=timeout)
+        await self.delivery.settler.dead_letter((self,), error=error, reason=reason, timeout=timeout)
 
     async def extend(self, hold_time: Duration | None = None, *, timeout: float | None = None) -> None:
         """Keep the hold for ``hold_time``, seconds or a timedelta, from now (that of the FETCH if None).
@@ -327,17 +334,17 @@ class Message(Ticket):
         Raises:
             HoldLost: it is over; nothing revives it.
         """
-        await self.lot.settler.extend((self,), hold_time, timeout=timeout)
+        await self.delivery.settler.extend((self,), hold_time, timeout=timeout)
 
 
-def messages_of(lot: Lot, parts: Iterable[Parts | None], deadline: float) -> list[Message]:
+def messages_of(delivery: Delivery, parts: Iterable[Parts | None], deadline: float) -> list[Message]:
     """The messages of a delivery, made without a call for each; ``parts`` has None for what is unreadable."""
     made: list[Message] = []
     new: Callable[[type[Message]], Message] = object.__new__
-    for seq, found in enumerate(parts, lot.receipt.span.start):
+    for seq, found in enumerate(parts, delivery.receipt.span.start):
         if found is not None:
             message = new(Message)
-            message.lot = lot
+            message.delivery = delivery
             message.seq = seq
             message.payload, message.key, message.headers = found
             message.deadline = deadline

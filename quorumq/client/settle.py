@@ -17,7 +17,7 @@ from typing import Final, cast
 
 import trio
 
-from quorumq.client.message import Ticket, again
+from quorumq.client.message import Settleable, again
 from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.core import messages as m
 from quorumq.core.errors import Code, NotFound, OutcomeUnknown, QuorumqError, TooFewReplicas, error_from
@@ -36,15 +36,15 @@ LATER: Final = frozenset({
 })  # fmt: skip
 """Outcomes after which another node, or the same one later, may do better."""
 
-Failures = dict[Ticket, QuorumqError]
+Failures = dict[Settleable, QuorumqError]
 """Why tickets failed, of one operation: others may be under way for the same tickets."""
-Final_ = Callable[[Sequence[Ticket], m.Verdict, m.SettleReply], Failures]
+Final_ = Callable[[Sequence[Settleable], m.Verdict, m.SettleReply], Failures]
 """Told each final verdict, with the tickets that it is on and the reply it came in: which of them failed, and why."""
 
-_lot: Final = attrgetter("lot")
+_delivery: Final = attrgetter("delivery")
 _seq: Final = attrgetter("seq")
 _size: Final = attrgetter("size")
-_topic: Final = attrgetter("lot.topic")
+_topic: Final = attrgetter("delivery.topic")
 
 
 class Item:
@@ -52,30 +52,30 @@ class Item:
 
     __slots__ = ("sealed", "spans", "tickets")
 
-    def __init__(self, sealed: bytes, tickets: list[Ticket]) -> None:
+    def __init__(self, sealed: bytes, tickets: list[Settleable]) -> None:
         self.sealed = sealed
         self.tickets = tickets
         self.spans = spans_of(tickets)
 
 
-def items_of(tickets: Iterable[Ticket]) -> list[Item]:
+def items_of(tickets: Iterable[Settleable]) -> list[Item]:
     """The tickets by receipt, in order."""
-    by_receipt: dict[bytes, list[Ticket]] = {}
-    for lot, some in groupby(tickets, key=_lot):
-        by_receipt.setdefault(lot.sealed, []).extend(some)
+    by_receipt: dict[bytes, list[Settleable]] = {}
+    for delivery, some in groupby(tickets, key=_delivery):
+        by_receipt.setdefault(delivery.sealed, []).extend(some)
     for found in by_receipt.values():
         found.sort(key=_seq)
     return [Item(sealed, found) for sealed, found in by_receipt.items()]
 
 
-def are_single(tickets: Sequence[Ticket]) -> bool:
+def are_single(tickets: Sequence[Settleable]) -> bool:
     """Whether each ticket is one message."""
     return set(map(_size, tickets)) <= {1}
 
 
-def spans_of(tickets: Sequence[Ticket]) -> tuple[Span, ...]:
+def spans_of(tickets: Sequence[Settleable]) -> tuple[Span, ...]:
     """The spans that sorted tickets of one receipt cover; a message named twice is named once."""
-    origin = tickets[0].lot.receipt.span.origin
+    origin = tickets[0].delivery.receipt.span.origin
     spans: list[Span] = []
     start = stop = tickets[0].seq
     if are_single(tickets) and list(map(_seq, tickets)) == list(range(start, start + len(tickets))):
@@ -109,7 +109,7 @@ def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
     return found
 
 
-def named(items: Iterable[Item]) -> tuple[m.Named, ...]:
+def named(items: Iterable[Item]) -> tuple[m.ReceiptPart, ...]:
     """The items as a request has them."""
     return sealed_items(SealedNamed(item.sealed, item.spans) for item in items)
 
@@ -128,7 +128,7 @@ class Settling:
         parts: dict[int, list[m.Verdict]] = {}
         for verdict in verdicts.verdicts:
             parts.setdefault(verdict.item, []).append(verdict)
-        left: list[Ticket] = []
+        left: list[Settleable] = []
         error: QuorumqError | None = None
         for index, item in enumerate(self.items):
             found = sorted(parts.get(index, ()), key=lambda verdict: verdict.span.start)
@@ -144,8 +144,8 @@ class Settling:
 
     @staticmethod
     def _judge_runs(
-        tickets: list[Ticket], found: list[m.Verdict]
-    ) -> Iterator[tuple[list[Ticket], m.Verdict | None]]:
+        tickets: list[Settleable], found: list[m.Verdict]
+    ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
         """The verdicts on tickets of one message each, by runs that share one."""
         seqs = list(map(_seq, tickets))
         ends = [verdict.span.start for verdict in found[1:]]
@@ -163,8 +163,8 @@ class Settling:
             yield tickets[at:], None
 
     def _judge_each(
-        self, tickets: list[Ticket], found: list[m.Verdict]
-    ) -> Iterator[tuple[list[Ticket], m.Verdict | None]]:
+        self, tickets: list[Settleable], found: list[m.Verdict]
+    ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
         """The verdicts on tickets of any size, one by one."""
         starts = [verdict.span.start for verdict in found]
         for ticket in tickets:
@@ -173,7 +173,7 @@ class Settling:
             yield [ticket], self._verdict(ticket, mine)
 
     @staticmethod
-    def _verdict(ticket: Ticket, parts: list[m.Verdict]) -> m.Verdict | None:
+    def _verdict(ticket: Settleable, parts: list[m.Verdict]) -> m.Verdict | None:
         """The verdict on a ticket: of several parts, the one to ask again if any, else the weakest."""
         at = ticket.seq
         worst: m.Verdict | None = None
@@ -214,8 +214,8 @@ def severity(outcome: str) -> int:
 
 async def settle(
     nodes: Nodes,
-    tickets: Iterable[Ticket],
-    make: Callable[[tuple[m.Named, ...]], m.ClientRequest],
+    tickets: Iterable[Settleable],
+    make: Callable[[tuple[m.ReceiptPart, ...]], m.ClientRequest],
     on_final: Final_,
     failures: Failures,
     *,
@@ -250,14 +250,14 @@ async def settle(
             settling.fail(exc)
 
 
-def note_failures(tickets: Iterable[Ticket], failures: Failures) -> None:
+def note_failures(tickets: Iterable[Settleable], failures: Failures) -> None:
     """What an operation that somebody waits for failed with is on its tickets until the next one."""
     for ticket in tickets:
         ticket.failure = failures.get(ticket)
 
 
 @contextmanager
-def failures_of(tickets: Sequence[Ticket]) -> Iterator[Failures]:
+def failures_of(tickets: Sequence[Settleable]) -> Iterator[Failures]:
     """The failures of an operation that somebody waits for: noted on its tickets, and at the end of the ``with`` the
     `most_retryable` is raised."""
     failures: Failures = {}
@@ -280,7 +280,7 @@ def most_retryable(failures: Iterable[QuorumqError]) -> QuorumqError | None:
     return next((one for one in found if isinstance(one, TooFewReplicas)), found[0] if found else None)
 
 
-def count_of(tickets: Sequence[Ticket]) -> str:
+def count_of(tickets: Sequence[Settleable]) -> str:
     """ "3 messages of jobs", for errors."""
     count = sum(map(_size, tickets))
     topics = ", ".join(filter(None, dict.fromkeys(map(_topic, tickets))))

@@ -11,7 +11,7 @@ from quorumq.client.acks import AckQueue
 from quorumq.client.context import Calls, Context
 from quorumq.client.groups import is_dead
 from quorumq.client.letters import make_letter
-from quorumq.client.message import Lot, Message, Named, Outcome, Ticket, deadline_of
+from quorumq.client.message import Delivery, Message, Named, Outcome, Settleable, deadline_of
 from quorumq.client.nodes import left_of
 from quorumq.client.settle import Failures, count_of, failures_of, most_retryable, settle
 from quorumq.client.times import Duration, number_of, seconds_of
@@ -39,7 +39,7 @@ class SettleCalls(Calls):
         self.clock = context.clock
         self._acks = AckQueue(context.nodes, lambda: context.watch("ack"))
 
-    def ticket(self, receipt: SealedNamed) -> Ticket:
+    def ticket(self, receipt: SealedNamed) -> Settleable:
         """A receipt from elsewhere (`receipt_from_text`), to be given to `ack`, `reject`, `dead_letter`, `extend`.
 
         Raises:
@@ -49,7 +49,7 @@ class SettleCalls(Calls):
         spans = receipt.spans or (found.span,)
         if len(spans) != 1:
             raise BadReceipt(f"the receipt names {len(spans)} spans: settle them one by one")
-        lot = Lot(
+        delivery = Delivery(
             topic="",
             sealed=receipt.sealed,
             receipt=found,
@@ -60,9 +60,9 @@ class SettleCalls(Calls):
             settler=self,
             holder=None,
         )
-        return Named(lot, spans[0])
+        return Named(delivery, spans[0])
 
-    async def ack(self, messages: Iterable[Ticket], *, timeout: float | None = None) -> list[Outcome]:
+    async def ack(self, messages: Iterable[Settleable], *, timeout: float | None = None) -> list[Outcome]:
         """`Message.ack` of many at once, of any deliveries, topics and groups: the verdict on each, in order.
 
         Raises:
@@ -79,7 +79,7 @@ class SettleCalls(Calls):
         return [cast("Outcome", message.outcome) for message in messages]
 
     async def reject(
-        self, messages: Iterable[Ticket], *, delay: Duration | None = None, timeout: float | None = None
+        self, messages: Iterable[Settleable], *, delay: Duration | None = None, timeout: float | None = None
     ) -> None:
         """`Message.reject` of many at once.
 
@@ -91,7 +91,7 @@ class SettleCalls(Calls):
 
     async def dead_letter(
         self,
-        messages: Iterable[Ticket],
+        messages: Iterable[Settleable],
         error: BaseException | None = None,
         *,
         reason: str = "",
@@ -105,14 +105,14 @@ class SettleCalls(Calls):
         """
         messages = list(messages)
         for message in messages:
-            receipt = message.lot.receipt
+            receipt = message.delivery.receipt
             if is_dead(receipt.group):
                 raise UsageError(
                     f"{receipt.span.origin}[{message.seq}] of {receipt.group!r} is a dead letter already: "
                     "ack it to purge it, or reject it to have it wait in the dead-letter queue"
                 )
         # One request has one letter, and letters tell of their own delivery.
-        by_letter: dict[Letter, list[Ticket]] = {}
+        by_letter: dict[Letter, list[Settleable]] = {}
         for message in messages:
             by_letter.setdefault(self._letter(message, error, reason), []).append(message)
         failures: list[QuorumqError] = []
@@ -126,15 +126,15 @@ class SettleCalls(Calls):
         if found is not None:
             raise found
 
-    def _letter(self, message: Ticket, error: BaseException | None, reason: str) -> Letter:
-        lot = message.lot
-        holder = lot.holder
+    def _letter(self, message: Settleable, error: BaseException | None, reason: str) -> Letter:
+        delivery = message.delivery
+        holder = delivery.holder
         return make_letter(
             error,
             reason=reason,
-            attempt=lot.attempt,
-            published_ms=lot.published_ms,
-            delivered_ms=lot.delivered_ms,
+            attempt=delivery.attempt,
+            published_ms=delivery.published_ms,
+            delivered_ms=delivery.delivered_ms,
             consumer=holder.name if holder is not None else self.context.host,
             consumer_version=holder.version if holder is not None else "",
             host=self.context.host,
@@ -142,13 +142,13 @@ class SettleCalls(Calls):
 
     async def _reject(
         self,
-        messages: Sequence[Ticket],
+        messages: Sequence[Settleable],
         delay: float,
         letter: Letter | None,
         outcome: Outcome,
         timeout: float | None,
     ) -> None:
-        def on_final(tickets: Sequence[Ticket], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
+        def on_final(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
             if verdict.outcome in ("ok", StaleGeneration.code):
                 for ticket in tickets:
                     ticket.outcome = outcome if verdict.outcome == "ok" else Outcome.REWOUND
@@ -180,7 +180,11 @@ class SettleCalls(Calls):
             note_settled(messages)
 
     async def extend(
-        self, messages: Iterable[Ticket], hold_time: Duration | None = None, *, timeout: float | None = None
+        self,
+        messages: Iterable[Settleable],
+        hold_time: Duration | None = None,
+        *,
+        timeout: float | None = None,
     ) -> None:
         """`Message.extend` of many at once.
 
@@ -196,7 +200,7 @@ class SettleCalls(Calls):
 
     async def extend_quietly(
         self,
-        messages: Sequence[Ticket],
+        messages: Sequence[Settleable],
         hold_time: float | None,
         failures: Failures,
         *,
@@ -204,7 +208,7 @@ class SettleCalls(Calls):
     ) -> None:
         """`extend` on nobody's behalf: what fails is in ``failures``, and neither raised nor left on the messages."""
 
-        def on_final(tickets: Sequence[Ticket], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
+        def on_final(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
             if verdict.outcome != "ok":
                 return {ticket: refusal(ticket, verdict, "it was not extended") for ticket in tickets}
             until = deadline_of(reply.sent_at, seconds)
@@ -214,9 +218,11 @@ class SettleCalls(Calls):
             return {}
 
         end = self.context.end(timeout)
-        by_time: dict[float, list[Ticket]] = {}
+        by_time: dict[float, list[Settleable]] = {}
         for message in messages:
-            by_time.setdefault(message.lot.hold_time if hold_time is None else hold_time, []).append(message)
+            by_time.setdefault(message.delivery.hold_time if hold_time is None else hold_time, []).append(
+                message
+            )
         for seconds, some in by_time.items():
             await settle(
                 self.context.nodes,
@@ -234,11 +240,11 @@ ACKS: Final = (Outcome.ACKED, Outcome.ACKED_AFTER_EXPIRY, Outcome.ACKED_UNPROVEN
 ENDINGS: Final = {Outcome.REQUEUED: "rejected", Outcome.DEAD_LETTERED: "made a dead letter"}
 
 
-def refusal(ticket: Ticket, verdict: m.Verdict, done: str) -> QuorumqError:
+def refusal(ticket: Settleable, verdict: m.Verdict, done: str) -> QuorumqError:
     """Why a reject or an extension failed; ``done`` says what is certain of a message whose hold is over."""
     detail = verdict.detail
     if verdict.outcome == Code.HOLD_LOST and not detail:
-        where = f"{ticket.lot.receipt.span.origin}[{ticket.seq}] of {ticket.lot.topic!r}"
+        where = f"{ticket.delivery.receipt.span.origin}[{ticket.seq}] of {ticket.delivery.topic!r}"
         if ticket.outcome in ACKS:
             detail = f"{where} was acked before ({ticket.outcome.name}): that is final, and this did nothing"
         elif ticket.outcome in ENDINGS:
@@ -248,10 +254,10 @@ def refusal(ticket: Ticket, verdict: m.Verdict, done: str) -> QuorumqError:
     return error_from(verdict.outcome, detail or verdict.outcome)
 
 
-_holder: Final = attrgetter("lot.holder")
+_holder: Final = attrgetter("delivery.holder")
 
 
-def note_settled(messages: Sequence[Ticket]) -> None:
+def note_settled(messages: Sequence[Settleable]) -> None:
     """Tell consumers which of their messages have their verdicts."""
     for holder, found in groupby(messages, key=_holder):
         if holder is not None:

@@ -14,11 +14,11 @@ from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
+from quorumq.core.partition.fate import NOBODY
 from quorumq.core.printable import plural
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import across, overlap
 from quorumq.core.types import (
-    Incarnation,
     Kind,
     NodeId,
     Now,
@@ -103,7 +103,7 @@ class SettleCoordinator(Coordinator):
 
     __slots__ = ("asks", "ballots", "echo", "items", "verdicts")
 
-    def __init__(self, key: int, items: tuple[m.Named, ...], echo: float = 0.0) -> None:
+    def __init__(self, key: int, items: tuple[m.ReceiptPart, ...], echo: float = 0.0) -> None:
         super().__init__(key)
         self.items = items
         self.asks: list[Ask] = []
@@ -339,9 +339,6 @@ class ExtendCoordinator(SettleCoordinator):
         return self.unknown(ballot) if last else None
 
 
-NOBODY = Owner("", Incarnation(0, 0), (0, ""))  # type: ignore[arg-type]
-
-
 UNHEARD = "unheard"
 """Some have the dead letter, and the others that answered have not heard of it."""
 
@@ -437,7 +434,7 @@ class RedriveCoordinator(SettleCoordinator):
         return None
 
 
-def asks_of(context: Context, items: tuple[m.Named, ...]) -> list[Ask]:
+def asks_of(context: Context, items: tuple[m.ReceiptPart, ...]) -> list[Ask]:
     """What a request names, by partition, group and generation, in pieces that a replica votes on in one step."""
     last: dict[tuple[PartitionId, str, int], Ask] = {}
     found: list[Ask] = []

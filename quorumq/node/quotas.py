@@ -122,7 +122,7 @@ class Unsettled:
                 key = (receipt.partition, receipt.group, receipt.owner)
                 self._set(key, self._of(key) + receipt.span.size, now + reply.hold_time)
 
-    def settle(self, items: Iterable[m.Named]) -> None:
+    def settle(self, items: Iterable[m.ReceiptPart]) -> None:
         """These are settled, or given back."""
         for receipt, spans in items:
             key = (receipt.partition, receipt.group, receipt.owner)
@@ -130,7 +130,7 @@ class Unsettled:
                 _, until = self._handed[key]
                 self._set(key, self._of(key) - sum(span.size for span in spans), until)
 
-    def extend(self, items: Iterable[m.Named], until: float) -> None:
+    def extend(self, items: Iterable[m.ReceiptPart], until: float) -> None:
         """These run out later."""
         for receipt, _ in items:
             key = (receipt.partition, receipt.group, receipt.owner)

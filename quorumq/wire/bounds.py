@@ -43,7 +43,7 @@ _NAME_FIELDS: Final = frozenset({
 })  # fmt: skip
 _ASKED: Final = frozenset(
     cls.__name__ for cls in typing.get_args(messages.ClientRequest)
-) | {"Named"}  # fmt: skip
+) | {"ReceiptPart"}  # fmt: skip
 _RECORDS: Final = frozenset(cls.__name__ for cls in typing.get_args(records.JournalRecord))
 
 _SENTENCES: Final = frozenset({("VouchingLost", "reason")})

@@ -172,12 +172,12 @@ def decode_message(frame: Frame) -> Decoded:
 _new_decoded: Final[Callable[[type[Decoded], tuple[object, ...]], Decoded]] = tuple.__new__
 
 
-def sealed_items(items: Iterable[SealedNamed]) -> tuple[m.Named, ...]:
+def sealed_items(items: Iterable[SealedNamed]) -> tuple[m.ReceiptPart, ...]:
     """``items`` for the ``items`` field of AckRequest, RejectRequest, ExtendRequest or LeaveRequest.
 
     The core's messages are typed for the node, which opens receipts; a client fills in the sealed ones.
     """
-    return cast("tuple[m.Named, ...]", tuple(items))
+    return cast("tuple[m.ReceiptPart, ...]", tuple(items))
 
 
 def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:

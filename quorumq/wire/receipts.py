@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from quorumq.core.errors import BadReceipt
-from quorumq.core.messages import FetchReply, Named, Slice
+from quorumq.core.messages import FetchReply, ReceiptPart, Slice
 from quorumq.core.types import DERIVED, Origin, Receipt, Span
 from quorumq.wire import cbor
 from quorumq.wire.bounds import SEALED_BYTES_MAX
@@ -112,7 +112,7 @@ def read_receipt(data: bytes) -> Receipt:
         raise BadReceipt(str(exc)) from None
 
 
-def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tuple[Named, ...]:
+def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tuple[ReceiptPart, ...]:
     """The node's view of what a client named: every receipt opened, every span within its receipt.
 
     No spans means all of the receipt's.
@@ -120,7 +120,7 @@ def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tu
     Raises:
         BadReceipt: a receipt does not verify, or a span is not within its receipt. Says which item; none counts.
     """
-    opened: list[Named] = []
+    opened: list[ReceiptPart] = []
     for index, item in enumerate(items):
         try:
             receipt = open_receipt(item.sealed, keys=keys)
@@ -131,7 +131,7 @@ def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tu
                 raise BadReceipt(
                     f"item {index}: {span} is not within its receipt, which is for {receipt.span}"
                 )
-        opened.append(Named(receipt, item.spans or (receipt.span,)))
+        opened.append(ReceiptPart(receipt, item.spans or (receipt.span,)))
     return tuple(opened)
 
 

@@ -73,7 +73,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class SealedNamed(NamedTuple):
-    """`Named` as a client sends it and as it travels: the receipt in its sealed bytes, not opened.
+    """`ReceiptPart` as a client sends it and as it travels: the receipt in its sealed bytes, not opened.
 
     ``spans`` empty means all of the receipt.
     """
@@ -244,7 +244,7 @@ def read_sealed(sealed: bytes) -> Receipt:
 
 _SPECIAL: Final[Mapping[type, tuple[Callable[..., bytes], Callable[..., Any]]]] = {
     Batch: (_encode_batch, _decode_batch),
-    messages.Named: (_encode_named, _decode_named),
+    messages.ReceiptPart: (_encode_named, _decode_named),
     messages.Slice: (_encode_slice, _decode_slice),
 }
 
@@ -587,7 +587,7 @@ def decode_value(cls: type[T], data: object, body: Body | None = None) -> T:
     """The ``cls`` that ``data``, a tuple out of `cbor.load`, holds field by field.
 
     Args:
-        cls: the NamedTuple to make. `Named` comes back as `SealedNamed`, `Slice` as `WireSlice`.
+        cls: the NamedTuple to make. `ReceiptPart` comes back as `SealedNamed`, `Slice` as `WireSlice`.
         data: the fields, without any lead.
         body: where the bodies of batches and slices are; None leaves them empty.
 

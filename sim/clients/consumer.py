@@ -17,7 +17,7 @@ from quorumq.core.messages import (
     Fetch,
     FetchReply,
     LeaveRequest,
-    Named,
+    ReceiptPart,
     RejectRequest,
     SettleReply,
 )
@@ -218,27 +218,27 @@ class Consumer(Deriving):
         """ACK, REJECT, dead-letter, or forget each of them."""
         rng, options = self.rng, self.options
         self.in_hand -= len(taken)
-        acks: list[Named] = []
-        rejects: list[Named] = []
-        deads: list[Named] = []
+        acks: list[ReceiptPart] = []
+        rejects: list[ReceiptPart] = []
+        deads: list[ReceiptPart] = []
         for receipt, _, _ in taken:
             span = receipt.span
-            whole = Named(receipt, (span,))
+            whole = ReceiptPart(receipt, (span,))
             if self.world.healed:
                 acks.append(whole)
             elif rng.random() < options.vanish:
                 continue
             elif options.shred and rng.random() < options.shred:
                 every = range(span.start, span.stop, 2)
-                acks.append(Named(receipt, tuple(Span(span.origin, seq, seq + 1) for seq in every)))
+                acks.append(ReceiptPart(receipt, tuple(Span(span.origin, seq, seq + 1) for seq in every)))
             elif rng.random() < options.reject:
                 rejects.append(whole)
             elif rng.random() < options.dead and not self.of_dead:
                 deads.append(whole)
             elif span.size > 1 and rng.random() < options.partial:
                 middle = rng.randrange(span.start + 1, span.stop)
-                acks.append(Named(receipt, (Span(span.origin, span.start, middle),)))
-                rejects.append(Named(receipt, (Span(span.origin, middle, span.stop),)))
+                acks.append(ReceiptPart(receipt, (Span(span.origin, span.start, middle),)))
+                rejects.append(ReceiptPart(receipt, (Span(span.origin, middle, span.stop),)))
             else:
                 acks.append(whole)
         if rejects:
@@ -262,7 +262,7 @@ class Consumer(Deriving):
         receipt = self.rng.choice(self.old)
         if self.topics.is_over(receipt.partition.topic) and self.topics.current is not None:
             self.world.saw("an old receipt was used when its topic had been created again")
-        items = (Named(receipt, (receipt.span,)),)
+        items = (ReceiptPart(receipt, (receipt.span,)),)
         kind = self.rng.choice(("ack", "ack", "reject", "dead_letter", "extend"))
         if self.derives and kind == "ack":  # without its outputs
             kind = "reject"
@@ -275,12 +275,12 @@ class Consumer(Deriving):
 
     def extend(self, receipts: list[Receipt], hold: float) -> None:
         """Ask for more time."""
-        items = tuple(Named(receipt, (receipt.span,)) for receipt in receipts)
+        items = tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
         self.call("extend", items, 2, hold_time=hold)
 
     def leave(self, receipts: list[Receipt]) -> None:
         """Give back what the application never got."""
-        items = tuple(Named(receipt, (receipt.span,)) for receipt in receipts)
+        items = tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
         node = self.node()
         op = self.next_op()
         for receipt in receipts:
@@ -291,7 +291,7 @@ class Consumer(Deriving):
     def call(
         self,
         kind: str,
-        items: tuple[Named, ...],
+        items: tuple[ReceiptPart, ...],
         tries: int,
         *,
         delay: float = 0.0,
@@ -333,11 +333,11 @@ class Consumer(Deriving):
         self.ask(node, request, self.timeout, then, op)
 
     def on_settled(
-        self, kind: str, items: tuple[Named, ...], answer: Answer, op: int, until: float
-    ) -> tuple[Named, ...]:
+        self, kind: str, items: tuple[ReceiptPart, ...], answer: Answer, op: int, until: float
+    ) -> tuple[ReceiptPart, ...]:
         """Write down the verdicts; what is to be tried again."""
         world = self.world
-        unknown: list[Named] = []
+        unknown: list[ReceiptPart] = []
         if not isinstance(answer, SettleReply):
             outcome = "fail" if nothing_done(answer) else "unknown"
             for receipt, spans in items:
@@ -349,7 +349,7 @@ class Consumer(Deriving):
             extra: dict[str, Any] = {}
             if outcome == Code.OUTCOME_UNKNOWN:
                 outcome = "unknown"
-                unknown.append(Named(receipt, (verdict.span,)))
+                unknown.append(ReceiptPart(receipt, (verdict.span,)))
                 if kind == "ack":
                     have, members = self.around.tombstones(receipt.partition, receipt.group, verdict.span)
                     if 0 < have <= members // 2:

@@ -8,7 +8,7 @@ and comes again as another process. Each life has a name of its own in the histo
 
 from __future__ import annotations
 
-from quorumq.core.messages import FetchReply, Named
+from quorumq.core.messages import FetchReply, ReceiptPart
 from quorumq.core.types import Batch, Receipt, Span
 from sim.clients.consumer import Consumer
 from sim.clients.outputs import Taken
@@ -77,7 +77,7 @@ class Worker(Consumer):
             self.later(HANDLING_S, self.handle, self.life)
         self.fetch()
 
-    def end(self, rejected: tuple[Named, ...] = ()) -> None:
+    def end(self, rejected: tuple[ReceiptPart, ...] = ()) -> None:
         """All connections end, and whatever was in hand is lost, if it is not ``rejected``. Then it comes again."""
         for op in list(self.pending):
             self.give_up(op)
@@ -90,6 +90,6 @@ class Worker(Consumer):
         self.later(RESTART_S, self.fetch)
 
 
-def _one(receipt: Receipt, seq: int) -> Named:
+def _one(receipt: Receipt, seq: int) -> ReceiptPart:
     """One message of those."""
-    return Named(receipt, (Span(receipt.span.origin, seq, seq + 1),))
+    return ReceiptPart(receipt, (Span(receipt.span.origin, seq, seq + 1),))

@@ -13,8 +13,8 @@ from quorumq.core.messages import (
     ExtendRequest,
     Fetch,
     LeaveRequest,
-    Named,
     PurgeRequest,
+    ReceiptPart,
     RedriveRequest,
     RejectRequest,
     Resolved,
@@ -101,7 +101,7 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
         case "skip":
             return SetGroup(TOPIC, GROUP, "time", WALL_MS + 1, rewind=True)
     assert receipt is not None
-    items = (Named(receipt, (receipt.span,)),)
+    items = (ReceiptPart(receipt, (receipt.span,)),)
     match kind:
         case "ack":
             return AckRequest(items)

@@ -15,7 +15,7 @@ from sim.checkers.final import FinalAfterAck
 from sim.checkers.loss import NoLoss
 from sim.checkers.thin_air import NoThinAir
 from sim.rivals.harness import Run
-from sim.rivals.workload import Named
+from sim.rivals.workload import ReceiptPart
 
 STEP = math.log(1.05)
 """Times are counted in classes that differ by 5 %."""
@@ -133,7 +133,7 @@ def measure(run: Run) -> Figures:
     assert not found["no thin air"], (
         f"{run.world.run_name}: something was delivered that was not published so"
     )
-    won: dict[Named, float] = {}
+    won: dict[ReceiptPart, float] = {}
     for row in rows:
         if row["kind"] == "hold_won":
             for key in messages(row):
@@ -168,12 +168,12 @@ def measure(run: Run) -> Figures:
 
 def _deliveries(
     rows: Iterable[Row], result: Figures
-) -> tuple[dict[Named, float], dict[Named, float], list[float]]:
+) -> tuple[dict[ReceiptPart, float], dict[ReceiptPart, float], list[float]]:
     """When each message was published and delivered first, and all times of deliveries; counts duplicates."""
-    made: dict[Named, float] = {}
-    first: dict[Named, float] = {}
+    made: dict[ReceiptPart, float] = {}
+    first: dict[ReceiptPart, float] = {}
     times: list[float] = []
-    rejected: dict[Named, None] = {}
+    rejected: dict[ReceiptPart, None] = {}
     for row in rows:
         if row["kind"] == "publish" and row["outcome"] == "invoke":
             for key in messages(row):
@@ -198,7 +198,11 @@ def longest_stop(rows: Iterable[Row], begin: float, end: float) -> float:
 
 
 def _stop(
-    made: dict[Named, float], first: dict[Named, float], times: list[float], begin: float, end: float
+    made: dict[ReceiptPart, float],
+    first: dict[ReceiptPart, float],
+    times: list[float],
+    begin: float,
+    end: float,
 ) -> float:
     longest, since = 0.0, begin
     waiting = [(made[key], at) for key, at in first.items() if at >= begin and made[key] < end]
@@ -208,7 +212,9 @@ def _stop(
     return longest
 
 
-def _measure_poison(run: Run, made: dict[Named, float], first: dict[Named, float], result: Figures) -> None:
+def _measure_poison(
+    run: Run, made: dict[ReceiptPart, float], first: dict[ReceiptPart, float], result: Figures
+) -> None:
     """What waits behind a message that fails."""
     for key in run.books.failures:
         tried = [

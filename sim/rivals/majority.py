@@ -14,10 +14,10 @@ from quorumq.core.messages import (
     Fetch,
     FetchReply,
     LeaveRequest,
-    Named,
     OpenSession,
     OpenSessionReply,
     PublishReply,
+    ReceiptPart,
     RejectRequest,
     SettleReply,
 )
@@ -124,7 +124,7 @@ class MajorityConsumer(Consumer):
                 spans[-1] = Span(origin, spans[-1].start, item.key.seq + 1)
             else:
                 spans.append(Span(origin, item.key.seq, item.key.seq + 1))
-        named = tuple(Named(receipt, tuple(spans)) for receipt, spans in parts.items())
+        named = tuple(ReceiptPart(receipt, tuple(spans)) for receipt, spans in parts.items())
         request: ClientRequest = AckRequest(named)
         if kind != "ack":
             letter = Letter(Stamp(0, ""), "rejected", "Error", f"by {self.name}", consumer=self.name)
@@ -147,7 +147,9 @@ class MajorityConsumer(Consumer):
     def drop(self, item: Taken) -> None:
         key = item.key
         span = Span(parse_origin(key.origin), key.seq, key.seq + 1)
-        self.ask(self.node(), LeaveRequest((Named(item.receipt, (span,)),)), 1.0, lambda answer, _: None)
+        self.ask(
+            self.node(), LeaveRequest((ReceiptPart(item.receipt, (span,)),)), 1.0, lambda answer, _: None
+        )
 
 
 def build(run: Run) -> None:

@@ -34,11 +34,11 @@ class Key(NamedTuple):
     partition: int
 
 
-Named = tuple[int, str, int]
+ReceiptPart = tuple[int, str, int]
 """A message as the history names it: partition, origin, number."""
 
 
-def named(key: Key) -> Named:
+def named(key: Key) -> ReceiptPart:
     """The message, whenever it was made."""
     return key.partition, key.origin, key.seq
 
@@ -68,13 +68,13 @@ class Batch(NamedTuple):
 class Books:
     """What the harness knows of a run without its history."""
 
-    confirmed: dict[Named, float] = field(default_factory=dict)  # messages whose publish was, and when
+    confirmed: dict[ReceiptPart, float] = field(default_factory=dict)  # messages whose publish was, and when
     # Those of which somebody has sent an ACK, or heard that it is a dead letter.
-    settled: dict[Named, None] = field(default_factory=dict)
-    dead: dict[Named, Key] = field(default_factory=dict)  # the dead letters
-    fresh: dict[Named, None] = field(default_factory=dict)  # confirmed, and in nobody's hand so far
-    taken: dict[Named, None] = field(default_factory=dict)
-    failures: dict[Named, int] = field(default_factory=dict)  # how often each was handled in vain
+    settled: dict[ReceiptPart, None] = field(default_factory=dict)
+    dead: dict[ReceiptPart, Key] = field(default_factory=dict)  # the dead letters
+    fresh: dict[ReceiptPart, None] = field(default_factory=dict)  # confirmed, and in nobody's hand so far
+    taken: dict[ReceiptPart, None] = field(default_factory=dict)
+    failures: dict[ReceiptPart, int] = field(default_factory=dict)  # how often each was handled in vain
     asked: int = 0  # messages asked for where at least as many were fresh
     received: int = 0  # what then came
     deliveries: int = 0  # messages handed to handlers
@@ -82,13 +82,13 @@ class Books:
     lost_rounds: int = 0  # messages that a node tried to hold for a consumer in vain
     answers: int = 0
 
-    def confirm(self, key: Named, time: float) -> None:
+    def confirm(self, key: ReceiptPart, time: float) -> None:
         """Its publish was confirmed."""
         self.confirmed.setdefault(key, time)
         if key not in self.taken:
             self.fresh[key] = None
 
-    def take(self, key: Named) -> None:
+    def take(self, key: ReceiptPart) -> None:
         """It came into somebody's hand."""
         self.taken[key] = None
         self.fresh.pop(key, None)

@@ -248,7 +248,7 @@ def test_every_call_of_the_async_client_is_here() -> None:
     ]
     for theirs, ours, left_out in pairs:
         names = {name for name in dir(theirs) if not name.startswith("_")}
-        slots = {"lot", "seq", "size", "deadline"}
+        slots = {"delivery", "seq", "size", "deadline"}
         assert names - left_out - slots <= set(dir(ours)), theirs
         for name in names & set(vars(ours)):
             method = getattr(theirs, name)

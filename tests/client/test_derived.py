@@ -105,7 +105,7 @@ async def test_a_redriven_input_derives_the_same_and_adds_nothing() -> None:
         letters = [item async for item in client.peek("in", "g", "dead")]
         await client.redrive("in", "g", letters)
         (again,) = await client.fetch("in", "g")
-        assert again.lot.receipt.n == 1
+        assert again.delivery.receipt.n == 1
         assert await derive(client, [again]) == first
         assert await outputs(client) == [b"out 0"]
 

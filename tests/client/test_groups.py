@@ -132,7 +132,7 @@ async def test_a_consumer_goes_on_with_the_new_generation() -> None:
             assert consumer.unsettled == 0
             again: list[Message] = []
             async for message in consumer:
-                assert message.lot.receipt.generation == group.generation
+                assert message.delivery.receipt.generation == group.generation
                 assert await message.ack() is Outcome.ACKED
                 again.append(message)
                 if len(again) == 40:

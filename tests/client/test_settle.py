@@ -28,7 +28,7 @@ from quorumq.client import (
 )
 from quorumq.client import browse as browse_module
 from quorumq.client import settle as settle_module
-from quorumq.client.message import Lot, Named, Ticket
+from quorumq.client.message import Delivery, Named, Settleable
 from quorumq.client.prefetch import spans_named
 from quorumq.client.settle import Failures, Item, Settling, chunks, items_of, most_retryable, spans_of
 from quorumq.core.messages import (
@@ -147,7 +147,7 @@ async def test_one_refused_receipt_refuses_no_other() -> None:
         forged = client.ticket(found[0].receipt._replace(sealed=bytes(sealed)))
         results: dict[str, object] = {}
 
-        async def ack(name: str, tickets: list[Ticket]) -> None:
+        async def ack(name: str, tickets: list[Settleable]) -> None:
             try:
                 results[name] = await client.ack(tickets)
             except BadReceipt as exc:
@@ -189,7 +189,7 @@ async def test_an_ack_after_the_hold_says_so() -> None:
 async def test_only_what_is_unknown_is_asked_again() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         found = await fetched(cluster, client, 10)
-        done = found[0].lot.receipt.span
+        done = found[0].delivery.receipt.span
 
         def answer(node: str, request: object) -> SettleReply | None:
             if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
@@ -207,7 +207,7 @@ async def test_only_what_is_unknown_is_asked_again() -> None:
         assert await client.ack(found) == [Outcome.ACKED] * 10
         _, second = cluster.of(AckRequest)
         asked = [span for item in second[1].items for span in item.spans]
-        assert sum(span.size for span in asked) == 10 - len({message.lot for message in found})
+        assert sum(span.size for span in asked) == 10 - len({message.delivery for message in found})
         assert done.start not in {span.start for span in asked}
 
 
@@ -473,10 +473,10 @@ async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -
     async with fake_cluster() as cluster, connected(cluster) as client:
         found = await fetched(cluster, client, 2)
         wrong = client.ticket(found[0].receipt)
-        wrong.lot.sealed = wrong.lot.sealed[:-1] + bytes((wrong.lot.sealed[-1] ^ 1,))
+        wrong.delivery.sealed = wrong.delivery.sealed[:-1] + bytes((wrong.delivery.sealed[-1] ^ 1,))
         heard: list[BaseException] = []
 
-        async def ack(ticket: Ticket, timeout: float) -> None:
+        async def ack(ticket: Settleable, timeout: float) -> None:
             try:
                 await client.ack([ticket], timeout=timeout)
             except QuorumqError as error:
@@ -561,10 +561,10 @@ async def test_peek_shows_each_state_and_holds_nothing() -> None:
 # ------------------------------------------------------------------- verdicts to messages
 
 
-def lot(number: int = 0) -> Lot:
+def delivery(number: int = 0) -> Delivery:
     owner = Owner("a", Incarnation(1, 1), Stamp(number + 1, "a"))
     receipt = Receipt(PartitionId(b"t" * 16, 0), "g", 0, 0, Span(ORIGIN, 0, 1 << 20), owner)
-    return Lot(
+    return Delivery(
         topic="jobs", sealed=b"%d" % number, receipt=receipt, attempt=1, published_ms=0, delivered_ms=0,
         hold_time=1.0, settler=None, holder=None,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -582,7 +582,7 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
     wanted: list[tuple[int, int, int]], rng: random.Random
 ) -> None:
     """The fast way through spans, against a dictionary of single messages."""
-    lots = [lot(number) for number in range(3)]
+    lots = [delivery(number) for number in range(3)]
     tickets = [Named(lots[which], Span(ORIGIN, seq, seq + size)) for which, seq, size in wanted]
     items = items_of(tickets)
     names = ["acked", "acked_unproven", "acked_after_expiry", "hold-lost", "outcome-unknown"]
@@ -592,13 +592,13 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
         for span in item.spans
         for seq in range(span.start, span.stop)
     }
-    assert {(lots.index(t.lot), s) for t in tickets for s in range(t.seq, t.seq + t.size)} == {
+    assert {(lots.index(t.delivery), s) for t in tickets for s in range(t.seq, t.seq + t.size)} == {
         (int(items[index].sealed), seq) for index, seq in said
     }
     verdicts = [Verdict(index, Span(ORIGIN, seq, seq + 1), outcome) for (index, seq), outcome in said.items()]
-    heard: dict[Ticket, str] = {}
+    heard: dict[Settleable, str] = {}
 
-    def hear(tickets: Sequence[Ticket], verdict: Verdict, reply: SettleReply) -> Failures:
+    def hear(tickets: Sequence[Settleable], verdict: Verdict, reply: SettleReply) -> Failures:
         heard.update(dict.fromkeys(tickets, verdict.outcome))
         return {}
 
@@ -607,7 +607,7 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
     index_of = {item.sealed: index for index, item in enumerate(items)}
     left = [ticket for item in settling.items for ticket in item.tickets]
     for ticket in tickets:
-        index = index_of[ticket.lot.sealed]
+        index = index_of[ticket.delivery.sealed]
         outcomes = [said[index, seq] for seq in range(ticket.seq, ticket.seq + ticket.size)]
         if "outcome-unknown" in outcomes:
             assert ticket in left
@@ -618,15 +618,15 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
 
 
 def test_no_verdict_is_a_reason_to_ask_again() -> None:
-    ticket = Named(lot(), Span(ORIGIN, 0, 3))
+    ticket = Named(delivery(), Span(ORIGIN, 0, 3))
     settling = Settling(items_of([ticket]), lambda *_: {}, {})
     assert isinstance(settling.take(SettleReply((Verdict(0, Span(ORIGIN, 0, 2), "acked"),))), OutcomeUnknown)
     assert settling.items[0].tickets == [ticket]
 
 
 def test_requests_are_cut_at_the_limit_of_spans() -> None:
-    shared = lot()
-    tickets: list[Ticket] = [Named(shared, Span(ORIGIN, 2 * i, 2 * i + 1)) for i in range(2_400)]
+    shared = delivery()
+    tickets: list[Settleable] = [Named(shared, Span(ORIGIN, 2 * i, 2 * i + 1)) for i in range(2_400)]
     parts = chunks(items_of(tickets))
     assert [sum(len(item.spans) for item in part) for part in parts] == [1_000, 1_000, 400]
     assert isinstance(parts[0][0], Item)

@@ -27,7 +27,7 @@ async def test_the_default_hold_time_is_one_that_the_cluster_allows(most: float,
             client.nodes.hold_time_max = None
             async with client.consumer(topic, "g") as consumer:
                 (message,) = await take(consumer, 1)
-            assert consumer.hold_time == message.lot.hold_time == fetched.lot.hold_time == taken
+            assert consumer.hold_time == message.delivery.hold_time == fetched.delivery.hold_time == taken
 
 
 async def test_a_hold_time_may_be_a_timedelta() -> None:
@@ -36,7 +36,7 @@ async def test_a_hold_time_may_be_a_timedelta() -> None:
         await publish(client, 1)
         async with client.consumer("jobs", "g", hold_time=timedelta(seconds=4)) as consumer:
             (message,) = await take(consumer, 1)
-            assert message.lot.hold_time == 4.0
+            assert message.delivery.hold_time == 4.0
             before = message.deadline
             await message.extend(timedelta(seconds=40))
             assert message.deadline > before + 30.0

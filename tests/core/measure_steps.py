@@ -453,7 +453,7 @@ SETTLED: Final = {
 }
 
 
-def settled(step: str, made: Callable[[], tuple[Cluster, tuple[m.Named, ...]]]) -> Callable[[], object]:
+def settled(step: str, made: Callable[[], tuple[Cluster, tuple[m.ReceiptPart, ...]]]) -> Callable[[], object]:
     cluster, got = made()
     return asking(cluster, settling(step, got)[0])
 

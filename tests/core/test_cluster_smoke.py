@@ -11,10 +11,10 @@ from quorumq.core.messages import (
     Fetch,
     FetchReply,
     HoldsRequest,
-    Named,
     OpenSession,
     Publish,
     PublishReply,
+    ReceiptPart,
     RedriveRequest,
     RejectRequest,
     Resolved,
@@ -45,10 +45,10 @@ def published(cluster: Cluster, count: int = 10, rf: int = 3) -> tuple[Topic, Or
     return topic, origin
 
 
-def receipts(reply: object) -> tuple[Named, ...]:
+def receipts(reply: object) -> tuple[ReceiptPart, ...]:
     assert isinstance(reply, FetchReply), reply
     return tuple(
-        Named(delivery.receipt, (delivery.receipt.span,))
+        ReceiptPart(delivery.receipt, (delivery.receipt.span,))
         for part in reply.slices
         for delivery in part.deliveries
     )

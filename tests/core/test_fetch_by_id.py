@@ -9,10 +9,10 @@ from quorumq.core.messages import (
     Failed,
     Fetch,
     FetchReply,
-    Named,
     OpenSession,
     Publish,
     PublishReply,
+    ReceiptPart,
     RejectRequest,
 )
 from quorumq.core.types import Letter, Origin, Span, Stamp
@@ -88,7 +88,7 @@ def test_a_node_without_a_replica_has_another_one_do_it() -> None:
     reply = cluster.ask(outsider, by_id(Span(origin, 3, 4)))
     assert seqs(reply) == [3]
     assert seqs(cluster.ask(outsider, by_id(Span(origin, 2, 4)))) == [2]
-    items = tuple(Named(item.receipt, item.spans) for item in receipts(reply))
+    items = tuple(ReceiptPart(item.receipt, item.spans) for item in receipts(reply))
     assert outcomes(cluster.ask(outsider, AckRequest(items))) == ["acked"]
 
 

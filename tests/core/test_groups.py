@@ -18,7 +18,6 @@ from quorumq.core.messages import (
     Failed,
     FetchReply,
     Heartbeat,
-    Named,
     OpenSession,
     Publish,
     PublishReply,
@@ -26,6 +25,7 @@ from quorumq.core.messages import (
     PurgeRequest,
     PutGroup,
     PutTopic,
+    ReceiptPart,
     RedriveRequest,
     Reject,
     RejectRequest,
@@ -379,7 +379,7 @@ def test_a_dead_letter_is_requeued_in_its_queue_and_dies_no_second_time() -> Non
     assert answer.code == "usage"
 
 
-def spans_of(items: tuple[Named, ...]) -> list[tuple[int, int]]:
+def spans_of(items: tuple[ReceiptPart, ...]) -> list[tuple[int, int]]:
     return [(item.receipt.span.start, item.receipt.span.stop) for item in items]
 
 
@@ -650,7 +650,7 @@ def test_a_complete_peek_goes_page_by_page() -> None:
         for first in range(0, 20, 4):
             more(cluster, topic, origin, first, 4)
     got = receipts(cluster.ask("a", fetch(most=17)))
-    cluster.ask("b", AckRequest(tuple(Named(item.receipt, (item.receipt.span,)) for item in got[::2])))
+    cluster.ask("b", AckRequest(tuple(ReceiptPart(item.receipt, (item.receipt.span,)) for item in got[::2])))
     whole = cluster.ask("b", BrowseRequest("jobs", 0, "g", "all", (0, 0), 1000, complete=True))
     paged: list[Span] = []
     after: Span | None = None

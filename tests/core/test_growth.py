@@ -19,12 +19,12 @@ from quorumq.core.messages import (
     DeleteTopic,
     ExtendRequest,
     LeaveRequest,
-    Named,
     OpenSession,
     Owned,
     Part,
     Publish,
     PublishReply,
+    ReceiptPart,
     RejectRequest,
     SetGroup,
     SyncOffer,
@@ -78,14 +78,14 @@ def answered(cluster: Cluster, name: str, request: object) -> object:
     return cluster.replies[key]
 
 
-def taken(cluster: Cluster, messages: int, name: str = "a", group: str = "g") -> tuple[Named, ...]:
+def taken(cluster: Cluster, messages: int, name: str = "a", group: str = "g") -> tuple[ReceiptPart, ...]:
     """So many messages, fetched."""
     got = receipts(answered(cluster, name, fetch(group, most=messages, least=messages, wait=1.0)))
     assert sum(item.receipt.span.size for item in got) == messages
     return got
 
 
-def settling(step: str, got: tuple[Named, ...]) -> tuple[object, str]:
+def settling(step: str, got: tuple[ReceiptPart, ...]) -> tuple[object, str]:
     """A request that settles, or extends, all of ``got``, and the verdict that it is to have."""
     return {
         "ack": (AckRequest(got), "acked"),
@@ -137,7 +137,7 @@ def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> Non
         found["publish"] = steps_of(
             monkeypatch, lambda batch=batch: cluster.ask("a", Publish(batch)), builtins=False
         )
-        got: list[tuple[Named, ...]] = []
+        got: list[tuple[ReceiptPart, ...]] = []
         found["fetch"] = steps_of(monkeypatch, lambda got=got: got.append(taken(cluster, 1)), builtins=False)
         found["ack"] = steps_of(
             monkeypatch, lambda got=got: cluster.ask("b", AckRequest(got[0])), builtins=False
@@ -226,7 +226,7 @@ def steps_of(
     return found
 
 
-def by_one_each(count: int) -> tuple[Cluster, tuple[Named, ...]]:
+def by_one_each(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     """So many messages, each of a delivery of its own."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
@@ -237,7 +237,7 @@ def by_one_each(count: int) -> tuple[Cluster, tuple[Named, ...]]:
     )
 
 
-def with_holes(count: int) -> tuple[Cluster, tuple[Named, ...]]:
+def with_holes(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     """One delivery of so many messages, of which every second one was acked."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
@@ -251,7 +251,7 @@ def with_holes(count: int) -> tuple[Cluster, tuple[Named, ...]]:
     return cluster, (got,)
 
 
-def by_sections(count: int) -> tuple[Cluster, tuple[Named, ...]]:
+def by_sections(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     """A message of each of so many sessions."""
     cluster = filled(count, **QUIET)
     return cluster, taken(cluster, count)
@@ -265,7 +265,7 @@ def by_sections(count: int) -> tuple[Cluster, tuple[Named, ...]]:
     ids=lambda item: item if isinstance(item, str) else item.__name__,
 )
 def test_no_step_takes_long_whatever_is_settled(
-    made: Callable[[int], tuple[Cluster, tuple[Named, ...]]], step: str, monkeypatch: pytest.MonkeyPatch
+    made: Callable[[int], tuple[Cluster, tuple[ReceiptPart, ...]]], step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, got = made(500)
 

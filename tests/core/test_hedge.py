@@ -17,11 +17,11 @@ from quorumq.core.messages import (
     Failed,
     Hold,
     HoldReply,
-    Named,
     OpenSession,
     Owned,
     Publish,
     PublishReply,
+    ReceiptPart,
     RejectRequest,
     Release,
     SetGroup,
@@ -72,7 +72,7 @@ class Hedged:
         self.cluster.advance(LATE_S)
         self.said.clear()
 
-    def fetched(self, node: NodeId = "a", group: str = "g") -> tuple[Named, ...]:
+    def fetched(self, node: NodeId = "a", group: str = "g") -> tuple[ReceiptPart, ...]:
         return receipts(self.cluster.ask(node, fetch(group)))
 
     def replica(self, node: NodeId) -> Replica:

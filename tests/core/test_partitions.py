@@ -19,12 +19,12 @@ from quorumq.core.messages import (
     Fetch,
     FetchReply,
     Metadata,
-    Named,
     OpenSession,
     Publish,
     PublishReply,
     PutGroup,
     PutTopic,
+    ReceiptPart,
     RegistersReply,
     ResyncReply,
     SetGroup,
@@ -81,7 +81,7 @@ class Five(Cluster):
         self.advance(timeout)
         return isinstance(self.replies.get(key), PublishReply)
 
-    def fetched(self, node: str, group: str, partition: int) -> tuple[Named, ...]:
+    def fetched(self, node: str, group: str, partition: int) -> tuple[ReceiptPart, ...]:
         fetch = Fetch((self.name,), group, 10, 1 << 20, 1, 0, 0.0, 10.0, 0.0, partitions=(partition,))
         key = self.submit(node, fetch)
         self.advance(2.0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quorumq.core import limits
-from quorumq.core.messages import AckRequest, Named, RejectRequest, StatusReply, StatusRequest
+from quorumq.core.messages import AckRequest, ReceiptPart, RejectRequest, StatusReply, StatusRequest
 from quorumq.core.tallied import TalliedMap
 from quorumq.core.types import Letter, Origin, Span, Stamp
 from tests.core.cluster import Cluster
@@ -72,8 +72,8 @@ def test_a_status_costs_the_same_however_much_is_held_delayed_and_settled(batche
     for _ in range(batches):
         ((receipt, (span,)),) = receipts(cluster.ask("a", fetch(most=3, hold_time=60.0)))
         each = [span._replace(start=at, stop=at + 1) for at in range(span.start, span.stop)]
-        cluster.ask("a", AckRequest((Named(receipt, (each[0],)),)))
-        cluster.ask("a", RejectRequest((Named(receipt, (each[1],)),), 60.0))
+        cluster.ask("a", AckRequest((ReceiptPart(receipt, (each[0],)),)))
+        cluster.ask("a", RejectRequest((ReceiptPart(receipt, (each[1],)),), 60.0))
     assert counted(cluster)[:5] == (0, batches, batches, 0, batches)
     assert calls(lambda: cluster.nodes["a"].door.status(StatusRequest(), cluster.now)) < 3 * CALLS_OF_A_ROW
 

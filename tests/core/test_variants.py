@@ -9,10 +9,10 @@ from quorumq.core.messages import (
     DeleteGroup,
     Failed,
     Hold,
-    Named,
     OpenSession,
     Publish,
     PurgeRequest,
+    ReceiptPart,
     SetGroup,
     SettleReply,
 )
@@ -29,7 +29,7 @@ def asked(cluster: Cluster, node: str, request: object, wait: float = 1.0) -> ob
     return cluster.replies.get(key)
 
 
-def got(cluster: Cluster, node: str, hold_time: float = 60.0) -> tuple[Named, ...]:
+def got(cluster: Cluster, node: str, hold_time: float = 60.0) -> tuple[ReceiptPart, ...]:
     """What a FETCH through the node brings."""
     reply = asked(cluster, node, fetch(hold_time=hold_time), 0.3)
     return () if isinstance(reply, Failed) else receipts(reply)

@@ -7,7 +7,7 @@ from itertools import permutations, product
 import pytest
 
 from quorumq.core import replay
-from quorumq.core.messages import AckRequest, Hold, HoldsReply, Named
+from quorumq.core.messages import AckRequest, Hold, HoldsReply, ReceiptPart
 from quorumq.core.records import CleanStopped
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator, Ballot
@@ -16,7 +16,7 @@ from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
 
-def verdicts(cluster: Cluster, node: str, got: tuple[Named, ...]) -> list[str]:
+def verdicts(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...]) -> list[str]:
     """Of an ACK that has a second."""
     key = cluster.submit(node, AckRequest(got))
     cluster.advance(1.0)

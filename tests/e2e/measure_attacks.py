@@ -121,7 +121,7 @@ def deaf(address: str) -> Iterator[object]:
                 yield None
 
 
-def settling(make: Callable[[tuple[m.Named, ...]], object]) -> Attack:
+def settling(make: Callable[[tuple[m.ReceiptPart, ...]], object]) -> Attack:
     """A thousand deliveries of one message each, settled, or named again, in one request."""
 
     def attack(address: str) -> Iterator[object]:

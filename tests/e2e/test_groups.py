@@ -120,7 +120,7 @@ class Load:
                     self.outcomes[outcome] += 1
                     if outcome is not Outcome.REWOUND:
                         key, done = key_of(message.id, self.topic), self.done[group]
-                        done[key] = max(message.lot.receipt.generation, done.get(key, 0))
+                        done[key] = max(message.delivery.receipt.generation, done.get(key, 0))
 
     def rows(self, kind: str, group: str) -> list[Row]:
         paths = sorted(self.folder.glob("*.jsonl"))

@@ -207,7 +207,7 @@ class Turmoil:
             kind = "" if self._calm else {0: "die", 1: "limit", 2: "again", 3: "late"}.get(number % 40, "")
             if kind == "die":
                 await self._do(message, lambda message=message: message.dead_letter(ValueError("no")))
-            elif kind == "limit" and message.lot.receipt.n == 0:
+            elif kind == "limit" and message.delivery.receipt.n == 0:
                 await self._do(message, lambda message=message: message.reject(delay=0.1))
             elif kind == "again" and message.attempt == 1:
                 await self._do(message, lambda message=message: message.reject(delay=0.5))

@@ -73,7 +73,7 @@ def worn(name: str, directory: int) -> MemoryDisk:
             cluster.ask("a", m.Publish(cluster.batch(topic, origin, first, body, first // 2 % 2)))
         reply: Any = cluster.ask("b", m.Fetch(("jobs",), "g", 9, 1 << 20, 1, 1, 0.0, 5.0, 0.0))
         items = tuple(
-            m.Named(found.receipt, (found.receipt.span,))
+            m.ReceiptPart(found.receipt, (found.receipt.span,))
             for part in reply.slices
             for found in part.deliveries
         )

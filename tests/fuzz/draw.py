@@ -75,7 +75,7 @@ class Draw:
             return self.span()
         if cls is m.Slice:
             return self.slice()
-        if cls is m.Named:
+        if cls is m.ReceiptPart:
             spans = tuple(self.span() for _ in range(self.rng.randrange(3)))
             return SealedNamed(seal(self.of(Receipt), secret=SECRET), spans)
         made = cls(*[self.field(hint, cls.__name__, field) for field, hint in fields_of(cls)])

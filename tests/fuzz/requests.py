@@ -59,7 +59,7 @@ class Life:
         self.draw.of = functools.partial(self.of, self.draw.of)  # type: ignore[method-assign]
 
     def of(self, usual: Any, cls: Any) -> Any:
-        if cls is m.Named and self.items and self.rng.random() < 0.75:
+        if cls is m.ReceiptPart and self.items and self.rng.random() < 0.75:
             return self.rng.choice(self.items)
         if cls is m.Publish:
             number, rng = self.draw.number, self.rng

@@ -187,7 +187,7 @@ class Told(Cluster):
     def __init__(self, lines: list[str], count: int) -> None:
         self.lines = lines
         self.began = 0.0
-        self.receipts: dict[str, tuple[m.Named, ...]] = {}
+        self.receipts: dict[str, tuple[m.ReceiptPart, ...]] = {}
         self.asked: dict[int, tuple[NodeId, str]] = {}
         self.lost: set[frozenset[NodeId]] = set()
         self.published = 0
@@ -232,7 +232,7 @@ class Told(Cluster):
         """An answer; of a FETCH what is delivered is kept under a name."""
         if isinstance(reply, m.FetchReply):
             found = [delivery for part in reply.slices for delivery in part.deliveries]
-            self.receipts[name] = tuple(m.Named(it.receipt, (it.receipt.span,)) for it in found)
+            self.receipts[name] = tuple(m.ReceiptPart(it.receipt, (it.receipt.span,)) for it in found)
             each = [
                 f"{span(it.receipt.span)} by {owner(it.receipt.owner)}, attempt {it.attempt}" for it in found
             ]

@@ -155,7 +155,7 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
         return spans
     if hint is messages.Slice:
         return slices()
-    if hint is messages.Named:
+    if hint is messages.ReceiptPart:
         sealed = st.builds(lambda receipt: seal(receipt, secret=SECRET), receipts)
         return st.builds(SealedNamed, sealed, st.lists(spans, max_size=3).map(tuple))
     origin, args = typing.get_origin(hint), typing.get_args(hint)

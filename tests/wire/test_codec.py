@@ -209,7 +209,7 @@ def test_receipts_go_out_sealed_and_are_opened_by_the_node() -> None:
     items = codec.sealed_items([SealedNamed(sealed), SealedNamed(sealed, (inner,))])
     came = through(b"".join(encode_message(m.AckRequest(items), request=1))).message
     opened = codec.open_request(came, keys={3: SECRET})
-    assert opened == m.AckRequest((m.Named(receipt, (receipt.span,)), m.Named(receipt, (inner,))))
+    assert opened == m.AckRequest((m.ReceiptPart(receipt, (receipt.span,)), m.ReceiptPart(receipt, (inner,))))
     with pytest.raises(BadReceipt, match=r"item 0: .*key number 3"):
         codec.open_request(came, keys={0: SECRET})
     outside = m.AckRequest(codec.sealed_items([SealedNamed(sealed, (Span(ORIGIN, 19, 21),))]))

@@ -30,7 +30,7 @@ NESTED = [
     core_types.Owner, core_types.Receipt, core_types.Topic, core_types.Group, core_types.Record,
     core_types.Letter, m.Resolved, m.NodeInfo, m.Verdict, m.Peeked,
 ]  # fmt: skip
-"""What the messages of clients are made of, beside Batch, Named and Slice, which have sections of their own."""
+"""What the messages of clients are made of, beside Batch, ReceiptPart and Slice, which have sections of their own."""
 
 
 def hint_text(hint: Any) -> str:

@@ -31,9 +31,9 @@ ORIGIN = Origin("a", 1, 1, 1)
 SPAN = Span(ORIGIN, 0, 1)
 
 
-def named(group: str) -> tuple[m.Named, ...]:
+def named(group: str) -> tuple[m.ReceiptPart, ...]:
     owner = Owner("a", Incarnation(1, 1), Stamp(1, "a"))
-    return (m.Named(Receipt(PLACE, group, 0, 0, SPAN, owner), (SPAN,)),)
+    return (m.ReceiptPart(Receipt(PLACE, group, 0, 0, SPAN, owner), (SPAN,)),)
 
 
 def fetch(group: str, *topics: str) -> m.Fetch:

@@ -198,7 +198,7 @@ class FetchReply(NamedTuple):
     suspects: bool = False
 
 
-class Named(NamedTuple):
+class ReceiptPart(NamedTuple):
     """Part of a receipt: the messages of ``spans`` within it."""
 
     receipt: Receipt
@@ -208,7 +208,7 @@ class Named(NamedTuple):
 class AckRequest(NamedTuple):
     """ACK receipts of any mix; one verdict each."""
 
-    items: tuple[Named, ...]
+    items: tuple[ReceiptPart, ...]
 
 
 class Verdict(NamedTuple):
@@ -236,7 +236,7 @@ class RejectRequest(NamedTuple):
     TOPIC_BACKOFF_S as ``delay`` leaves it to the topic's backoff list; 0 is at once.
     """
 
-    items: tuple[Named, ...]
+    items: tuple[ReceiptPart, ...]
     delay: float = 0.0
     letter: Letter | None = None
 
@@ -244,7 +244,7 @@ class RejectRequest(NamedTuple):
 class ExtendRequest(NamedTuple):
     """EXTEND receipts by ``hold_time`` seconds from ``sent_at`` (the client's clock, echoed)."""
 
-    items: tuple[Named, ...]
+    items: tuple[ReceiptPart, ...]
     hold_time: float
     sent_at: float
 
@@ -252,7 +252,7 @@ class ExtendRequest(NamedTuple):
 class LeaveRequest(NamedTuple):
     """LEAVE: these messages were never handed to the application and now never will be. No answer waits."""
 
-    items: tuple[Named, ...]
+    items: tuple[ReceiptPart, ...]
 
 
 class LeaveReply(NamedTuple):
