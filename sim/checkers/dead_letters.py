@@ -35,7 +35,9 @@ class DeadLettersConserved(DrainedChecker):
         super().__init__()
         self.published_ms: dict[Key, int] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
-        self.buried: dict[str, int] = {}  # group -> the generation of its last deletion
+        self.buried: dict[
+            tuple[str, str], int
+        ] = {}  # (group, who says so) -> the generation of its last deletion
         # Group -> generation -> from_ms, all there ever were.
         self.generations: dict[str, dict[int, int]] = {}
         self.rewound: dict[tuple[str, int], float] = {}  # (group, generation) -> when it was confirmed
@@ -61,12 +63,16 @@ class DeadLettersConserved(DrainedChecker):
 
     def on_register(self, row: Row) -> None:
         self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
-        self.buried[row["group"]] = max(row.get("buried", 0), self.buried.get(row["group"], 0))
+        self.buried[(row["group"], row["who"])] = row.get("buried", 0)
         self.generations.setdefault(row["group"], {})[row["generation"]] = row["from_ms"]
 
     def on_set_group(self, row: Row) -> None:
         if row["outcome"] == "ok":
             self.rewound.setdefault((row["group"], row["generation"]), row["at"])
+
+    def on_delete_group(self, row: Row) -> None:
+        if row["outcome"] == "ok":
+            self.buried[(row["group"], row["who"])] = row.get("generation", 0)
 
     def on_dead_letter(self, row: Row) -> None:
         if row["outcome"] == "ok" and row["who"].startswith("client:"):
@@ -138,6 +144,10 @@ class DeadLettersConserved(DrainedChecker):
         """The group's generation at the end, and where it begins."""
         return max((it for (named, _), it in self.registers.items() if named == group), default=(0, 0))
 
+    def deleted_at(self, group: str) -> int:
+        """The generation of its last deletion. One that a node had and lost in a crash, unconfirmed, never was."""
+        return max((it for (named, _), it in self.buried.items() if named == group), default=0)
+
     def was_void(self, key: GroupKey, generation: int) -> bool:
         """Whether a newer generation than this one has ever covered the message."""
         newer = [start for other, start in self.generations.get(key[0], {}).items() if other > generation]
@@ -151,7 +161,7 @@ class DeadLettersConserved(DrainedChecker):
             holders = {who: mine[key] for who, mine in self.listed.items() if key in mine}
             if len({*holders.values()}) > 1:
                 self.broken(f"{name(key)} is listed differently: {holders}")
-            if generation < self.buried.get(key[0], 0):
+            if generation < self.deleted_at(key[0]):
                 self.broken(
                     f"{name(key)} is listed dead in generation {generation}, and its group was deleted"
                 )
@@ -171,7 +181,7 @@ class DeadLettersConserved(DrainedChecker):
     def _is_there(self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: Life | None) -> None:
         """A confirmed dead letter is listed, or there is a reason why not."""
         generation, (n, when) = last
-        if generation < self.buried.get(key[0], 0):
+        if generation < self.deleted_at(key[0]):
             return
         current, from_ms = self.current(key[0])
         if generation < current and self.published_ms.get(key[1:], from_ms) >= from_ms:

@@ -79,7 +79,7 @@ def group_facts(lines: DataFrame) -> DataFrame:
 
     Current is the newest that a node has in the end, or that a client was told of: one that a node had and lost in a
     crash, before a majority had it, never was. ``unregistered``: a newer generation was delivered than any register
-    names, so where it begins is not known. ``buried``: the generation of the group's last deletion, which voids dead
+    names, so where it begins is not known. ``buried``: likewise the generation of the last deletion, which voids dead
     letters; a deletion is as a rewind to a FETCH sent later. ``deleted``: a deletion of the topic was sent that did not
     fail, so nothing of it has to be there in the end. ``unmade``: likewise of the group, in a topic that drops what no
     group needs; one that is made again reads what the topic kept.
@@ -104,15 +104,18 @@ def group_facts(lines: DataFrame) -> DataFrame:
             F.collect_list(F.when(register, F.struct("generation", "from_ms", "t", "low"))).alias("known"),
             F.max(F.when(kind.isin("deliver", "ack"), F.col("generation"))).alias("seen"),
             F.max(F.when(told & created, F.struct("generation", "from_ms"))).alias("created"),
-            F.max(F.when(unmade, F.col("generation")).otherwise(F.col("buried"))).alias("buried"),
+            F.max(F.when(unmade, F.col("generation"))).alias("_unmade"),
         )
     )
     in_the_end = (
         lines.where(told & register)
         .groupBy("run", "topic", "grp", "who")
-        .agg(F.max_by(F.struct("generation", "from_ms"), F.struct("t", "generation")).alias("last"))
+        .agg(F.max_by(F.struct("generation", "from_ms", "buried"), F.struct("t", "generation")).alias("_its"))
         .groupBy("run", "topic", "grp")
-        .agg(F.max("last").alias("last"))
+        .agg(
+            F.max(F.struct("_its.generation", "_its.from_ms")).alias("last"),
+            F.max("_its.buried").alias("_buried"),
+        )
     )
     found = found.join(in_the_end, on=["run", "topic", "grp"], how="left").withColumn(
         "_current", F.greatest("last", "created")
@@ -131,7 +134,7 @@ def group_facts(lines: DataFrame) -> DataFrame:
         F.coalesce("_current.generation", zero).alias("current"),
         F.coalesce("_current.from_ms", F.lit(0)).alias("current_from"),
         F.coalesce(F.col("seen") > F.coalesce(newest, zero), F.expr("false")).alias("unregistered"),
-        F.coalesce("buried", zero).alias("buried"),
+        F.coalesce(F.greatest("_buried", "_unmade"), zero).alias("buried"),
         F.coalesce("deleted", F.expr("false")).alias("deleted"),
         F.coalesce("unmade", F.expr("false")).alias("unmade"),
     )

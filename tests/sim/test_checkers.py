@@ -427,6 +427,18 @@ def test_a_deletion_voids_dead_letters_whatever_the_next_generation_covers() -> 
     assert story().dead().drained().broken() == ["dead letters conserved"]
 
 
+def test_a_deletion_that_no_node_has_in_the_end_voids_nothing() -> None:
+    """It was not confirmed, and the node that had it lost it in a crash, before its fsync."""
+
+    def story() -> Story:
+        found = Story().publish().deliver(5).settle("dead_letter", 5, "ok")
+        found.add("node:c", "register", topic="t", group="g", generation=7, from_ms=0, buried=7, made=0)
+        return found.add("node:c", "register", topic="t", group="g", generation=0, from_ms=0)
+
+    assert story().dead().drained().broken() == []
+    assert story().drained().broken() == ["no loss", "dead letters conserved"], "it is still to be there"
+
+
 def test_what_was_purged_is_not_delivered_and_nothing_else_is_purged() -> None:
     def story() -> Story:
         return Story().publish().purge()
