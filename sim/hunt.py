@@ -9,7 +9,7 @@ from sim.rules import Rule, patched, prepared
 from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
 
-BOUND = 600
+BOUND = 800
 """Seeds within which every rule that is hunted is found missing, but for those whose `survives` says why not."""
 
 

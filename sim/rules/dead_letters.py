@@ -125,7 +125,6 @@ RULES: tuple[Rule, ...] = (
         "dead-holds-shared",
         "dead letters have holds of their own",
         ((GroupView, "__init__", with_the_holds_of_the_source),),
-        survives="nothing is missing: what is redriven only waits for a hold of its dead letter",
     ),
     Rule(
         "void-letters-stand",
