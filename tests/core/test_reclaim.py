@@ -17,10 +17,13 @@ from quorumq.core.messages import (
     BrowseRequest,
     GroupsReply,
     GroupsRequest,
+    Merge,
+    MergeReply,
     OpenSession,
     Publish,
     PublishReply,
     PurgeRequest,
+    RedriveRequest,
     RejectRequest,
     SetGroup,
     Store,
@@ -31,11 +34,11 @@ from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
 from quorumq.core.records import BatchStored, Reclaimed
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import Group
+from quorumq.core.types import Group, Kind
 from quorumq.wire.codec import encode_message
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_groups import LETTER, died, rewind, spans
+from tests.core.test_groups import LETTER, dead_entries, died, rewind, spans
 
 
 def replica(cluster: Cluster, node: str) -> Replica:
@@ -421,3 +424,45 @@ def test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back
     assert outcomes(cluster.ask("c", AckRequest((item,)))) == ["acked"], (
         "a delivery of after that proves itself"
     )
+
+
+def test_a_dead_letter_whose_payload_is_gone_is_not_redriven() -> None:
+    cluster = Cluster()
+    died(cluster, most=1)
+    drained(cluster)
+    entries = dead_entries(cluster)
+    cluster.ask("c", PurgeRequest("jobs", 0, "g!dead"))
+    cluster.advance(10)
+    assert batches(cluster) == [0, 0, 0]
+    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["already-resolved"]
+    for node in "abc":
+        kinds = {record.kind for _, record in replica(cluster, node).group("g").home.records.items()}
+        assert kinds == {Kind.ACKED, Kind.PURGED}, "it is open nowhere"
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(told: bool) -> None:
+    """a and b have reclaimed; c, which was away, has the payload, which is no majority.
+
+    They hear of the redrive in its second round, or, where that is lost, by anti-entropy.
+    """
+    cluster = Cluster()
+    died(cluster, most=1)
+    drained(cluster)
+    entries = dead_entries(cluster)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    cluster.ask("a", PurgeRequest("jobs", 0, "g!dead"))
+    cluster.advance(20)
+    assert batches(cluster) == [0, 0, 1]
+    cluster.drop = lambda sender, to, message: (
+        not isinstance(message, Merge | MergeReply)
+        or (isinstance(message, Merge) and not message.redrive and not told)
+    )
+    key = cluster.submit("c", RedriveRequest("jobs", 0, "g", entries))
+    cluster.advance(10)
+    assert outcomes(cluster.replies[key]) == ["outcome-unknown"]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20)
+    assert batches(cluster) == [1, 1, 1]
+    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    assert spans(cluster.ask("b", fetch())) == [(0, 1)]

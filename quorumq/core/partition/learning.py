@@ -24,6 +24,7 @@ class Learning(Duty):
         changes = Changes()
         for span, record in resolved:
             self.views.apply(view, span, fate.on_merge, record, now, changes)
+        self.views.want_anew([span for span, _ in resolved])
         return written(self.views.finish(view, changes, now))
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:

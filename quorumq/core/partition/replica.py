@@ -379,15 +379,22 @@ class Replica:
         for span, asked in message.entries:
             lacking: list[Span] = []
             if message.redrive:
-                lacking = [part for part, ours in view.home.records.split(span) if is_unheard(ours, asked)]
+                for part, ours in view.home.records.split(span):
+                    if is_unheard(ours, asked):
+                        lacking.append(part)
+                    elif ours is not None and record_rank(ours) < record_rank(asked):
+                        lacking += self.batches.reclaimed.within(part)
                 unheard += lacking
             for whole in subtract(span, lacking):
                 for part, record in self.views.apply(view.home, whole, fate.on_merge, asked, now, changes):
                     if record[:3] == asked[:3]:
-                        exact.append(part)
+                        # What is open counts where its payload is: peers who have it may bring it back here.
+                        gone = self.batches.reclaimed.within(part) if asked.kind == Kind.OPEN else ()
+                        exact += subtract(part, gone)
                     else:
                         higher.append(m.Resolved(part, record))
         records = self.views.finish(view.home, changes, now)
+        self.views.want_anew([span for span, _ in message.entries])
         reply = m.MergeReply(
             message.round, tuple(exact), tuple(higher), "", self.vector(), merge_spans(unheard)
         )
