@@ -103,6 +103,10 @@ class Catalogue:
             return ()
         return topic.replicas[partition.number]
 
+    def all_groups(self) -> list[Group]:
+        """The registers of all groups by topic and name, deleted ones included."""
+        return [self.groups[key] for key in sorted(self.groups)]
+
     def group_registers(self, topic: bytes) -> list[Group]:
         """The registers of a topic's groups by name, deleted ones included."""
         return [self.groups[key] for key in sorted(key for key in self.groups if key[0] == topic)]

@@ -10,6 +10,7 @@ from quorumq.core.catalogue import Catalogue
 from quorumq.core.effects import Effect, Send
 from quorumq.core.limits import GROUPS_PER_PIECE
 from quorumq.core.messages import GroupsReply, GroupsRequest
+from quorumq.core.pieces import pieces_of
 from quorumq.core.rounds import majority_of
 from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now
@@ -49,9 +50,8 @@ class Census:
             number: asked for number, asked in self.asked.items() if asked.at > now.mono - ANSWER_WAIT_S
         }
         effects: list[Effect] = []
-        waiting = sorted(topics)
-        for at in range(0, len(waiting), TOPICS_PER_ASK):
-            ask = self._question(Asked(now.mono, tuple(waiting[at : at + TOPICS_PER_ASK])), "")
+        for piece in pieces_of(sorted(topics), TOPICS_PER_ASK):
+            ask = self._question(Asked(now.mono, piece), "")
             effects += [Send(peer, ask) for peer in self.state.links]
         return effects
 

@@ -35,6 +35,7 @@ from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import HeldThere, HoldsReply, HoldsRequest
 from quorumq.core.partition.recall import Reported
 from quorumq.core.partition.replica import Replica
+from quorumq.core.pieces import pieces_of
 from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now, PartitionId
 
@@ -172,9 +173,9 @@ def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) ->
         replica = replicas.get(partition)
         if replica is None or sender not in replica.members or not replica.may_vote(now):
             continue
-        holds = replica.recall.holds_to_tell(now)
-        pieces = [holds[at : at + HOLDS_PER_PIECE] for at in range(0, len(holds), HOLDS_PER_PIECE)] or [[]]
-        for number, piece in enumerate(pieces):
-            told = HoldsReply(message.round, partition, number, len(pieces), tuple(piece))
-            effects.append(Send(sender, told))
+        pieces = pieces_of(replica.recall.holds_to_tell(now), HOLDS_PER_PIECE) or [()]
+        effects += [
+            Send(sender, HoldsReply(message.round, partition, number, len(pieces), piece))
+            for number, piece in enumerate(pieces)
+        ]
     return effects

@@ -239,7 +239,7 @@ def snapshot(context: Context, vouching: Vouching, now: Now) -> list[JournalReco
     records += context.peers.snapshot()
     records += [TopicPut(topic) for topic in catalogue.registers()]
     records += [CreationPut(catalogue.creations[found]) for found in sorted(catalogue.creations)]
-    records += [GroupPut(catalogue.groups[found]) for found in sorted(catalogue.groups)]
+    records += map(GroupPut, catalogue.all_groups())
     for partition in sorted(context.replicas):
         records += context.replicas[partition].recall.snapshot(now)
     return records

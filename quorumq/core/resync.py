@@ -17,8 +17,9 @@ from quorumq.core.context import Context
 from quorumq.core.effects import Effect, Send
 from quorumq.core.limits import GROUPS_PER_PIECE, STARTS_FAR
 from quorumq.core.messages import ResyncReply, ResyncRequest, SyncState, SyncTopics
+from quorumq.core.pieces import pieces_of
 from quorumq.core.rounds import majority_of
-from quorumq.core.types import Creation, NodeId, Now, PartitionId
+from quorumq.core.types import Creation, Group, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
 
@@ -156,36 +157,23 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
     following = 0
     if message.partition is None:
         topics = [catalogue.topics[found] for found in sorted(catalogue.topics)]
-        groups = [catalogue.groups[found] for found in sorted(catalogue.groups)]
-        answers += [
-            (SyncTopics(tuple(topics[at : at + REGISTERS_PER_PIECE]), ()), None, ())
-            for at in range(0, len(topics), REGISTERS_PER_PIECE)
-        ]
-        answers += [
-            (SyncTopics((), tuple(groups[at : at + GROUPS_PER_PIECE])), None, ())
-            for at in range(0, len(groups), GROUPS_PER_PIECE)
-        ]
+        answers += [(piece, None, ()) for piece in in_pieces(topics, catalogue.all_groups())]
         creations = [catalogue.creations[found] for found in sorted(catalogue.creations)]
-        answers += [
-            (nothing, None, tuple(creations[at : at + REGISTERS_PER_PIECE]))
-            for at in range(0, len(creations), REGISTERS_PER_PIECE)
-        ]
-    else:
-        replica = context.replicas.get(message.partition)
-        if replica is not None:
-            if not message.start:  # a FETCH may have made a group at a majority of these replicas alone
-                here = catalogue.group_registers(message.partition.topic)
-                answers += [
-                    (SyncTopics((), tuple(here[at : at + GROUPS_PER_PIECE])), None, ())
-                    for at in range(0, len(here), GROUPS_PER_PIECE)
-                ]
-            states, following = replica.sync.everything(message.start, PIECES_MAX, replica.topic.epoch, now)
-            answers += [(nothing, state, ()) for state in states]
+        answers += [(nothing, None, piece) for piece in pieces_of(creations, REGISTERS_PER_PIECE)]
+    elif (replica := context.replicas.get(message.partition)) is not None:
+        if not message.start:  # a FETCH may have made a group at a majority of these replicas alone
+            here = catalogue.group_registers(message.partition.topic)
+            answers += [(piece, None, ()) for piece in in_pieces([], here)]
+        states, following = replica.sync.everything(message.start, PIECES_MAX, replica.topic.epoch, now)
+        answers += [(nothing, state, ()) for state in states]
     answers = answers or [(nothing, None, ())]
     return [
-        Send(
-            sender,
-            ResyncReply(message.round, message.partition, at, len(answers), following, *answer),
-        )
+        Send(sender, ResyncReply(message.round, message.partition, at, len(answers), following, *answer))
         for at, answer in enumerate(answers)
     ]
+
+
+def in_pieces(topics: list[Topic], groups: list[Group]) -> list[SyncTopics]:
+    """Registers in pieces that fit a frame."""
+    told = [SyncTopics(piece, ()) for piece in pieces_of(topics, REGISTERS_PER_PIECE)]
+    return told + [SyncTopics((), piece) for piece in pieces_of(groups, GROUPS_PER_PIECE)]

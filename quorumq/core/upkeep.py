@@ -8,9 +8,8 @@ from quorumq.core import limits
 from quorumq.core.closing import ORIGINS_PER_ROUND, CloseCoordinator
 from quorumq.core.context import Context, forget
 from quorumq.core.effects import Done, Effect, Persist, Send
-from quorumq.core.limits import GROUPS_PER_PIECE
-from quorumq.core.messages import Heartbeat, SyncPull, SyncTopics
-from quorumq.core.resync import REGISTERS_PER_PIECE
+from quorumq.core.messages import Heartbeat, SyncPull
+from quorumq.core.resync import in_pieces
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 from quorumq.core.vouching import TOKEN_POSITION
 
@@ -59,18 +58,9 @@ class Upkeep:
         return self._send_registers(peer) + self.offer(peer, now, absent=True)
 
     def _send_registers(self, peer: NodeId) -> list[Effect]:
-        """Every topic and group that we know of, in pieces that fit a frame."""
-        topics = self.context.catalogue.registers()
-        groups = [self.context.catalogue.groups[found] for found in sorted(self.context.catalogue.groups)]
-        pieces = [
-            SyncTopics(tuple(topics[at : at + REGISTERS_PER_PIECE]), ())
-            for at in range(0, len(topics), REGISTERS_PER_PIECE)
-        ]
-        pieces += [
-            SyncTopics((), tuple(groups[at : at + GROUPS_PER_PIECE]))
-            for at in range(0, len(groups), GROUPS_PER_PIECE)
-        ]
-        return [Send(peer, piece) for piece in pieces]
+        """Every topic and group that we know of."""
+        catalogue = self.context.catalogue
+        return [Send(peer, piece) for piece in in_pieces(catalogue.registers(), catalogue.all_groups())]
 
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
         """What we have of each partition that the peer has, too; and ask for what has been ``absent`` for long."""

@@ -14,7 +14,8 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.closing import ClosingDuty
 from quorumq.core.partition.fate import Attempts, Ballots, Delay, Held
 from quorumq.core.partition.group import Changes
-from quorumq.core.partition.sync import group_states, pieces_of
+from quorumq.core.partition.sync import group_states
+from quorumq.core.pieces import pieces_of
 from quorumq.core.records import (
     AttemptsCounted,
     DelaysSet,
@@ -51,8 +52,7 @@ class Recall(ClosingDuty):
         partition, limit = self.batches.partition, limits.SPANS_PER_REQUEST_MAX
         promised = list(self.closing.promised)
         records: list[JournalRecord] = [
-            OriginsPromised(partition, tuple(promised[at : at + limit]))
-            for at in range(0, len(promised), limit)
+            OriginsPromised(partition, piece) for piece in pieces_of(promised, limit)
         ]
         closed = self.batches.closed.numbers.items()
         records += [OriginsClosed(partition, piece) for piece in pieces_of(closed, limit)]

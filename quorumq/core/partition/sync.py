@@ -6,6 +6,7 @@ Nothing is merged here: the replica merges what it is told, as it merges what an
 from __future__ import annotations
 
 import functools
+from itertools import zip_longest
 
 from quorumq.core import limits
 from quorumq.core import messages as m
@@ -16,6 +17,7 @@ from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hashing import mix, salt_of
 from quorumq.core.partition.views import Views
+from quorumq.core.pieces import pieces_of
 from quorumq.core.spans import merge_spans, subtract
 from quorumq.core.types import Group, NodeId, Now, Origin, Record, Span
 
@@ -254,16 +256,10 @@ def group_states(topic: bytes, view: GroupView, origins: list[Origin], now: Now)
     delays = [item for origin in origins for item in view.delays_of(origin, now.mono)]
     register = Group(topic, view.name, view.generation, view.from_ms)
     limit = limits.LETTERS_PER_PIECE if any(item.record.letter is not None for item in records) else 2048
-    pieces = max(1, *(-(-len(items) // limit) for items in (records, attempts, delays)))
-    return [
-        m.GroupState(
-            register,
-            tuple(records[at * limit : (at + 1) * limit]),
-            tuple(attempts[at * limit : (at + 1) * limit]),
-            tuple(delays[at * limit : (at + 1) * limit]),
-        )
-        for at in range(pieces)
-    ]
+    pieces = zip_longest(
+        pieces_of(records, limit), pieces_of(attempts, limit), pieces_of(delays, limit), fillvalue=()
+    )
+    return [m.GroupState(register, *piece) for piece in pieces] or [m.GroupState(register, (), (), ())]
 
 
 def view_digest(view: GroupView, origin: Origin) -> m.Digest:
@@ -275,11 +271,6 @@ def view_digest(view: GroupView, origin: Origin) -> m.Digest:
         known = m.Digest(origin, view.records.messages_of(origin), records ^ mix(leases))
         view.digests[origin] = known
     return known
-
-
-def pieces_of(spans: list[Span], limit: int) -> list[tuple[Span, ...]]:
-    """``spans`` in pieces of ``limit`` at most."""
-    return [tuple(spans[at : at + limit]) for at in range(0, len(spans), limit)]
 
 
 @functools.lru_cache(maxsize=1 << 17)
