@@ -9,7 +9,7 @@ from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.holdround import HoldRound
-from quorumq.core.messages import ExtendReply, Freed, HoldReply, RemoteFetchReply
+from quorumq.core.messages import ExtendReply, Freed, Granted, HoldReply, Refused, RemoteFetchReply
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import (
@@ -21,8 +21,6 @@ from quorumq.core.partition.fate import (
     Held,
     HoldAsk,
     Lease,
-    No,
-    Yes,
 )
 from quorumq.core.partition.group import Changes
 from quorumq.core.partition.replica import Replica
@@ -43,7 +41,7 @@ def vote_by_node(record: Record, lease: Lease, ballots: Ballots, facts: Facts, a
         return _on_hold(record, lease, ballots, facts, ask)
     free = fate.with_hold(lease, None)
     heard, _, _, answer = _on_hold(record, free, NO_BALLOTS, facts, ask)
-    if not isinstance(answer, Yes):
+    if answer[0] is not Granted:
         return heard, lease, ballots, answer
     again = Held(ask.owner, max(held.deadline, ask.until), ask.record.n)
     highest = max(ask.owner.ballot, held.owner.ballot)
@@ -64,7 +62,7 @@ def vote_by_n(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     if lease.held is None or lease.held.n == ask.record.n:
         return _on_hold(record, lease, ballots, facts, ask)
     found = _on_hold(record, fate.with_hold(lease, None), ballots, facts, ask)
-    return found if isinstance(found[3], Yes | No) else (found[0], lease, ballots, found[3])
+    return found if found[3][0] in (Granted, Refused) else (found[0], lease, ballots, found[3])
 
 
 def half_the_time(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:

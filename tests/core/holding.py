@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from quorumq.core.closed import ClosedOrigins
+from quorumq.core.messages import Granted, Refused
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import AckAsk, ExtendAsk, Held, HoldAsk, No, ReleaseAsk, Yes
+from quorumq.core.partition.fate import AckAsk, ExtendAsk, Held, HoldAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.types import OPEN_ZERO, Kind, Owner, Record, Span
 
@@ -23,11 +24,11 @@ class Holding:
 
     def hold(
         self, span: Span, owner: Owner, now: float, hold_time: float
-    ) -> tuple[list[Span], list[tuple[Span, No]]]:
+    ) -> tuple[list[Span], list[tuple[Span, Refused]]]:
         """What was granted, and what was refused."""
         found = self.ask(span, fate.on_hold, HoldAsk(owner, OPEN_ZERO, now + hold_time, 5, 0.0), now)
-        granted = [part for part, answer in found if isinstance(answer, Yes)]
-        return granted, [(part, answer) for part, answer in found if isinstance(answer, No)]
+        granted = [part for part, (vote, *_) in found if vote is Granted]
+        return granted, [(part, vote(part, *rest)) for part, (vote, *rest) in found if vote is Refused]
 
     def release(self, span: Span, owner: Owner) -> list[Span]:
         """What is not held any more."""

@@ -35,9 +35,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from quorumq.core.limits import NUMBERS_END
-from quorumq.core.types import Incarnation, Kind, Owner, Record, Stamp, merge_records
+from quorumq.core.messages import Granted, NotDue, Refused, Resolved
+from quorumq.core.types import STAMP_ZERO, Incarnation, Kind, Owner, Record, Stamp, merge_records
 
-NOBODY = Owner("", Incarnation(0, 0), Stamp(0, ""))
+NOBODY = Owner("", Incarnation(0, 0), STAMP_ZERO)
 """The owner of what two owners were reported of: it matches none, so nothing can be done in its name."""
 
 
@@ -131,50 +132,21 @@ class HoldAsk(NamedTuple):
     suspect: bool = False  # the last of them ended by expiry
 
 
-class Yes(NamedTuple):
-    """OK; fields as in `Granted`."""
-
-    attempts: int
-    exhausted: bool
-    expired: bool
-    unseen: bool
-    suspect: bool
-
-
-class Tomb(NamedTuple):
-    """The record is another."""
-
-    record: Record
-
-
-class Early(NamedTuple):
-    """NOT_DUE; fields as in `NotDue`."""
-
-    n: int
-    ballot: Stamp
-    remaining: float
-    generation: int = 0
-
-
-class No(NamedTuple):
-    """NOK; fields as in `Refused`."""
-
-    highest: Stamp
-    remaining: float
-
-
 def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
-    """ON HOLD: whether ``ask.owner`` has this message from now on, as far as it goes by this replica."""
+    """ON HOLD: whether ``ask.owner`` has this message from now on, as far as it goes by this replica.
+
+    Answers a vote without its span: `Granted`, `Resolved`, `NotDue` or `Refused`, and the other fields of that.
+    """
     heard = record
     if record != ask.record or facts.closed:
         heard, stands = hear(record, facts, ask.record)
         if stands[:3] != ask.record[:3]:
-            return heard, lease, ballots, Tomb(stands)
+            return heard, lease, ballots, (Resolved, stands)
     if lease.held is not None:
         lease = in_time(heard, lease, facts)
     early = not_due(lease, facts, ask.record) if lease.delay is not None or facts.early > 0 else None
     if early is not None:
-        return heard, lease, ballots, early
+        return heard, lease, ballots, (NotDue, *early)
     if ask.ended:
         lease = counted(lease, Attempts(ask.record.generation, ask.record.n, ask.ended, ask.suspect))
     held, attempts = lease.held, 0 if lease.attempts is None else attempts_at(lease, ask.record)
@@ -190,13 +162,14 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
         ballots = Ballots(ask.owner.ballot, ballots.floor)
     else:
         remaining = held.deadline - facts.now if held is not None else 0.0
-        return heard, lease, ballots, No(ballots.highest or Stamp(floor_of(ballots, facts), ""), remaining)
+        highest = ballots.highest or Stamp(floor_of(ballots, facts), "")
+        return heard, lease, ballots, (Refused, highest, remaining)
     timed = ask.record.n == 0 and not facts.dead  # a redriven message, or a dead letter, has had its time
     exhausted = attempts >= ask.max_deliveries and not facts.dead
     suspect = lease.attempts is not None and is_suspect(lease, ask.record)
     expired = timed and bool(facts.ttl or ask.ttl) and is_expired(facts, ask.ttl)
-    yes = Yes(attempts, exhausted, expired, timed and facts.unseen, suspect)
-    return heard, Lease(held, (), lease.attempts, lease.delay, lease.hint), ballots, yes
+    granted = (Granted, attempts, exhausted, expired, timed and facts.unseen, suspect)
+    return heard, Lease(held, (), lease.attempts, lease.delay, lease.hint), ballots, granted
 
 
 def hear(record: Record, facts: Facts, asked: Record) -> tuple[Record, Record]:
@@ -208,14 +181,15 @@ def hear(record: Record, facts: Facts, asked: Record) -> tuple[Record, Record]:
     return (record, record) if facts.dead else merge(record, facts, asked)
 
 
-def not_due(lease: Lease, facts: Facts, asked: Record) -> Early | None:
-    """What keeps the message, at ``asked``, from being delivered now: a delay of REJECT, or the batch's own."""
+def not_due(lease: Lease, facts: Facts, asked: Record) -> tuple[int, Stamp, float, int] | None:
+    """What keeps the message, at ``asked``, from being delivered now: a delay of REJECT, or the batch's own.
+
+    As in `NotDue`, without the span.
+    """
     delay = delay_at(lease, facts, asked)
     if delay is not None:
-        return Early(delay.n, delay.ballot, delay.due - facts.now, delay.generation)
-    if facts.early > 0 and asked.n == 0 and not facts.dead:
-        return Early(0, Stamp(0, ""), facts.early)
-    return None
+        return delay.n, delay.ballot, delay.due - facts.now, delay.generation
+    return (0, STAMP_ZERO, facts.early, 0) if facts.early > 0 and asked.n == 0 and not facts.dead else None
 
 
 def is_owner(held: Held, owner: Owner) -> bool:

@@ -175,7 +175,7 @@ def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: boo
             state, remaining, owner = record.kind.name.lower(), 0.0, None
             if readable.covers(part):
                 due = fate.not_due(lease, facts, record)
-                state, remaining = ("delayed", due.remaining) if due is not None else ("ready", 0.0)
+                state, remaining = ("delayed", due[2]) if due is not None else ("ready", 0.0)
                 if held is not None and held.deadline > now.mono:
                     state, remaining, owner = "held", held.deadline - now.mono, held.owner
             elif record.kind == Kind.OPEN and view.home is view:

@@ -14,6 +14,7 @@ counterexample.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from quorumq.core import limits
 from quorumq.core import messages as m
@@ -23,17 +24,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.choice import Choice
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.fate import (
-    AckAsk,
-    Early,
-    ExtendAsk,
-    HoldAsk,
-    No,
-    RejectAsk,
-    ReleaseAsk,
-    Tomb,
-    Yes,
-)
+from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.listing import page_of, slices_of, survey_of
@@ -42,9 +33,7 @@ from quorumq.core.partition.reclaim import Reclaim
 from quorumq.core.partition.storing import Storing
 from quorumq.core.partition.sync import Sync
 from quorumq.core.partition.views import Views
-from quorumq.core.records import (
-    Reclaimed,
-)
+from quorumq.core.records import Reclaimed
 from quorumq.core.spans import SpanSet, merge_spans, subtract
 from quorumq.core.state import NodeState
 from quorumq.core.types import (
@@ -162,21 +151,18 @@ class Replica:
         """ON HOLD: vote on each message. The reply need not wait for a disk: holds are in no journal."""
         error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
         if error or self.abstains(message.ballot, now):
-            return self._votes(message, error=error), []
+            return m.refusal(message, error, self.vector()), []
         view = self.group(message.group)
         if message.generation != view.home.generation:
             wanted = [want.span for want in message.wants]
             if self.is_stale(view, message.generation, wanted, unseen=True):
-                return self._votes(message, error=Code.STALE_GENERATION), []
-        granted: list[m.Granted] = []
-        resolved: list[m.Resolved] = []
-        not_due: list[m.NotDue] = []
-        refused: list[m.Refused] = []
+                return m.refusal(message, Code.STALE_GENERATION, self.vector()), []
+        votes: dict[type, list[Any]] = {m.Granted: [], m.Resolved: [], m.NotDue: [], m.Refused: []}
         changes = Changes()
         owner = Owner(sender, incarnation, message.ballot)
         until = now.mono + message.hold_time
         for span, n, ended, suspect in message.wants:
-            before = len(granted)
+            before = len(votes[m.Granted])
             ask = HoldAsk(
                 owner,
                 view.asked(message.generation, n),
@@ -186,44 +172,26 @@ class Replica:
                 ended,
                 suspect,
             )
-            for part, answer in self.views.apply(view, span, fate.on_hold, ask, now, changes):
-                match answer:
-                    case Yes():
-                        granted.append(m.Granted(part, *answer))
-                    case Tomb():
-                        resolved.append(m.Resolved(part, *answer))
-                    case Early():
-                        not_due.append(m.NotDue(part, *answer))
-                    case No():
-                        refused.append(m.Refused(part, *answer))
-            if len(granted) > before:
+            for part, (vote, *fields) in self.views.apply(view, span, fate.on_hold, ask, now, changes):
+                votes[vote].append(vote(part, *fields))
+            if len(votes[m.Granted]) > before:
                 self.node.at(until, ("expire", self.partition, view.name, span))
-        reply = self._votes(message, tuple(granted), tuple(resolved), tuple(not_due), tuple(refused))
-        records = self.views.finish(view, changes, now)  # redrives that we had not heard of
-        return reply, [Persist(records)] if records else []
-
-    def _votes(
-        self,
-        message: m.Hold,
-        granted: tuple[m.Granted, ...] = (),
-        resolved: tuple[m.Resolved, ...] = (),
-        not_due: tuple[m.NotDue, ...] = (),
-        refused: tuple[m.Refused, ...] = (),
-        error: str | None = None,
-    ) -> m.HoldReply:
-        """The reply to a HOLD; with an ``error``, which may be "", this replica has not voted."""
-        return m.HoldReply(
+        granted, resolved, not_due, refused = map(tuple, votes.values())
+        known = self.node.vector(self.members)
+        reply = m.HoldReply(
             message.round,
             self.partition,
             message.group,
-            abstained=error is not None,
-            granted=granted,
-            resolved=resolved,
-            not_due=not_due,
-            refused=refused,
-            error=error or "",
-            known=self.node.vector(self.members),
+            False,
+            granted,
+            resolved,
+            not_due,
+            refused,
+            "",
+            known,
         )
+        records = self.views.finish(view, changes, now)  # redrives that we had not heard of
+        return reply, [Persist(records)] if records else []
 
     def delayed_parts(self, span: Span) -> list[Span]:
         """The parts of ``span`` that were published with a delay, whether it is over or not."""
