@@ -194,17 +194,10 @@ class Hedge:
 
     def on_silence(self, rounds: Rounds, number: int, now: Now) -> list[Effect]:
         """Round ``number`` has waited for those that were asked at once: ask the rest, and these last from now on."""
-        if number not in rounds:
-            return []
         this = rounds[number].rounds[number]
         if this.late:
             self.ask_last(this)
         return self.ask_rest(rounds, this, now)
-
-    def on_due(self, rounds: Rounds, peer: NodeId, since: float, now: Now) -> list[Effect]:
-        """What waits for ``peer`` has waited long enough, unless it was sent meanwhile."""
-        later = self.later.get(peer)
-        return self.flush(rounds, peer, now) if later is not None and later.since == since else []
 
     def flush_all(self, rounds: Rounds, now: Now) -> list[Effect]:
         """Send all that waits."""

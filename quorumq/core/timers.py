@@ -70,31 +70,28 @@ class Timers:
     def on_timer(self, timer: Timer, now: Now, *, waits: bool = True) -> list[Effect]:
         """What a timer leads to. ``waits``: for its turn, if it is costly."""
         context, state = self.context, self.context.state
+        if self.is_stale(timer):
+            return []
         match timer:
-            case (_, PartitionId() as partition, *_) if partition not in context.replicas:
-                return []  # its topic was deleted
             case ("expire", partition, name, span):
-                return self.context.replicas[partition].on_expire(name, span, now)
+                return context.replicas[partition].on_expire(name, span, now)
             case ("refresh", partition, name, span):
-                replica = self.context.replicas[partition]
+                replica = context.replicas[partition]
                 replica.views.refresh(replica.group(name), span, now)
             case ("due", partition, number):
-                self.context.replicas[partition].storing.on_due(number, now)
+                context.replicas[partition].storing.on_due(number, now)
             case ("round", number):
-                pending = context.rounds.get(number)
-                return pending.on_timeout(context, number, now) if pending is not None else []
-            case ("advance", key):
-                pending = context.requests.get(key)
-                if isinstance(pending, FetchCoordinator) and not (waits and context.waits(pending, timer)):
-                    return pending.advance(context, now)
-            case ("gathered", key):
-                pending = context.requests.get(key)
-                if isinstance(pending, SplitCoordinator) and not pending.done:
-                    return pending.on_gathered(context, now)
+                return context.rounds[number].on_timeout(context, number, now)
+            case ("advance" | "again", key) if waits and context.waits(context.requests[key], timer):
+                pass  # for its turn
             case ("again", key):
-                pending = context.requests.get(key)
-                if pending is not None and not (waits and context.waits(pending, timer)):
-                    return pending.go_on(context, now)
+                return context.requests[key].go_on(context, now)
+            case ("advance", key):
+                fetch = context.requests[key]
+                return fetch.advance(context, now) if isinstance(fetch, FetchCoordinator) else []
+            case ("gathered", key):
+                split = context.requests[key]
+                return split.on_gathered(context, now) if isinstance(split, SplitCoordinator) else []
             case ("free" | "close", asker, *_) if waits:
                 context.costly.put(asker, costs.runs(len(timer[-1])), timer)
             case ("close", asker, origin, partitions):
@@ -106,13 +103,13 @@ class Timers:
             case ("free", asker, freed):
                 return context.free_in_steps(asker, freed, now)
             case ("forget", key):
-                context.given.pop(key, None)
+                del context.given[key]
             case ("hedge", number):
                 return context.hedge.on_silence(context.rounds, number, now)
-            case ("late", peer, since):
-                return context.hedge.on_due(context.rounds, peer, since, now)
-            case ("recover", peer, number) if context.recovery.is_current(peer, number):
-                return context.recovery.ask(state, self.context.replicas, peer, now)
+            case ("late", peer, _):
+                return context.hedge.flush(context.rounds, peer, now)
+            case ("recover", peer, _):
+                return context.recovery.ask(state, context.replicas, peer, now)
             case ("resync",) if self.vouching.resync is not None:
                 state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
                 effects = [
@@ -123,13 +120,13 @@ class Timers:
                 # What was missing may be needed no more: the topic was deleted meanwhile.
                 return effects + self.vouching.end_resync(context)
             case ("heartbeat",):
-                state.at(now.mono + self.context.config.heartbeat, ("heartbeat",))
+                state.at(now.mono + context.config.heartbeat, ("heartbeat",))
                 return self.upkeep.heartbeat(now)
             case ("reclaim",):
-                state.at(now.mono + self.context.config.sync_interval, ("reclaim",))
+                state.at(now.mono + context.config.sync_interval, ("reclaim",))
                 return self.upkeep.reclaim(now)
             case ("sync", peer):
-                pause = self.context.config.sync_interval * (0.5 + context.rng.random())
+                pause = context.config.sync_interval * (0.5 + context.rng.random())
                 state.at(now.mono + pause, ("sync", peer))
                 if peer in state.links and state.vouched:
                     return self.upkeep.sync(peer, now)
