@@ -175,7 +175,6 @@ class Busy(Transient):
     """
 
     code = Code.BUSY
-    exit_code = 75
 
     def __init__(self, detail: str = "", *, delay: float = 0.0) -> None:
         super().__init__(detail)
@@ -186,7 +185,6 @@ class StorageFull(Transient):
     """The disk is full, or the memory that a node may take: publishes are refused, ACK and FETCH go on."""
 
     code = Code.STORAGE_FULL
-    exit_code = 75
 
 
 class PeerError(QuorumqError):
@@ -214,7 +212,6 @@ class TooFewReplicas(Transient):
     """
 
     code = Code.TOO_FEW_REPLICAS
-    exit_code = 75
 
     def __init__(
         self, detail: str = "", *, needed: int = 0, answered: int = 0, causes: Iterable[str] = ()

@@ -355,8 +355,13 @@ class _Runs:
             return ((origin, self._all(origin)),)
         return tuple([(origin, self._all(origin)) for origin in sorted(runs)])
 
-    def _digest(self, origin: Origin, encode: Callable[[Any], bytes | None] | None) -> int:
-        """See SpanMap.digest."""
+    def digest(self, origin: Origin, encode: Callable[[Any], bytes | None] | None = None) -> int:
+        """64 bits that are equal where two replicas agree on an origin (docs/protocol.md, ANTI-ENTROPY).
+
+        A function of the origin and of what each of its messages maps to: ``encode(value)``, or with no
+        ``encode`` just whether it is covered (then it equals the digest of a SpanSet of the same
+        messages). Messages whose value encodes as None are left out. 0 if nothing of the origin is left.
+        """
         # Runs whose values encode alike are taken together: what is digested is the mapping from
         # message to encoding, so that replicas that differ in what is not encoded still agree.
         parts: list[bytes] = []
@@ -528,15 +533,6 @@ class SpanMap(_Runs, Generic[V]):
                 pieces.append((part.start, part.stop, result))
         self._write(origin, start, stop, pieces)
 
-    def digest(self, origin: Origin, encode: Callable[[V], bytes | None] | None = None) -> int:
-        """64 bits that are equal where two replicas agree on an origin (docs/protocol.md, ANTI-ENTROPY).
-
-        A function of the origin and of what each of its messages maps to: ``encode(value)``, or with no
-        ``encode`` just whether it is covered (then it equals the digest of a SpanSet of the same
-        messages). Messages whose value encodes as None are left out. 0 if nothing of the origin is left.
-        """
-        return self._digest(origin, encode)
-
     def __repr__(self) -> str:
         return f"SpanMap({{{', '.join(f'{span}: {value!r}' for span, value in self.items())}}})"
 
@@ -602,10 +598,6 @@ class SpanSet(_Runs):
         if removed:
             self.put(span, None)
         return removed
-
-    def digest(self, origin: Origin) -> int:
-        """64 bits that are equal where two sets agree on an origin; 0 if nothing of it is in the set."""
-        return self._digest(origin, None)
 
     def __repr__(self) -> str:
         return f"SpanSet({{{', '.join(map(str, self.items()))}}})"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.limits import LETTERS_PER_PIECE
 from quorumq.core.messages import Counted, GroupState, Merge, NotDue, Resolved
 from quorumq.core.partition import fate
 from quorumq.core.partition.duty import Duty
 from quorumq.core.partition.fate import Attempts, Delay, WonAsk
-from quorumq.core.partition.group import Changes
-from quorumq.core.records import JournalRecord
+from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, Span
 
 
@@ -20,39 +22,31 @@ class Learning(Duty):
 
     def repair(self, name: str, resolved: tuple[Resolved, ...], now: Now) -> list[Effect]:
         """Read repair: merge records that a peer answered a HOLD with. Nobody waits for the disk."""
-        view = self.views.named(name).home
-        changes = Changes()
-        for span, record in resolved:
-            self.views.apply(view, span, fate.on_merge, record, now, changes)
+        effects = self._learn(self.views.named(name).home, fate.on_merge, resolved, now)
         self.views.want_anew([span for span, _ in resolved])
-        return written(self.views.finish(view, changes, now))
+        return effects
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
         """NOT_DUE, adopted by the asker: the higher (generation, n, ballot) wins, at equality ours stays."""
-        view = self.views.named(name)
-        changes = Changes()
-        for span, n, ballot, remaining, generation in delays:
-            if ballot != STAMP_ZERO:  # else of the batch, by the peer's clock: ours has its own
-                delay = Delay(n, ballot, now.mono + remaining, generation)
-                self.views.apply(view, span, fate.on_delay, delay, now, changes)
-        return written(self.views.finish(view, changes, now))
+        told = [
+            (span, Delay(n, ballot, now.mono + remaining, generation))
+            for span, n, ballot, remaining, generation in delays
+            if ballot != STAMP_ZERO  # else of the batch, by the peer's clock: ours has its own
+        ]
+        return self._learn(self.views.named(name), fate.on_delay, told, now)
 
     def adopt_won(self, name: str, owner: Owner, won: Counted, now: Now) -> list[Effect]:
         """A coordinator learns of attempts that it missed, by the voters for a hold of its own."""
-        view = self.views.named(name)
-        changes = Changes()
         ask = WonAsk(owner, Attempts(won.generation, won.n, won.ended, won.suspect))
-        self.views.apply(view, won.span, fate.on_won, ask, now, changes)
-        return written(self.views.finish(view, changes, now))
+        return self._learn(self.views.named(name), fate.on_won, [(won.span, ask)], now)
 
     def adopt_attempts(self, name: str, attempts: tuple[Counted, ...], now: Now) -> list[Effect]:
         """The greater count stays."""
-        view = self.views.named(name)
-        changes = Changes()
-        for span, n, ended, generation, suspect in attempts:
-            counted = Attempts(generation, n, ended, suspect)
-            self.views.apply(view, span, fate.on_counted, counted, now, changes)
-        return written(self.views.finish(view, changes, now))
+        told = [
+            (span, Attempts(generation, n, ended, suspect))
+            for span, n, ended, generation, suspect in attempts
+        ]
+        return self._learn(self.views.named(name), fate.on_counted, told, now)
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
         """Anti-entropy: merge what a peer keeps of a group."""
@@ -62,10 +56,17 @@ class Learning(Duty):
 
     def hint(self, name: str, span: Span, until: float, now: Now) -> None:
         """A NOK said that another owner holds ``span``: leave it out of our choices until then, and of no vote."""
-        view = self.views.named(name)
+        self._learn(self.views.named(name), fate.on_hint, [(span, until)], now)
+
+    def _learn(
+        self, view: GroupView, rule: fate.Rule, told: Iterable[tuple[Span, Any]], now: Now
+    ) -> list[Effect]:
+        """Have ``rule`` decide what becomes of each of these, ``told`` what it asks. Nobody waits for the disk."""
         changes = Changes()
-        self.views.apply(view, span, fate.on_hint, until, now, changes)
-        self.views.finish(view, changes, now)
+        for span, ask in told:
+            self.views.apply(view, span, rule, ask, now, changes)
+        records = self.views.finish(view, changes, now)
+        return [Persist(records)] if records else []
 
     def tell(self, peer: NodeId, name: str, spans: list[Span], epoch: int) -> list[Effect]:
         """``peer`` answered a HOLD with records lower than ours: send it a few of ours, more with its next answer."""
@@ -76,8 +77,3 @@ class Learning(Duty):
         return [
             Send(peer, Merge(0, self.batches.partition, epoch, home.name, tuple(known[:LETTERS_PER_PIECE])))
         ]
-
-
-def written(records: tuple[JournalRecord, ...]) -> list[Effect]:
-    """The effect of writing these, for which nobody waits."""
-    return [Persist(records)] if records else []
