@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from quorumq.core import limits
 from quorumq.core import messages as m
+from quorumq.core.catalogue import Catalogue
 from quorumq.core.census import Census
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Again, Effect, Forget, Persist, Send
@@ -21,10 +23,11 @@ from quorumq.core.hedge import Hedge
 from quorumq.core.latency import Latency
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
+from quorumq.core.pieces import pieces_of
 from quorumq.core.records import CreationPut, GroupPut, TopicPut
 from quorumq.core.recovery import Recovery
 from quorumq.core.rounds import Round
-from quorumq.core.state import NodeState, Timer
+from quorumq.core.state import NodeConfig, NodeState, Timer
 from quorumq.core.types import (
     NODES_MAX,
     Creation,
@@ -122,13 +125,12 @@ class Pending:
         raise NotImplementedError
 
 
+@dataclass(slots=True, eq=False)
 class Context:
     """One node, for its coordinators.
 
-    Args:
-        rng: for pauses and jitter; each step brings its own.
-
     Attributes:
+        rng: for pauses and jitter; each step brings its own.
         config: what the node was told at its start.
         catalogue: the topics and groups that are known here.
         replicas: the partitions that are kept here.
@@ -146,52 +148,31 @@ class Context:
         costly: requests, FETCHes of peers and timers that wait for their turn.
     """
 
-    __slots__ = (
-        "_asked_at",
-        "announced",
-        "called_off",
-        "catalogue",
-        "census",
-        "config",
-        "costly",
-        "fetches",
-        "given",
-        "hedge",
-        "hold_times",
-        "parked",
-        "peers",
-        "publishing",
-        "recovery",
-        "replicas",
-        "requests",
-        "rng",
-        "rounds",
-        "state",
-        "sub_fetches",
-    )
+    state: NodeState
+    peers: Peers
+    rng: random.Random
+    config: NodeConfig = field(init=False)
+    catalogue: Catalogue = field(init=False)
+    recovery: Recovery = field(default_factory=Recovery)
+    census: Census = field(init=False)
+    replicas: dict[PartitionId, Replica] = field(default_factory=dict)
+    requests: dict[int, Pending] = field(default_factory=dict)
+    rounds: dict[int, Pending] = field(default_factory=dict)
+    fetches: int = 0
+    publishing: list[Pending] = field(default_factory=list)
+    given: dict[int, tuple[float, list[m.Freed]]] = field(default_factory=dict)
+    parked: dict[tuple[PartitionId, str], int] = field(default_factory=dict)
+    announced: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
+    sub_fetches: dict[tuple[NodeId, int], int] = field(default_factory=dict)
+    called_off: dict[int, None] = field(default_factory=dict)
+    hold_times: Latency = field(default_factory=Latency)
+    hedge: Hedge = field(init=False)
+    costly: FairQueue[Costly] = field(default_factory=FairQueue)
+    _asked_at: dict[int, float] = field(default_factory=dict)  # when rounds of HOLD began, also those over
 
-    def __init__(self, state: NodeState, peers: Peers, rng: random.Random) -> None:
-        self.state = state
-        self.config = state.config
-        self.catalogue = state.catalogue
-        self.peers = peers
-        self.rng = rng
-        self.recovery = Recovery()
-        self.census = Census(state)
-        self.replicas: dict[PartitionId, Replica] = {}
-        self.requests: dict[int, Pending] = {}
-        self.rounds: dict[int, Pending] = {}
-        self.fetches = 0
-        self.publishing: list[Pending] = []
-        self.given: dict[int, tuple[float, list[m.Freed]]] = {}
-        self.parked: dict[tuple[PartitionId, str], int] = {}
-        self.announced: dict[tuple[PartitionId, str], None] = {}
-        self.sub_fetches: dict[tuple[NodeId, int], int] = {}
-        self.called_off: dict[int, None] = {}
-        self.hold_times = Latency()
-        self.hedge = Hedge(state)
-        self.costly: FairQueue[Costly] = FairQueue()
-        self._asked_at: dict[int, float] = {}  # when rounds of HOLD began, those that are over included
+    def __post_init__(self) -> None:
+        self.config, self.catalogue = self.state.config, self.state.catalogue
+        self.census, self.hedge = Census(self.state), Hedge(self.state)
 
     # --------------------------------------------------------------------- who may vote
 
@@ -489,4 +470,4 @@ def freed_of(part: m.Slice) -> list[m.Freed]:
 
 def forget(numbers: list[int]) -> list[Effect]:
     """Nobody needs these batches any more, in pieces of bounded size."""
-    return [Forget(tuple(numbers[at : at + FORGET_MAX])) for at in range(0, len(numbers), FORGET_MAX)]
+    return [Forget(piece) for piece in pieces_of(numbers, FORGET_MAX)]

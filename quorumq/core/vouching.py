@@ -6,6 +6,8 @@ from it counts only once the others have been heard (docs/protocol.md, RECOVERY;
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from quorumq.core import limits
 from quorumq.core.clock import RESERVE_STEP
 from quorumq.core.context import Context
@@ -33,13 +35,12 @@ IF_ALL_WERE_RESTORED = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class Vouching:
     """What one start of a node knows of its own directory.
 
-    Args:
-        place: where this start found the directory, as a number; 0 where the driver cannot tell.
-
     Attributes:
+        place: where this start found the directory, as a number; 0 where the driver cannot tell.
         placed: where the journal says that it lies.
         begun: the last starts of this directory, this one last.
         once: whether it could vouch in this start or one before.
@@ -47,34 +48,21 @@ class Vouching:
         resync: what has still to be heard, of a directory that lost something.
         above: the starts up to this one count as taken into account by its resyncs.
         lost: nothing is said or counted any more: the node waits for the disk, to begin again.
+        floor: of ballots, once the resync is over.
+        vouchers: who said that it knows no other directory.
     """
 
-    __slots__ = (
-        "above",
-        "begun",
-        "config",
-        "floor",
-        "lost",
-        "once",
-        "place",
-        "placed",
-        "resync",
-        "suspected",
-        "vouchers",
-    )
-
-    def __init__(self, config: NodeConfig, place: int) -> None:
-        self.config = config
-        self.place = place
-        self.placed: Placed | None = None
-        self.begun: tuple[Started, ...] = ()
-        self.once = False
-        self.suspected = False
-        self.resync: Resync | None = None
-        self.above = 0
-        self.lost = False
-        self.floor = 0  # of ballots, once the resync is over
-        self.vouchers: dict[NodeId, None] = {}  # who said that it knows no other directory
+    config: NodeConfig
+    place: int
+    placed: Placed | None = None
+    begun: tuple[Started, ...] = ()
+    once: bool = False
+    suspected: bool = False
+    resync: Resync | None = None
+    above: int = 0
+    lost: bool = False
+    floor: int = 0
+    vouchers: dict[NodeId, None] = field(default_factory=dict)
 
     # ------------------------------------------------------------------- the journal
 

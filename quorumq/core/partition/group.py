@@ -8,6 +8,7 @@ worked out again for just the spans that changed, so that nothing can be skipped
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -60,17 +61,16 @@ class Changes:
         self.idle: list[int] = []
 
 
+@dataclass(slots=True, eq=False)
 class GroupView:
     """One group in one partition of one replica.
 
-    Args:
+    Attributes:
         floor: stamps up to here may have been granted before this start, and forgotten.
         closed: the partition's closed origins: all of their messages are settled, and nothing is kept of them.
         source: of the group of a group's dead letters, that group. Its leases and ballots are its own; the records
             are the source's: a message is available where it is DEAD, and ACK writes PURGED. A DEAD record is never
             made here, so nothing dies twice (docs/protocol.md, REJECT).
-
-    Attributes:
         home: the view that keeps the records: this one, or the source of a dead-letter group.
         generation: the current one: records of older ones are void where ``from_ms`` covers the message.
         from_ms: the start predicate: the generation reads batches published at or after this time of day.
@@ -80,48 +80,31 @@ class GroupView:
         suspects: what may be delivered alone.
         kept: what else the group keeps of the batches here.
         behind: what the group has not looked at yet; None where it has looked at all.
+        digests: of records, attempts and delays; dropped where those change.
+        lasting: whether attempts or delays are known; dropped likewise.
     """
 
-    __slots__ = (
-        "available",
-        "ballots",
-        "behind",
-        "closed",
-        "dead",
-        "digests",
-        "floor",
-        "from_ms",
-        "generation",
-        "home",
-        "kept",
-        "lasting",
-        "leases",
-        "name",
-        "records",
-        "since",
-        "source",
-        "suspects",
-    )
+    name: str
+    floor: int
+    closed: ClosedOrigins
+    source: GroupView | None = None
+    home: GroupView = field(init=False)
+    generation: int = 0
+    from_ms: int = 0
+    since: int = 0
+    dead: GroupView | None = None
+    records: TalliedMap[Record] = field(default_factory=lambda: TalliedMap(kind_of))
+    leases: SpanMap[Lease] = field(default_factory=SpanMap)
+    ballots: SpanMap[Ballots] = field(default_factory=SpanMap)
+    available: Offer = field(default_factory=Offer)
+    suspects: Offer = field(default_factory=Offer)
+    kept: Kept = field(default_factory=Kept)
+    behind: Behind | None = None
+    digests: dict[Origin, Digest] = field(default_factory=dict)
+    lasting: dict[Origin, bool] = field(default_factory=dict)
 
-    def __init__(self, name: str, floor: int, closed: ClosedOrigins, source: GroupView | None = None) -> None:
-        self.name = name
-        self.floor = floor
-        self.closed = closed
-        self.source = source
-        self.home = self if source is None else source
-        self.generation = 0
-        self.from_ms = 0
-        self.since = 0
-        self.dead: GroupView | None = None
-        self.records: TalliedMap[Record] = TalliedMap(kind_of)
-        self.leases: SpanMap[Lease] = SpanMap()
-        self.ballots: SpanMap[Ballots] = SpanMap()
-        self.available = Offer()
-        self.suspects = Offer()
-        self.kept = Kept()
-        self.behind: Behind | None = None
-        self.digests: dict[Origin, Digest] = {}  # of records, attempts and delays; dropped where those change
-        self.lasting: dict[Origin, bool] = {}  # whether attempts or delays are known; dropped likewise
+    def __post_init__(self) -> None:
+        self.home = self if self.source is None else self.source
 
     def facts(
         self,
