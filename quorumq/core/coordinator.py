@@ -35,7 +35,7 @@ class Coordinator(Pending):
         return any(partition.topic == topic for partition, _ in self.requests.values())
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self.finish(context, m.Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"))
+        return self.fail(context, Code.NOT_FOUND, f"topic {topic.name!r} was deleted")
 
     def open_round(
         self, context: Context, members: tuple[NodeId, ...], now: Now, timeout: float | None = None
@@ -53,43 +53,32 @@ class Coordinator(Pending):
         context.state.at(now.mono + wait, ("round", this.number))
 
     def ask(
-        self, context: Context, this: Round, partition: PartitionId, message: m.PeerMessage, now: Now
-    ) -> list[Effect]:
-        """Send ``message`` to the members of the round; a copy is kept in case one does not know the topic.
-
-        A member without a link is not asked and not waited for.
-        """
-        self.requests[this.number] = (partition, message)
-        effects: list[Effect] = []
-        waiting = context.hedge.later
-        for at, member in enumerate(this.members):
-            if member == context.state.me or member in context.state.links:
-                if waiting and member in waiting:  # it may be about what it has not heard of yet
-                    effects += context.hedge.flush(context.rounds, member, now)
-                effects.append(Send(member, message))
-            else:
-                this.unasked |= 1 << at
-        return effects
-
-    def ask_majority(
         self,
         context: Context,
         this: Round,
         partition: PartitionId,
-        message: m.Store | m.Ack,
+        message: m.PeerMessage,
         now: Now,
         keen: Sequence[NodeId] = (),
         runs: int = 1,
     ) -> list[Effect]:
-        """As `ask`, but only a majority, and who is ``keen``, is asked at once (core/hedge.py)."""
+        """Send ``message`` to the members of the round; a copy is kept in case one does not know the topic.
+
+        A member without a link is not asked and not waited for. STORE and ACK, which names so many ``runs``, go to a
+        majority, and to who is ``keen``, at once, and to the others later (core/hedge.py).
+        """
         self.requests[this.number] = (partition, message)
         hedge, state = context.hedge, context.state
-        hedge.split(this, keen, now)
+        hedged = message if isinstance(message, (m.Store, m.Ack)) else None
+        if hedged is not None:
+            hedge.split(this, keen, now)
         effects: list[Effect] = []
         for at, member in enumerate(this.members):
-            if this.late & 1 << at:
-                effects += hedge.put(context.rounds, member, this.number, message, now, runs)
+            if hedged is not None and this.late & 1 << at:
+                effects += hedge.put(context.rounds, member, this.number, hedged, now, runs)
             elif member == state.me or member in state.links:
+                if hedged is None and member in hedge.later:  # it may be about what it has not heard of yet
+                    effects += hedge.flush(context.rounds, member, now)
                 effects.append(Send(member, message))
             else:
                 this.unasked |= 1 << at
@@ -156,7 +145,7 @@ class Coordinator(Pending):
     def refuse_unstamped(self, context: Context) -> list[Effect]:
         """There is no stamp to be had for some milliseconds."""
         detail = f"node {context.state.me} is writing its clock's reserve: try again"
-        return self.finish(context, too_few(Code.NOT_STORED, detail, 1, 0))
+        return self.fail(context, Code.NOT_STORED, detail, 1)
 
     def close_round(self, context: Context, number: int) -> None:
         """Replies to this round no longer matter."""
@@ -180,7 +169,8 @@ class Coordinator(Pending):
             return []
         return [Reply(self.key, reply)]
 
-
-def too_few(code: str, detail: str, needed: int, answered: int) -> m.Failed:
-    """The answer when a majority was not to be had."""
-    return m.Failed(code, detail, needed, answered)
+    def fail(
+        self, context: Context, code: str, detail: str, needed: int = 0, answered: int = 0
+    ) -> list[Effect]:
+        """Answer with an error; ``needed`` and ``answered`` where a majority was not to be had."""
+        return self.finish(context, m.Failed(code, detail, needed, answered))

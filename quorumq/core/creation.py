@@ -14,7 +14,6 @@ does. So where a name has a newer topic, the deletion of the older one is comple
 from __future__ import annotations
 
 from quorumq.core.context import Context
-from quorumq.core.coordinator import too_few
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.errors import Code
 from quorumq.core.limits import NUMBERS_END
@@ -22,7 +21,6 @@ from quorumq.core.messages import (
     Accept,
     CreateTopic,
     CreateTopicReply,
-    Failed,
     PeerMessage,
     Prepare,
     ProposalReply,
@@ -182,7 +180,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
                 f"topic {self.name!r} was deleted {self.merged.deletions} times, as some node says, and no count "
                 f"reaches {NUMBERS_END}: choose another name"
             )
-            return self.finish(context, Failed(Code.CONFLICT, detail))
+            return self.fail(context, Code.CONFLICT, detail)
         self.deletions = self.merged.deletions + 1
         return self.prepare(context, now)
 
@@ -196,9 +194,9 @@ class CreateTopicCoordinator(ChangeCoordinator):
                 f"topic {self.name!r} was changed or deleted elsewhere at the same time, and has {differs}: "
                 "look at it, then try again"
             )
-            return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, 1, 0))
+            return self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
         detail = (
             f"topic {self.name!r} exists with {differs}: use it as it is, change it (`quorumq topics set`), or "
             "choose another name"
         )
-        return self.finish(context, Failed(Code.CONFLICT, detail))
+        return self.fail(context, Code.CONFLICT, detail)

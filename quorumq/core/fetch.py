@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.context import Context
-from quorumq.core.coordinator import too_few
 from quorumq.core.dead_lettering import DeadLettering
 from quorumq.core.deliveries import Won, add_slices
 from quorumq.core.effects import Effect, Send
@@ -51,27 +50,23 @@ class FetchCoordinator(GroupReader):
     """
 
     __slots__ = (
-        "abstained", "alone", "conflict", "first", "held_until", "look_at", "park_until", "parked",
-        "parked_since", "told", "tried", "unanswered", "won", "won_bytes", "won_messages",
+        "abstained", "alone", "conflict", "first", "held_until", "look_at", "parked", "parked_since", "tried",
+        "unanswered", "won",
     )  # fmt: skip
 
     def __init__(
         self, key: int, request: m.Fetch, partitions: tuple[PartitionId, ...], first: int, now: Now
     ) -> None:
-        super().__init__(key, request, partitions)
+        super().__init__(key, request, partitions, now)
         self.first = first
-        self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
         self.held_until = self.park_until  # when the oldest won hold has used 10 % of its time
         self.look_at = 0.0  # not before then: a pause after a conflict
         self.won: list[Won] = []
         self.alone: list[Won] = []  # suspects, until all rounds are over
-        self.won_messages = 0
-        self.won_bytes = 0
         self.conflict = False
         self.abstained = 0  # rounds in a row that members abstained from
         self.parked = False
         self.parked_since = float("inf")
-        self.told = False  # the answer says that suspects wait
         self.unanswered = False  # a round ran out of time without a majority's answers
         self.tried = False  # a FETCH that may not wait looks once all the same
 
@@ -232,7 +227,7 @@ class FetchCoordinator(GroupReader):
         patience = self.patience(context, replica)
         this, message = self.open_hold(context, replica, wants, generation, ballot, patience, now)
         reply, effects = replica.on_hold(context.state.me, context.state.incarnation, message, now)
-        self._count(context, this, replica, context.state.me, context.state.incarnation, reply, now)
+        self._count(context, this, context.state.me, context.state.incarnation, reply, now)
         asked = wants_of(reply.granted, this.redrives)
         if asked and len(this.members) > 1:
             context.note_asked(this.number, now)
@@ -249,7 +244,7 @@ class FetchCoordinator(GroupReader):
                     effects.append(Send(member, message._replace(freed=owed) if owed else message))
                 elif member != state.me:
                     this.unasked |= 1 << at
-        effects += self._settle(context, this, replica, now, timed_out=False)
+        effects += self._settle(context, this, now, timed_out=False)
         self._hurry(context, now)
         return effects
 
@@ -272,7 +267,7 @@ class FetchCoordinator(GroupReader):
             number, replica.partition, epoch, group, generation, ballot, hold_time, tuple(wants), (), parks
         )
         owner = Owner(state.me, state.incarnation, ballot)
-        this = HoldRound(replica.members, hold, owner, now.mono, patience[0])
+        this = HoldRound(replica, hold, owner, now.mono, patience[0])
         this.until = now.mono + patience[1]
         self.adopt(context, this, now, patience[1])
         return this, hold
@@ -288,9 +283,8 @@ class FetchCoordinator(GroupReader):
         context.state.learn_vector(this.members, message.known)
         if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
-        replica = context.replicas[this.partition]
-        effects = self._count(context, this, replica, sender, incarnation, message, now)
-        effects += self._settle(context, this, replica, now, timed_out=False)
+        effects = self._count(context, this, sender, incarnation, message, now)
+        effects += self._settle(context, this, now, timed_out=False)
         self._hurry(context, now)
         return effects + self.advance(context, now)
 
@@ -318,18 +312,17 @@ class FetchCoordinator(GroupReader):
         self,
         context: Context,
         this: HoldRound,
-        replica: Replica,
         sender: NodeId,
         incarnation: Incarnation,
         reply: m.HoldReply,
         now: Now,
     ) -> list[Effect]:
         """Take a reply into the round: votes, and everything else that it teaches."""
-        group = self.request.group
+        replica, group = this.replica, self.request.group
         effects: list[Effect] = []
         bit = this.hear(sender, incarnation)
         if bit:
-            this.count(bit, reply, replica, now)
+            this.count(bit, reply, now)
             self.conflict = self.conflict or reply.abstained  # asked again at once it would abstain again
         for span, highest, remaining in reply.refused:
             context.state.clock.merge(highest.time)
@@ -351,11 +344,10 @@ class FetchCoordinator(GroupReader):
         """A hint is used in choosing only: it changes no vote and no hold."""
         replica.learning.hint(self.request.group, span, now.mono + remaining, now)
 
-    def _settle(
-        self, context: Context, this: HoldRound, replica: Replica, now: Now, *, timed_out: bool
-    ) -> list[Effect]:
+    def _settle(self, context: Context, this: HoldRound, now: Now, *, timed_out: bool) -> list[Effect]:
         """Decide what is won and what is lost; close the round when nothing is pending."""
         effects: list[Effect] = []
+        replica = this.replica
         valid = this.valid(context.state)
         mine = 1 << this.members.index(context.state.me)
         lost: list[Span] = []
@@ -365,14 +357,14 @@ class FetchCoordinator(GroupReader):
                 if this.is_majority(dead):
                     buried.append((span, attempts, "max-deliveries"))
                 elif dead & ~mine and not dead & mine and attempts >= replica.topic.max_deliveries:
-                    effects += self._learn(this, replica, span, attempts, suspect, now)
+                    effects += self._learn(this, span, attempts, suspect, now)
                     lost.append(span)  # to be asked for again, with the count that others know of
                 elif this.is_over(late):
                     buried.append((span, attempts, "expired"))
                 elif late and not timed_out and not this.everyone:
                     continue  # clocks differ: the others decide, if they answer in time
                 else:
-                    effects += self._win(context, this, replica, span, attempts, suspect, now)
+                    effects += self._win(context, this, span, attempts, suspect, now)
             elif timed_out or this.is_out_of_reach(no) or (context.state.me in this.heard and not yes & mine):
                 lost.append(span)
             else:
@@ -384,7 +376,9 @@ class FetchCoordinator(GroupReader):
             replica.unanswered = min(replica.unanswered + 1, DOUBLINGS_MAX)
             self.unanswered = True
         if lost:
-            effects += self._lose(context, this, replica, lost, now)
+            # RELEASE at all others, whatever they answered.
+            given = m.Freed(this.partition, self.request.group, this.owner, tuple(lost))
+            effects += context.free([given], now)
             for span in lost:
                 for part, remaining in this.not_due.within(span):
                     self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
@@ -406,14 +400,7 @@ class FetchCoordinator(GroupReader):
         return effects
 
     def _win(
-        self,
-        context: Context,
-        this: HoldRound,
-        replica: Replica,
-        span: Span,
-        attempts: int,
-        suspect: bool,
-        now: Now,
+        self, context: Context, this: HoldRound, span: Span, attempts: int, suspect: bool, now: Now
     ) -> list[Effect]:
         """Keep a first-timer; keep a suspect apart until all rounds are over."""
         effects: list[Effect] = []
@@ -426,17 +413,15 @@ class FetchCoordinator(GroupReader):
             else:
                 self._keep(context, won)
         if attempts:
-            effects += self._learn(this, replica, span, attempts, suspect, now)
+            effects += self._learn(this, span, attempts, suspect, now)
         return effects
 
-    def _learn(
-        self, this: HoldRound, replica: Replica, span: Span, attempts: int, suspect: bool, now: Now
-    ) -> list[Effect]:
+    def _learn(self, this: HoldRound, span: Span, attempts: int, suspect: bool, now: Now) -> list[Effect]:
         """Our own replica learns how many attempts have ended: it may have missed some."""
         effects: list[Effect] = []
         for part, n in this.redrives.within(span):
             counted = m.Counted(part, n, attempts, this.generation, suspect)
-            effects += replica.learning.adopt_won(self.request.group, this.owner, counted, now)
+            effects += this.replica.learning.adopt_won(self.request.group, this.owner, counted, now)
         return effects
 
     def _keep(self, context: Context, won: Won) -> None:
@@ -449,18 +434,12 @@ class FetchCoordinator(GroupReader):
             self.held_until = used
             context.state.at(used, ("advance", self.key))
 
-    def _lose(
-        self, context: Context, this: HoldRound, replica: Replica, spans: list[Span], now: Now
-    ) -> list[Effect]:
-        """Drop our hold, and RELEASE at all others whatever they answered."""
-        return context.free([m.Freed(this.partition, self.request.group, this.owner, tuple(spans))], now)
-
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         if number in self.group_rounds:
             return self.refuse_unregistered(context, self.rounds[number])
         this = self.rounds[number]
         assert isinstance(this, HoldRound)
-        effects = self._settle(context, this, context.replicas[this.partition], now, timed_out=True)
+        effects = self._settle(context, this, now, timed_out=True)
         return effects + self.advance(context, now)
 
     # -------------------------------------------------------------------- answer
@@ -476,7 +455,7 @@ class FetchCoordinator(GroupReader):
                 given.append(m.Freed(won.partition, self.request.group, won.owner, (span,)))
         if not slices and self.unanswered:
             detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
-            return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, 2, 1))
+            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
         context.remember_given(self.key, given, max([won.expires for won in self.won], default=now.mono))
         told = self.told or self._tells(context, now)
         return self.finish(
@@ -523,20 +502,7 @@ class FetchCoordinator(GroupReader):
         """Our own record still says what the HOLD asked for: open (or dead), at the redrive it was won at."""
         return record[:3] == asked[:3]
 
-    def concerns(self, topic: bytes) -> bool:
-        return any(partition.topic == topic for partition in self.partitions)
-
-    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self._leave(context, topic, m.Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
-
-    def reads(self, topic: bytes, group: str) -> bool:
-        return self.register_name == group and self.concerns(topic)
-
-    def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self._leave(context, topic, context.catalogue.no_group(topic.name, self.register_name), now)
-
-    def _leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
-        """Answer with what is won in other topics; if nothing else was asked for, say why."""
+    def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
         self._unpark(context)
         effects = self._give_back(context, now, topic.id)
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
@@ -578,4 +544,4 @@ class FetchCoordinator(GroupReader):
         if self.won:
             return self.on_gone(context, now)
         detail = f"node {context.state.me} is in quarantine for {context.quarantine_left(now):.1f} s: ask another node"
-        return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, 1, 0))
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 1)

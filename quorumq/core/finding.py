@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from quorumq.core import messages as m
 from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.coordinator import Coordinator
 from quorumq.core.deadnames import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.effects import Again, Effect, Send
 from quorumq.core.errors import Code
@@ -186,7 +186,7 @@ class FindCoordinator(Coordinator):
             "try again, through any node"
         )
         needed = nodes - majority_of(nodes) + 1
-        return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, needed, bits.bit_count()))
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, needed, bits.bit_count())
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.give_up(context, self.rounds[number])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from quorumq.core import limits
 from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.coordinator import Coordinator
 from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
-from quorumq.core.messages import Fetch, PutReply
+from quorumq.core.messages import Failed, Fetch, PutReply
 from quorumq.core.rounds import Round, majority_of
-from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
+from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId, Topic
 
 
 class GroupReader(Coordinator):
@@ -19,27 +19,52 @@ class GroupReader(Coordinator):
     Args:
         request: names the group, and where it begins if it has to be made.
         partitions: those that it reads.
+        now: when it came.
 
     Attributes:
         register_name: the group whose register is needed: of a dead-letter group, its source.
         unregistered: too few replicas can vouch to have it registered now.
+        told: the answer says that suspects wait.
     """
 
-    __slots__ = ("group_rounds", "partitions", "places", "register_name", "request", "unregistered")
+    __slots__ = (
+        "group_rounds", "park_until", "partitions", "places", "register_name", "request", "told", "unregistered",
+        "won_bytes", "won_messages",
+    )  # fmt: skip
 
-    def __init__(self, key: int, request: Fetch, partitions: tuple[PartitionId, ...]) -> None:
+    def __init__(self, key: int, request: Fetch, partitions: tuple[PartitionId, ...], now: Now) -> None:
         super().__init__(key)
         self.request = request
         self.partitions = partitions
         self.places = frozenset(partitions)  # to look one up
+        self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
         self.register_name = request.group.removesuffix(DEAD_SUFFIX)
         self.unregistered = False
+        self.told = False
+        self.won_messages = 0
+        self.won_bytes = 0
         # Round number -> topic id, and whether it only asks.
         self.group_rounds: dict[int, tuple[bytes, bool]] = {}
 
     @property
     def cost(self) -> int:
         return len(self.partitions)
+
+    def concerns(self, topic: bytes) -> bool:
+        return any(partition.topic == topic for partition in self.partitions)
+
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        return self.leave(context, topic, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
+
+    def reads(self, topic: bytes, group: str) -> bool:
+        return self.register_name == group and self.concerns(topic)
+
+    def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        return self.leave(context, topic, context.catalogue.no_group(topic.name, self.register_name), now)
+
+    def leave(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
+        """There is nothing more of ``topic``: answer with what is won in others; where nothing can be, say why."""
+        raise NotImplementedError
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: the group is registered, or cannot be."""
@@ -106,17 +131,10 @@ class GroupReader(Coordinator):
         """Where no majority can register the group now, nobody can deliver either: there is nothing to be had."""
         this = self.rounds[number]
         topic, _ = self.group_rounds[number]
-        this.unasked |= 1 << this.members.index(sender)
-        left = 0
-        for at, member in enumerate(this.members):
-            if member == context.state.me or member in context.state.links:
-                left |= 1 << at
-        sets = [
-            context.catalogue.members_of(partition)
-            for partition in self.partitions
-            if partition.topic == topic
-        ]
-        if this.is_majority_of_each(left & ~this.unasked, sets):
+        this.unasked |= this.bits_of([sender])
+        left = this.bits_of([context.state.me, *context.state.links]) & ~this.unasked
+        sets = [context.catalogue.members_of(found) for found in self.partitions if found.topic == topic]
+        if this.is_majority_of_each(left, sets):
             return []
         self.close_round(context, number)
         del self.group_rounds[number]
@@ -129,4 +147,4 @@ class GroupReader(Coordinator):
             majority_of(len(context.catalogue.members_of(partition))) for partition in self.partitions
         )
         detail = f"group {self.request.group!r} could not be registered through {context.state.me}: ask another node"
-        return self.finish(context, too_few(Code.TOO_FEW_REPLICAS, detail, needed, len(this.heard)))
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, needed, len(this.heard))

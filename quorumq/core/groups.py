@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.coordinator import Coordinator
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
@@ -78,10 +78,11 @@ class GroupCoordinator(Coordinator):
         return self.topic == topic
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        return self._put(context, now)
+        return self._put(context, self.wanted, now)
 
-    def _put(self, context: Context, now: Now) -> list[Effect]:
-        _, effects = self.put_group(context, self.wanted, now, ask=self.asking)
+    def _put(self, context: Context, wanted: Group, now: Now) -> list[Effect]:
+        self.wanted = wanted
+        _, effects = self.put_group(context, wanted, now, ask=self.asking)
         return effects
 
     def on_reply(
@@ -94,7 +95,10 @@ class GroupCoordinator(Coordinator):
             if self.done or not this.is_read(this.valid(context.state)):
                 return effects
             self.close_round(context, this.number)
-            return effects + self._look(context, now)
+            topic = context.catalogue.topics[self.topic]
+            if topic.all_partitions > self.written:  # more were proposed before the register was written
+                return effects + self._put(context, self.wanted, now)
+            return effects + self.on_written(context, topic)
         effects = context.take_in_group(message.group, now) if message.group is not None else []
         this.hear(sender, incarnation)
         topic = context.catalogue.topics[self.topic]
@@ -107,14 +111,8 @@ class GroupCoordinator(Coordinator):
         if not self.asking and known is not None and self.is_written(known):
             self.written = topic.all_partitions
             return effects + self.read_register(context, self.topic, now)
-        return effects + self._write(context, known, now)
-
-    def _look(self, context: Context, now: Now) -> list[Effect]:
-        """The register was written, and then all proposed partitions were asked for: were there more?"""
-        topic = context.catalogue.topics[self.topic]
-        if topic.all_partitions > self.written:
-            return self._put(context, now)
-        return self.on_written(context, topic)
+        self.asking = False
+        return effects + self.write(context, known, now)
 
     def is_written(self, known: Group) -> bool:
         """Whether ``known``, which a majority has, is what was to be written."""
@@ -126,41 +124,33 @@ class GroupCoordinator(Coordinator):
             context.catalogue.settled_groups[(PartitionId(self.topic, number), self.request.group)] = None
         return self.finish(context, m.SetGroupReply(self.wanted))
 
-    def _write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
-        """Write what is known where that is all that is asked for, else a generation above it."""
-        self.asking = False
-        return self.write(context, known, now)
-
     def write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
-        """A majority of every partition's replicas was asked, and this is ``known``: go on."""
+        """A majority of every partition's replicas was asked, and this is ``known``.
+
+        Write that where it is all that is asked for, else a generation above it.
+        """
         request = self.request
         assert isinstance(request, m.SetGroup)
-        there = known is not None and not known.deleted
-        if there and not request.rewind:
-            return self._put_as_known(context, known, now)
-        if not there and request.rewind:
+        if known is not None and not known.deleted and not request.rewind:
+            return self._put(context, known, now)
+        if request.rewind and (known is None or known.deleted):
             return self.finish(context, context.catalogue.no_group(request.topic, request.group))
         if known is None and request.start == "earliest":
-            return self._put(context, now)
+            return self._put(context, self.wanted, now)
         from_ms = {"earliest": 0, "latest": now.wall_ms, "time": request.from_ms}[request.start]
         return self._put_next(context, known or self.wanted, from_ms, now)
-
-    def _put_as_known(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
-        assert known is not None
-        self.wanted = known
-        return self._put(context, now)
 
     def _put_next(self, context: Context, known: Group, from_ms: int, now: Now) -> list[Effect]:
         """Write a generation above ``known``."""
         self.stamps += 1
         if self.stamps > STAMPS_MAX:
             detail = f"group {self.request.group!r} is being changed by others all the time: try again"
-            return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, 1, 0))
+            return self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
         wanted = context.next_generation(known, from_ms, now)
         if wanted is None:
             return self.refuse_unstamped(context)
-        self.wanted = self.marked(known, wanted)
-        return [*context.take_in_group(self.wanted, now), *self._put(context, now)]
+        wanted = self.marked(known, wanted)
+        return [*context.take_in_group(wanted, now), *self._put(context, wanted, now)]
 
     def marked(self, known: Group, wanted: Group) -> Group:
         """``wanted``, above ``known``, as what it is: made anew, where that was deleted, and all of that void."""
@@ -170,7 +160,7 @@ class GroupCoordinator(Coordinator):
         this = self.rounds[number]
         code = Code.NOT_STORED if self.asking else Code.OUTCOME_UNKNOWN
         detail = f"group {self.request.group!r}: too few replicas of its topic answered: ask again, through any node"
-        return self.finish(context, too_few(code, detail, this.majority, len(this.heard)))
+        return self.fail(context, code, detail, this.majority, len(this.heard))
 
 
 class DeleteGroupCoordinator(GroupCoordinator):
@@ -191,7 +181,7 @@ class DeleteGroupCoordinator(GroupCoordinator):
         if known is None:
             return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
         if known.deleted and known.buried == known.generation:
-            return self._put_as_known(context, known, now)
+            return self._put(context, known, now)
         return self._put_next(context, known, 0, now)
 
     def marked(self, known: Group, wanted: Group) -> Group:
@@ -240,17 +230,17 @@ class SurveyCoordinator(Coordinator):
         message = m.Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
         effects = self.ask(context, this, self.partition, message, now)
         if len(members) - this.unasked.bit_count() < self.needed:
-            return self.finish(context, self.too_few(context, "too few replicas can be reached from here"))
+            return self.give_up(context, "too few replicas can be reached from here")
         return effects
 
     def enough(self, members: int) -> int:
         """How many replicas to hear: one of them was in every majority that something was confirmed by."""
         return members - majority_of(members) + 1
 
-    def too_few(self, context: Context, why: str) -> m.Failed:
-        """The answer where too few replicas said what they see."""
+    def give_up(self, context: Context, why: str) -> list[Effect]:
+        """Too few replicas said what they see."""
         detail = f"{self.partition} seen from {context.state.me}: {why}: ask again, through any node"
-        return too_few(Code.TOO_FEW_REPLICAS, detail, self.needed, len(self.answers))
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, self.needed, len(self.answers))
 
     def on_answer(
         self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
@@ -262,11 +252,11 @@ class SurveyCoordinator(Coordinator):
             self.close_round(context, this.number)
             return self.on_page(context, *merge_pages(self.answers), now)
         if this.everyone:
-            return self.finish(context, self.too_few(context, message.error or "too few replicas answered"))
+            return self.give_up(context, message.error or "too few replicas answered")
         return []
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        return self.finish(context, self.too_few(context, "too few replicas answered in time"))
+        return self.give_up(context, "too few replicas answered in time")
 
     def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
         """A page has come: for a PEEK, the answer."""
@@ -393,7 +383,7 @@ class PurgeCoordinator(SurveyCoordinator):
             )
             return self._next(context, now)
         if this.everyone:
-            return self.finish(context, self._unknown(context))
+            return self.on_timeout(context, this.number, now)
         return []
 
     def chosen(self, span: Span) -> Sequence[Span]:
@@ -423,10 +413,5 @@ class PurgeCoordinator(SurveyCoordinator):
         return True
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        return self.finish(context, self._unknown(context))
-
-    def _unknown(self, context: Context) -> m.Failed:
         detail = f"purged {plural(self.purged, 'message')} of {self.partition}, maybe more: purge again, by any node"
-        return too_few(
-            Code.OUTCOME_UNKNOWN, detail, majority_of(len(context.catalogue.members_of(self.partition))), 0
-        )
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, self.rounds[number].majority)

@@ -10,7 +10,7 @@ from quorumq.core.messages import Granted, Hold, HoldReply, Resolved, Want
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import SpanMap, SpanSet, across, subtract
-from quorumq.core.types import NODES_MAX, STAMP_ZERO, NodeId, Now, Owner, Record, Span, record_rank
+from quorumq.core.types import NODES_MAX, STAMP_ZERO, Now, Owner, Record, Span, record_rank
 
 BACKOFF_S = (0.002, 0.02)
 QUIET_S = (0.05, 0.2)
@@ -36,6 +36,7 @@ class HoldRound(Round):
     """One HOLD round in one partition.
 
     Args:
+        replica: our own.
         hold: what is asked, at first of our own replica.
         started: monotonic seconds, taken before anything was sent.
         usual: for how many seconds answers are waited for that may not come at all.
@@ -52,16 +53,16 @@ class HoldRound(Round):
         "partition",
         "pending",
         "redrives",
+        "replica",
         "started",
         "until",
         "usual",
         "votes",
     )
 
-    def __init__(
-        self, members: tuple[NodeId, ...], hold: Hold, owner: Owner, started: float, usual: float
-    ) -> None:
-        super().__init__(hold.round, members)
+    def __init__(self, replica: Replica, hold: Hold, owner: Owner, started: float, usual: float) -> None:
+        super().__init__(hold.round, replica.members)
+        self.replica = replica
         self.partition = hold.partition
         self.generation = hold.generation
         self.owner = owner
@@ -98,12 +99,12 @@ class HoldRound(Round):
 
     # ------------------------------------------------------------------- counting
 
-    def count(self, bit: int, reply: HoldReply, replica: Replica, now: Now) -> None:
+    def count(self, bit: int, reply: HoldReply, now: Now) -> None:
         """Take the votes of a member that has not voted yet, and what it says of deliveries and times left."""
         self.answered = now.mono
         for span, attempts, exhausted, expired, unseen, suspect in reply.granted:
             if unseen:
-                blind = replica.delayed_parts(span)  # it cannot tell whether they are due
+                blind = self.replica.delayed_parts(span)  # it cannot tell whether they are due
                 self.votes.add(subtract(span, blind), bit)
                 self.votes.add(blind, bit << NO)
                 said = 0

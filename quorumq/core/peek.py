@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.messages import BrowseReply, PeekReply, PeekRequest, PeerMessage
@@ -24,7 +24,7 @@ class PeekCoordinator(Coordinator):
         up = [member for member in members if member in context.state.links]
         if not up:
             detail = f"none of {', '.join(members)} can be reached from {context.state.me}: ask one of them"
-            return self.finish(context, too_few(Code.NOT_STORED, detail, 1, 0))
+            return self.fail(context, Code.NOT_STORED, detail, 1)
         this = self.open_round(context, (up[0],), now)
         return self.ask(context, this, self.request.partition, self.request._replace(round=this.number), now)
 
@@ -39,4 +39,4 @@ class PeekCoordinator(Coordinator):
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         node = self.rounds[number].members[0]
-        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, f"{node} did not answer: ask again", 1, 0))
+        return self.fail(context, Code.OUTCOME_UNKNOWN, f"{node} did not answer: ask again", 1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.riding import riding_hold
@@ -39,7 +39,7 @@ class PublishCoordinator(Coordinator):
         partition = self.partition
         topic = context.catalogue.topics.get(partition.topic)
         if topic is None or partition.number >= topic.partitions:
-            return self.finish(context, m.Failed(Code.NOT_FOUND, context.catalogue.why_not_here(partition)))
+            return self.fail(context, Code.NOT_FOUND, context.catalogue.why_not_here(partition))
         self.came = now.mono
         context.publishing.append(self)
         return []
@@ -64,23 +64,23 @@ class PublishCoordinator(Coordinator):
             return self.finish(context, m.PublishReply((stored & valid).bit_count()))
         for code, detail in self.problems.values():
             if code == Code.CONFLICT:
-                return self.finish(context, m.Failed(code, detail))
+                return self.fail(context, code, detail)
         closed = [node for node, (code, _) in self.problems.items() if code == Code.ORIGIN_CLOSED]
-        if this.is_refused(sum(1 << this.members.index(node) for node in closed)):
-            return self.finish(context, m.Failed(Code.ORIGIN_CLOSED, self.problems[closed[0]][1]))
+        if closed and this.is_refused(this.bits_of(closed)):
+            return self.fail(context, Code.ORIGIN_CLOSED, self.problems[closed[0]][1])
         if not timed_out and not this.everyone:
             return []
         codes = {code for code, _ in self.problems.values()}
         if not stored and codes == {Code.STORAGE_FULL} and this.everyone:  # so nothing was done anywhere
             _, detail = next(iter(self.problems.values()))
-            return self.finish(context, m.Failed(Code.STORAGE_FULL, detail))
+            return self.fail(context, Code.STORAGE_FULL, detail)
         detail = "it may be stored: publish the same batch again, through any node"
         if self.problems:
             detail += "; " + "; ".join(
                 f"{node}: {text or code}" for node, (code, text) in self.problems.items()
             )
         answered = (stored & valid).bit_count()
-        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, this.majority, answered))
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, this.majority, answered)
 
 
 class StoreCoordinator(Coordinator):
@@ -135,7 +135,7 @@ class StoreCoordinator(Coordinator):
         if len(reachable) < this.majority:
             of = f"{', '.join(reachable) or 'none'} of {', '.join(self.members)}"
             detail = f"nothing was sent: only {of} can be reached"
-            refusal = too_few(Code.NOT_STORED, detail, this.majority, len(reachable))
+            refusal = m.Failed(Code.NOT_STORED, detail, this.majority, len(reachable))
             effects = [effect for one in self.publishes for effect in one.finish(context, refusal)]
             return effects + self.finish(context, None)
         readers: Sequence[NodeId] = ()
@@ -147,7 +147,7 @@ class StoreCoordinator(Coordinator):
         if context.state.readers and not readers:
             partitions = dict.fromkeys([one.publish.batch.header.partition for one in self.publishes])
             readers = context.state.readers_of(partitions, self.members, now)
-        effects = self.ask_majority(context, this, self.publishes[0].partition, store, now, readers)
+        effects = self.ask(context, this, self.publishes[0].partition, store, now, readers)
         if store.hold is not None:  # where we refuse it ourselves, the RELEASE is to come behind the HOLD
             effects.sort(key=lambda effect: isinstance(effect, Send) and effect.to == context.state.me)
         return effects

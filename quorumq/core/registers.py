@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from quorumq.core import messages as m
 from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.limits import GROUPS_PER_PIECE
+from quorumq.core.pieces import pieces_of
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import (
     all_sets,
@@ -63,9 +64,7 @@ class TopicCoordinator(Coordinator):
         detail = (
             f"topic {self.name!r} is being changed elsewhere at the same time: look at it, then try again"
         )
-        return self.finish(
-            context, too_few(Code.OUTCOME_UNKNOWN, detail, majority_of(len(context.config.nodes)), 0)
-        )
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, majority_of(len(context.config.nodes)))
 
     def write(
         self,
@@ -146,13 +145,13 @@ class TopicCoordinator(Coordinator):
 
     def on_replaced(self, context: Context, now: Now) -> list[Effect]:
         """The topic was deleted, and the name may have another one by now."""
-        return self.finish(context, m.Failed(Code.NOT_FOUND, f"topic {self.name!r} was deleted"))
+        return self.fail(context, Code.NOT_FOUND, f"topic {self.name!r} was deleted")
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         this = self.rounds[number]
         detail = f"topic {self.name!r}: it may have happened, or may yet happen: do it again"
         answered = (self.stored & this.valid(context.state)).bit_count()
-        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, this.majority, answered))
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, this.majority, answered)
 
 
 class ChangeCoordinator(TopicCoordinator):
@@ -194,10 +193,7 @@ class ChangeCoordinator(TopicCoordinator):
             return super().on_read(context, now)
         if self.merged.deleted:
             return self.on_replaced(context, now)
-        groups = context.catalogue.group_registers(self.topic.id)
-        self.pages = [
-            tuple(groups[at : at + GROUPS_PER_PIECE]) for at in range(0, len(groups), GROUPS_PER_PIECE)
-        ]
+        self.pages = pieces_of(context.catalogue.group_registers(self.topic.id), GROUPS_PER_PIECE)
         return self.carry(context, now)
 
     def carry(self, context: Context, now: Now) -> list[Effect]:

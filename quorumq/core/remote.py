@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from quorumq.core import messages as m
 from quorumq.core.context import Context, freed_of
-from quorumq.core.coordinator import Coordinator
-from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.groupreader import GroupReader
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 GATHER_S = 0.003
@@ -69,49 +68,19 @@ class SubFetchCoordinator(FetchCoordinator):
         return []
 
 
-class SplitCoordinator(Coordinator):
-    """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions.
+class SplitCoordinator(GroupReader):
+    """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions."""
 
-    Args:
-        now: when it came.
-    """
+    __slots__ = ("asked", "crowded", "over", "problem", "slices", "started", "sub_fetches")
 
-    __slots__ = (
-        "asked",
-        "crowded",
-        "over",
-        "park_until",
-        "partitions",
-        "problem",
-        "request",
-        "slices",
-        "started",
-        "sub_fetches",
-        "told",
-        "won_bytes",
-        "won_messages",
-    )
-
-    def __init__(
-        self,
-        key: int,
-        request: m.Fetch,
-        partitions: tuple[PartitionId, ...],
-        now: Now,
-    ) -> None:
-        super().__init__(key)
-        self.request = request
-        self.partitions = partitions
+    def __init__(self, key: int, request: m.Fetch, partitions: tuple[PartitionId, ...], now: Now) -> None:
+        super().__init__(key, request, partitions, now)
         self.started = now.mono
-        self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
         self.slices: list[m.Slice] = []
-        self.won_messages = 0
-        self.won_bytes = 0
         self.sub_fetches: dict[int, SubFetch] = {}  # by round
         self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
         self.problem: m.Failed | None = None
         self.over = False
-        self.told = False  # a sub-fetch says that suspects wait
         self.crowded = False  # something came that there was no room for
 
     def start(self, context: Context, now: Now) -> list[Effect]:
@@ -223,22 +192,8 @@ class SplitCoordinator(Coordinator):
         """There is enough, and the other sub-fetches have had their chance."""
         return self._answer(context, now)
 
-    def concerns(self, topic: bytes) -> bool:
-        return any(partition.topic == topic for partition in self.partitions)
-
-    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        """Our own sub-fetch's batches of the topic are forgotten by now."""
-        return self._leave(context, topic, m.Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
-
-    def reads(self, topic: bytes, group: str) -> bool:
-        return source_of(self.request.group) == group and self.concerns(topic)
-
-    def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        why = context.catalogue.no_group(topic.name, source_of(self.request.group))
-        return self._leave(context, topic, why, now)
-
-    def _leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
-        """The sub-fetches hear of it themselves. What was won elsewhere is passed on; if nothing was, say why."""
+    def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
+        """The sub-fetches hear of it themselves, and our own one's batches of the topic are forgotten by now."""
         effects = context.free_slices([part for part in self.slices if part.partition.topic == topic.id], now)
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
         self.slices = [part for part in self.slices if part.partition.topic != topic.id]

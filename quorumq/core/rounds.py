@@ -54,6 +54,10 @@ class Round:
         self.unasked &= ~bit
         return bit
 
+    def bits_of(self, nodes: Iterable[NodeId]) -> int:
+        """The bits of these, who are members, each once."""
+        return sum(1 << self.members.index(node) for node in nodes)
+
     def valid(self, state: NodeState) -> int:
         """The bits of those whose replies count now."""
         bits, known = 0, state.known

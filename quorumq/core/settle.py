@@ -6,6 +6,7 @@ is what counts as yes. The one with an argument of its own is ACK: see `AckCoord
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorumq.core import costs, limits
@@ -15,6 +16,7 @@ from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.partition.fate import NOBODY
+from quorumq.core.pieces import pieces_of
 from quorumq.core.printable import plural
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import across, overlap
@@ -33,6 +35,7 @@ VERDICT_WAIT_S = 0.5
 """How long an ACK that is durable on a majority waits for a replica that could make its verdict `acked`."""
 
 
+@dataclass(slots=True)
 class Ask:
     """What one round is to ask: of which messages, by the index of the request's item, and whose they are.
 
@@ -40,15 +43,12 @@ class Ask:
     letters.
     """
 
-    __slots__ = ("again", "generation", "group", "items", "partition", "runs")
-
-    def __init__(self, partition: PartitionId, group: str, generation: int, *, again: bool = False) -> None:
-        self.partition = partition
-        self.group = group
-        self.generation = generation
-        self.again = again
-        self.items: list[tuple[int, m.Owned]] = []
-        self.runs = 0
+    partition: PartitionId
+    group: str
+    generation: int
+    again: bool = False
+    items: list[tuple[int, m.Owned]] = field(default_factory=list)
+    runs: int = 0
 
     @property
     def entries(self) -> tuple[m.Owned, ...]:
@@ -143,9 +143,7 @@ class SettleCoordinator(Coordinator):
         self.ballots[this.number] = Ballot(this, ask.items)
         epoch = context.catalogue.topics[ask.partition.topic].epoch
         message = self.message(this.number, epoch, ask)
-        if isinstance(message, m.Ack):
-            return self.ask_majority(context, this, ask.partition, message, now, runs=ask.runs)
-        return self.ask(context, this, ask.partition, message, now)
+        return self.ask(context, this, ask.partition, message, now, runs=ask.runs)
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.PeerMessage:
         """What round ``number`` sends to each replica of ``epoch``."""
@@ -229,17 +227,9 @@ class SettleCoordinator(Coordinator):
     def unknown(self, ballot: Ballot) -> str:
         """The outcome where no majority answered: an error that all who answered agree on, or unknown."""
         errors = list(dict.fromkeys(ballot.errors.values()))
-        if len(errors) == 1 and ballot.round.is_refused(error_bits(ballot)):
+        if len(errors) == 1 and ballot.round.is_refused(ballot.round.bits_of(ballot.errors)):
             return errors[0]
         return Code.OUTCOME_UNKNOWN
-
-
-def error_bits(ballot: Ballot) -> int:
-    """The bits of those that answered with an error."""
-    bits = 0
-    for node in ballot.errors:
-        bits |= 1 << ballot.round.members.index(node)
-    return bits
 
 
 class AckCoordinator(SettleCoordinator):
@@ -380,11 +370,10 @@ class RedriveCoordinator(SettleCoordinator):
         """Open these again, in rounds to come: where they are dead letters, or, ``again``, for who has not heard."""
         group = context.catalogue.groups.get((self.partition.topic, self.request.group))
         generation = group.generation if group is not None else 0
-        for at in range(0, len(items), limits.RUNS_PER_STEP):
-            ask = Ask(self.partition, self.request.group, generation, again=again)
-            ask.items += items[at : at + limits.RUNS_PER_STEP]
-            ask.runs = len(ask.items)
-            self.asks.append(ask)
+        for piece in pieces_of(items, limits.RUNS_PER_STEP):
+            self.asks.append(
+                Ask(self.partition, self.request.group, generation, again, list(piece), len(piece))
+            )
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.Merge:
         entries = tuple(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from quorumq.core import messages as m
 from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator, too_few
+from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.errors import Code
 from quorumq.core.resync import Resync
@@ -102,7 +102,7 @@ class DeclareCoordinator(Coordinator):
                 f"{', '.join(plan.survivors)} can vouch now, and {', '.join(self.request.survivors)} were declared to "
                 "be all that is left: look again"
             )
-            return self.finish(context, m.Failed(Code.CONFLICT, detail))
+            return self.fail(context, Code.CONFLICT, detail)
         self.plan = plan
         return self.ask_all(context, tuple(learner.node for learner in plan.learners), plan.survivors, now)
 
@@ -148,7 +148,7 @@ class DeclareCoordinator(Coordinator):
             return self.refuse(context, f"{_cannot(silent, 'be heard')}: {_bring_back(silent)}")
         detail = f"{', '.join(silent)} did not answer, and may have been told or not: do it again"
         heard = len(context.config.nodes) - len(silent)
-        return self.finish(context, too_few(Code.OUTCOME_UNKNOWN, detail, len(context.config.nodes), heard))
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, len(context.config.nodes), heard)
 
     def refuse(self, context: Context, detail: str) -> list[Effect]:
         """Nothing was declared."""

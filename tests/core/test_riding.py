@@ -548,11 +548,11 @@ def test_who_is_ahead_of_our_own_disk_waits_for_it() -> None:
     riding.loses = lambda sender, to, message: isinstance(message, StoreReply)
     riding.waits()
     riding.publish()
-    core, replica = riding.cluster.nodes["a"], riding.replica("a")
+    core = riding.cluster.nodes["a"]
     (it,) = [one for one in core.context.requests.values() if isinstance(one, FetchCoordinator)]
     (this,) = it.rounds.values()
     assert isinstance(this, HoldRound)
     this.heard.clear()
     this.votes = Votes()
-    it._settle(core.context, this, replica, riding.cluster.now, timed_out=False)
+    it._settle(core.context, this, riding.cluster.now, timed_out=False)
     assert this.pending.covers(Span(riding.origin, 0, 1))
