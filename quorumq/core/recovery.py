@@ -76,8 +76,8 @@ class Recovery:
 
     def want(self, replica: Replica, now: Now) -> None:
         """``replica`` has just been made: if it is in quarantine and has others to ask, ask them from now on."""
-        others = [member for member in replica.members if member != replica.node.me]
-        if others and replica.in_quarantine(now):
+        if replica.in_quarantine(now) and len(replica.members) > 1:
+            others = [member for member in replica.members if member != replica.node.me]
             self.unheard[replica.partition] = dict.fromkeys(others)
 
     # ------------------------------------------------------------------------ asking
