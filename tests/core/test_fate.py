@@ -211,7 +211,7 @@ class FateMachine(RuleBasedStateMachine):
                 assert (view.ballots.get(ORIGIN, seq) or fate.NO_BALLOTS) == ballots
                 number = next(at for at, batch in enumerate(BATCHES) if batch.start <= seq < batch.stop)
                 facts = self.facts(which, number)
-                free = not facts.early and fate.is_available(record, lease, facts)
+                free = fate.standing(record, lease, facts) == fate.READY
                 alone = free and fate.is_offered_alone(record, lease, facts)
                 assert view.suspects.spans.contains(ORIGIN, seq) == alone
                 assert view.available.spans.contains(ORIGIN, seq) == (free and not alone)

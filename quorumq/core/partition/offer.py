@@ -63,14 +63,11 @@ class Offer:
             self.spans.remove(span)
 
 
-HELD, ELSEWHERE, DELAYED, DEAD = range(4)
-"""Why a message that a group keeps is not offered: held here, held elsewhere as a NOK said, not due, a dead letter."""
-
 Key = tuple[int, int]
 
 
 class Kept:
-    """Messages of batches here that a group keeps and is not offered: why, and in which batches.
+    """Messages of batches here that a group keeps and is not offered: why (`fate.standing`), and in which batches.
 
     Only for who asks how much there is, and how old: whoever changes something counts, so that nobody has to look.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from quorumq.core.messages import GroupPart
 from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.fate import DEAD, DELAYED, ELSEWHERE, HELD
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.offer import DEAD, DELAYED, ELSEWHERE, HELD, Key
+from quorumq.core.partition.offer import Key
 from quorumq.core.partition.replica import Replica
 from quorumq.core.types import Kind, Now
 

@@ -20,7 +20,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.fate import FREE, Facts, Rule
-from quorumq.core.partition.group import Changes, GroupView, join, why_kept
+from quorumq.core.partition.group import Changes, GroupView, join
 from quorumq.core.partition.offer import Kept
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
@@ -94,7 +94,7 @@ class Views:
             return view
         if view.source is None:
             self._doubt(name)
-        if self.batches.order:
+        if self.batches.order.size:
             view.behind = Behind(view.first_ms, ever=True)
             self.catch_up(view, NEVER)
         return view
@@ -381,7 +381,7 @@ class Views:
                     free = merge_spans(
                         Span(span.origin, start, stop)
                         for start, stop, (record, lease) in across(span, (view.home.records, view.leases))
-                        if fate.is_available(record or OPEN_ZERO, lease or FREE, facts)
+                        if fate.standing(record or OPEN_ZERO, lease or FREE, facts) == fate.READY
                         and fate.is_offered_alone(record or OPEN_ZERO, lease or FREE, facts)
                         == (offer is view.suspects)
                     )
@@ -403,10 +403,9 @@ class Views:
         for span, slot in self.batches.index.items():
             batch = self.batches.stored[slot.number]
             facts, key = self._facts_of(view, batch, now)
-            tables = (view.home.records, view.leases, view.available.spans, view.suspects.spans)
-            for start, stop, (record, lease, free, alone) in across(span, tables):
-                why = why_kept(record or OPEN_ZERO, lease or FREE, facts)
-                if key is not None and not free and not alone and why is not None:
+            for start, stop, (record, lease) in across(span, (view.home.records, view.leases)):
+                why = fate.standing(record or OPEN_ZERO, lease or FREE, facts)
+                if key is not None and why not in (None, fate.READY):
                     anew.put(key, Span(span.origin, start, stop), None, why)
         view.kept.spans.check()
         for name in ("spans", "batches", "messages"):
