@@ -99,9 +99,8 @@ class Catalogue:
     def members_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
         """The replica set of a partition; empty if it is not known here."""
         topic = self.topics.get(partition.topic)
-        if topic is None or partition.number >= topic.partitions:
-            return ()
-        return topic.replicas[partition.number]
+        sets = topic.replicas if topic is not None else ()
+        return sets[partition.number] if partition.number < len(sets) else ()
 
     def all_groups(self) -> list[Group]:
         """The registers of all groups by topic and name, deleted ones included."""

@@ -66,11 +66,10 @@ class Pending:
 
     __slots__ = ("asker", "done", "key", "rounds")
 
-    def __init__(self, key: int) -> None:
-        self.key = key
-        self.asker: Asker = 0
-        self.done = False
-        self.rounds: dict[int, Round] = {}
+    key: int
+    asker: Asker
+    done: bool
+    rounds: dict[int, Round]
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Begin; the effects to carry out."""

@@ -27,7 +27,10 @@ class Coordinator(Pending):
     __slots__ = ("requests", "taught")
 
     def __init__(self, key: int) -> None:
-        super().__init__(key)
+        self.key = key
+        self.asker = 0
+        self.done = False
+        self.rounds = {}
         self.requests: dict[int, tuple[PartitionId, m.PeerMessage]] = {}
         self.taught: dict[tuple[int, NodeId], None] = {}
 

@@ -151,6 +151,8 @@ class FetchCoordinator(GroupReader):
                 suspects.append((ms, partition))
             if (ms := view.available.oldest_ms) is not None:
                 oldest.append(ms)
+        if not suspects:
+            return turns
         suspects.sort(key=lambda item: item[0])
         early = [(partition, True) for ms, partition in suspects if not oldest or ms < min(oldest)]
         return [*early, *turns, *((partition, True) for _, partition in suspects[len(early) :])]
@@ -173,12 +175,13 @@ class FetchCoordinator(GroupReader):
             view = replica.group(self.request.group)
             if view.behind is not None:
                 replica.views.catch_up(view, now)
-            if not (view.suspects if alone else view.available).ready and not view.begins:
+            if not (view.suspects if alone else view.available).ready.size and not view.begins:
                 continue
             patient = self.request.max_wait >= context.config.steal_after
-            wants, generation, cost, later = replica.choice.choose(
+            picked, later = replica.choice.choose(
                 view, now, messages, size, runs, self.parked_since, patient, alone, self.request.spans
             )
+            wants = picked.wants
             if not wants and view.begins:
                 self.tried, later = False, now.mono  # the group has not looked at all that there is
             if later is not None:
@@ -188,11 +191,10 @@ class FetchCoordinator(GroupReader):
                 if ballot is None:  # a higher reserve must become durable first
                     again = now.mono + BACKOFF_S[0]
                     continue
-                runs -= cost + limits.ROUND_RUNS
-                messages -= messages if alone else sum(want.span.size for want in wants)
-                for want in wants:
-                    size -= replica.batches.bytes_of(want.span)
-                effects += self._hold(context, replica, wants, generation, ballot, now)
+                runs -= picked.runs + limits.ROUND_RUNS
+                messages -= messages if alone else picked.messages
+                size -= picked.bytes
+                effects += self._hold(context, replica, wants, picked.generation, ballot, now)
         if context.state.round_count == began:
             if again is not None:
                 context.state.at(again, ("advance", self.key))
@@ -354,12 +356,12 @@ class FetchCoordinator(GroupReader):
         buried: list[tuple[Span, int, str]] = []
         for span, yes, no, dead, late, attempts, suspect in this.atoms(valid):
             if this.is_won(yes, mine):
-                if this.is_majority(dead):
+                if dead and this.is_majority(dead):
                     buried.append((span, attempts, "max-deliveries"))
                 elif dead & ~mine and not dead & mine and attempts >= replica.topic.max_deliveries:
                     effects += self._learn(this, span, attempts, suspect, now)
                     lost.append(span)  # to be asked for again, with the count that others know of
-                elif this.is_over(late):
+                elif late and this.is_over(late):
                     buried.append((span, attempts, "expired"))
                 elif late and not timed_out and not this.everyone:
                     continue  # clocks differ: the others decide, if they answer in time

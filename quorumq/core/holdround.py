@@ -75,8 +75,8 @@ class HoldRound(Round):
         self.pending = SpanSet()  # neither won nor lost yet
         self.redrives: SpanMap[int] = SpanMap()
         for span, n, *_ in hold.wants:
-            self.pending.add(span)
-            self.redrives.set(span, n)
+            self.pending.put(span, True)
+            self.redrives.put(span, n)
         self.votes = Votes()  # bits of the members, in a lane for each thing that they may say
         self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
         self.attempts: SpanMap[tuple[int, bool]] = (

@@ -57,7 +57,7 @@ from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Rese
 from quorumq.core.replay import Replay, clean_stop, cluster_made, snapshot
 from quorumq.core.state import NO_END, NodeConfig
 from quorumq.core.status import status
-from quorumq.core.timers import LASTING, Timers
+from quorumq.core.timers import ABOUT, LASTING, Timers
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 from quorumq.core.upkeep import Upkeep
 from quorumq.core.voter import Voter
@@ -230,7 +230,14 @@ class NodeCore:
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
         # Nearly every round is over long before its timer: waking for those cost more than serving the rest.
-        while state.timers and (head := state.timers[0][2])[0] not in LASTING and self.timers.is_stale(head):
+        while state.timers and (head := state.timers[0][2])[0] not in LASTING:
+            table = ABOUT.get(head[0])
+            if table is None:
+                stale = self.timers.is_stale(head)
+            else:
+                stale = head[1] not in getattr(self.context, table)  # type: ignore[misc]
+            if not stale:
+                break
             heapq.heappop(state.timers)
         state.looks_left = NO_END
         return self.context.peers.positions.count(effects) if effects else effects

@@ -179,7 +179,11 @@ class Peers:
         """A start of a peer says how many records of its directory are durable."""
         seen = self.seen.get(sender)
         if position and seen and seen[-1].incarnation == incarnation:
-            self.positions.note(sender, incarnation.n, position)
+            positions, start = self.positions, incarnation.n
+            before, told_by = positions.told.get(sender, (0, 0))
+            if told_by != start or position > before:
+                positions.told[sender] = (position, start)
+                positions.fresh[sender] = None
 
     # --------------------------------------------------------------------- journal
 

@@ -14,6 +14,8 @@ from quorumq.core.messages import AckReply, StoreReply
 from quorumq.core.records import PeerPosition, PeerSeen
 from quorumq.core.types import NodeId, Now
 
+_new: Any = tuple.__new__
+
 POSITIONED: Final = {kind: kind._fields.index("position") for kind in (StoreReply, AckReply)}
 """Messages with the position of their sender's directory: at which place in them."""
 
@@ -63,22 +65,15 @@ class Positions:
                             message: Any = item.message
                             there = POSITIONED[type(message)]
                             fields = (*message[:there], self.appended, *message[there + 1 :])
-                            said = Send(item.to, tuple.__new__(type(message), fields))
+                            said = _new(Send, (item.to, _new(type(message), fields)))
                             then = (*effect.then[:place], said, *effect.then[place + 1 :])
-                            effects[at] = effect = Persist(effect.records, then)
+                            effects[at] = effect = _new(Persist, (effect.records, then))
         return effects
 
     def on_durable(self, position: int) -> None:
         """So many records of this directory are durable."""
         if self.counting and position > self.durable:
             self.durable = position
-
-    def note(self, node: NodeId, start: int, position: int) -> None:
-        """A start of a peer says how many records of its directory are durable."""
-        before, told_by = self.told.get(node, (0, 0))
-        if told_by != start or position > before:
-            self.told[node] = (position, start)
-            self.fresh[node] = None
 
     def forget(self, node: NodeId) -> None:
         """The peer has another directory now."""

@@ -113,7 +113,13 @@ class Votes(SpanMap[int]):
     def add(self, spans: Iterable[Span], bit: int) -> None:
         """``bit`` said it of ``spans``."""
         for span in spans:
-            if span.origin in self.runs:
-                self.update(span, lambda old: (old or 0) | bit)
-            else:
+            origin, start, stop = span
+            runs = self.runs.get(origin)
+            if runs is None:
                 self.put(span, bit)
+            elif (
+                len(runs) == 1 and type(runs) is tuple and runs[0][:2] == (start, stop)
+            ):  # as the first who said it
+                self.runs[origin] = ((start, stop, runs[0][2] | bit),)
+            else:
+                self.update(span, lambda old: (old or 0) | bit)

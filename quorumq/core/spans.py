@@ -238,7 +238,7 @@ class _Runs:
     def put(self, span: Span, value: Any) -> None:
         """Have every message of ``span``, which is not empty, map to ``value``, in a set True; None takes it out.
 
-        Quick where the origin has one run at most, all of which is replaced, or behind which the span goes on.
+        Quick where the origin has one run at most, all of which is replaced, and where the span comes behind all runs.
         """
         origin, start, stop = span
         runs = self.runs.get(origin)
@@ -248,9 +248,9 @@ class _Runs:
                 self._spans += 1
                 self._messages += stop - start
             return
-        if len(runs) == 1 and type(runs) is tuple:
-            begin, end, before = runs[0]
-            if start <= begin and end <= stop:
+        if type(runs) is tuple:
+            begin, end, before = runs[-1]
+            if len(runs) == 1 and start <= begin and end <= stop:
                 if value is None:
                     del self.runs[origin]
                     self._spans -= 1
@@ -259,11 +259,11 @@ class _Runs:
                     self.runs[origin] = ((start, stop, value),)
                     self._messages += (stop - start) - (end - begin)
                 return
-            if end == start and value is not None:
-                if before is value or before == value:
-                    self.runs[origin] = ((begin, stop, before),)
+            if end <= start and value is not None and len(runs) < self.SMALL_MAX:
+                if end == start and (before is value or before == value):
+                    self.runs[origin] = (*runs[:-1], (begin, stop, before))
                 else:
-                    self.runs[origin] = (runs[0], (start, stop, value))
+                    self.runs[origin] = (*runs, (start, stop, value))
                     self._spans += 1
                 self._messages += stop - start
                 return

@@ -35,7 +35,8 @@ class TalliedMap(SpanMap[V]):
     def put(self, span: Span, value: Any) -> None:
         """As in `SpanMap`."""
         origin, start, stop = span
-        if origin in self.runs:
+        runs = self.runs.get(origin, ())
+        if type(runs) is not tuple or (runs and runs[-1][1] > start):  # else it comes behind all others
             for run in self._overlap(origin, start, stop):
                 self._add(run, min(run[1], stop) - max(run[0], start), -1)
         if value is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 from quorumq.core import costs, resync
 from quorumq.core.context import Context
@@ -20,6 +21,13 @@ TIMERS_PER_STEP = 128
 
 LASTING = frozenset(("heartbeat", "reclaim", "sync"))
 """Timers that always have something to do."""
+
+ABOUT: Final = {
+    **dict.fromkeys(("round", "hedge"), "rounds"),
+    **dict.fromkeys(("advance", "gathered", "again"), "requests"),
+    "forget": "given",
+}
+"""Timers with nothing left to do once what they name is not in that table of the `Context`."""
 
 
 class Timers:
@@ -49,13 +57,10 @@ class Timers:
 
     def is_stale(self, timer: Timer) -> bool:
         """Whether a timer has nothing left to do, and so is to wake nobody."""
+        table = ABOUT.get(timer[0])
+        if table is not None:
+            return timer[1] not in getattr(self.context, table)  # type: ignore[misc]
         match timer:
-            case ("round" | "hedge", number):
-                return number not in self.context.rounds
-            case ("advance" | "gathered" | "again", key):
-                return key not in self.context.requests
-            case ("forget", key):
-                return key not in self.context.given
             case (_, PartitionId() as partition, *_) if partition not in self.context.replicas:
                 return True  # its topic was deleted
             case ("late", peer, since):
@@ -64,7 +69,8 @@ class Timers:
             case ("recover", peer, number):
                 return not self.context.recovery.is_current(peer, number)
             case ("expire", partition, name, span):
-                return not self.context.replicas[partition].group(name).held(span)
+                leases = self.context.replicas[partition].group(name).leases
+                return all(lease.held is None for _, lease in leases.within(span))
         return False
 
     def on_timer(self, timer: Timer, now: Now, *, waits: bool = True) -> list[Effect]:

@@ -88,7 +88,7 @@ class Voter:
         records: list[BatchStored] = []
         problems: list[m.Problem] = []
         members: tuple[NodeId, ...] = ()
-        parts = message.parts
+        parts: tuple[m.Store | m.Part, ...] = (message, *message.more)
         for at, part in enumerate(parts):
             partition = part.batch.header.partition
             replica = self.context.replicas.get(partition)

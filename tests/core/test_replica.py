@@ -160,8 +160,8 @@ def test_three_coordinators_share_a_backlog_without_conflicts() -> None:
     chosen = {}
     for node in "abc":
         replica = next(iter(cluster.nodes[node].replicas.values()))
-        wants, *_ = replica.choice.choose(replica.group("g"), cluster.now, 10_000, 1 << 20, 100, float("inf"))
-        chosen[node] = {seq for want in wants for seq in range(want.span.start, want.span.stop)}
+        picked, _ = replica.choice.choose(replica.group("g"), cluster.now, 10_000, 1 << 20, 100, float("inf"))
+        chosen[node] = {seq for want in picked.wants for seq in range(*want.span[1:])}
     assert not chosen["a"] & chosen["b"]
     assert not chosen["b"] & chosen["c"]
     assert not chosen["a"] & chosen["c"]

@@ -5,6 +5,8 @@ Several coordinators that fetch for one group begin with different chunks of the
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from quorumq.core.messages import Want
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
@@ -22,18 +24,18 @@ SCAN_MAX = 1024
 """Batches that one choice looks at before it settles for what it has."""
 
 
+@dataclass(slots=True)
 class Picked:
     """What a choice has so far, and how much room is left in it."""
 
-    __slots__ = ("batches", "bytes_left", "generation", "messages_left", "runs_max", "wants")
-
-    def __init__(self, messages_max: int, bytes_max: int, runs_max: int, generation: int) -> None:
-        self.messages_left = messages_max
-        self.bytes_left = bytes_max
-        self.runs_max = runs_max
-        self.generation = generation  # of everything picked: one HOLD names one
-        self.wants: list[Want] = []
-        self.batches = 0  # and parts of them
+    messages_left: int
+    bytes_left: int
+    runs_max: int
+    generation: int  # of everything picked: one HOLD names one
+    wants: list[Want] = field(default_factory=list)
+    batches: int = 0  # and parts of them
+    messages: int = 0  # of all that is wanted
+    bytes: int = 0
 
     @property
     def runs(self) -> int:
@@ -80,9 +82,8 @@ class Choice:
         patient: bool = True,
         alone: bool = False,
         named: tuple[Span, ...] = (),
-    ) -> tuple[list[Want], int, int, float | None]:
-        """FETCH, step 1: the oldest available messages within the limits, their generation, what it costs to vote on
-        them, in runs, and when to look again.
+    ) -> tuple[Picked, float | None]:
+        """FETCH, step 1: the oldest available messages within the limits, and when to look again.
 
         With several coordinators fetching, what ranks first for this one comes first; the rest only where it
         has been available for ``steal_after`` seconds, which is the time returned where it was passed over.
@@ -101,7 +102,7 @@ class Choice:
         picked = Picked(1 if alone else messages_max, bytes_max, runs_max, view.generation)
         if named:
             self._pick_named(view, offer, named, picked)
-            return picked.wants, picked.generation, picked.runs, None
+            return picked, None
         look_again: float | None = None
         batches = self.batches
         parked, active = self.node.fetchers(batches.partition, view.name, batches.members, now)
@@ -133,7 +134,7 @@ class Choice:
                                 self._pick(view, batch, parts, picked)
             if picked.wants:
                 break
-        return picked.wants, picked.generation, picked.runs, look_again
+        return picked, look_again
 
     def _pick_named(self, view: GroupView, offer: Offer, named: tuple[Span, ...], picked: Picked) -> None:
         for span in named:
@@ -163,6 +164,8 @@ class Choice:
                         picked.generation = record.generation
                     if record.generation == picked.generation:  # dead letters may stand in several
                         picked.append(Want(span, record.n))
+                        picked.messages += span.stop - span.start
+                        picked.bytes += size if span == cut else self.batches.bytes_of(span)
 
     def _ranked(self, batch: StoredBatch, span: Span, fetchers: list[NodeId], mine: bool) -> list[Span]:
         """The parts of ``span`` whose chunk ranks first for this node among ``fetchers`` (or does not)."""

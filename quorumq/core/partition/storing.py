@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumq.core.errors import Code
 from quorumq.core.limits import SESSIONS_PER_PARTITION_MAX
-from quorumq.core.messages import Part
+from quorumq.core.messages import Part, Store
 from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.closing import ClosingDuty
 from quorumq.core.partition.places import Slot
@@ -19,11 +19,12 @@ class Storing(ClosingDuty):
     __slots__ = ()
 
     def take(
-        self, sender: NodeId, part: Part, topic: Topic, now: Now, *, asked: bool
+        self, sender: NodeId, part: Store | Part, topic: Topic, now: Now, *, asked: bool
     ) -> tuple[BatchStored | None, str, str]:
         """One batch of a STORE: keep what of it is not here yet.
 
         Args:
+            part: the STORE itself stands for its first one.
             asked: whether a coordinator did; else it is one of anti-entropy.
 
         Returns:
@@ -49,7 +50,9 @@ class Storing(ClosingDuty):
                 self.views.raise_floors(back)
         return BatchStored(number, part.batch, now.wall_ms, age_ms), "", ""
 
-    def _new_of(self, part: Part, topic: Topic, *, asked: bool) -> tuple[list[tuple[Span, int]], str, str]:
+    def _new_of(
+        self, part: Store | Part, topic: Topic, *, asked: bool
+    ) -> tuple[list[tuple[Span, int]], str, str]:
         """What of a batch is to be stored, with its shift in the batch; or the error, and what to tell of it."""
         header = part.batch.header
         if part.epoch != topic.epoch:
