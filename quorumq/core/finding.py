@@ -44,7 +44,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
     names: Iterable[str] = ()
     partitions: Iterable[PartitionId] = ()
     ids: dict[bytes, None] = {}
-    group = ""
+    group, highest = "", -1  # of the partitions that are named
     match request:
         case m.Publish():
             partitions = (request.batch.header.partition,)
@@ -52,10 +52,10 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             partitions = dict.fromkeys([item.receipt.partition for item in request.items])
         case m.Fetch():
             names, group = dead_letter_names(request.topics, request.group)
-        case m.PurgeRequest() | m.BrowseRequest():
+            highest = max(request.partitions, default=-1)
+        case m.PurgeRequest() | m.BrowseRequest() | m.RedriveRequest():
             names, group = dead_letter_names((request.topic,), request.group)
-        case m.RedriveRequest():
-            names, group = dead_letter_names((request.topic,), request.group)
+            highest = request.partition
         case m.SetGroup() | m.DeleteGroup():
             names = (request.topic,)
         case m.Metadata():
@@ -70,10 +70,6 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
     for partition in partitions:
         if not catalogue.members_of(partition) and not catalogue.is_deleted(partition.topic):
             ids[partition.topic] = None
-    number = (
-        request.partition if isinstance(request, (m.PurgeRequest, m.BrowseRequest, m.RedriveRequest)) else -1
-    )
-    highest = max(request.partitions, default=-1) if isinstance(request, m.Fetch) else number
     groups: dict[tuple[bytes, str], None] = {}
     for name in names:
         topic = catalogue.topic_named(name)

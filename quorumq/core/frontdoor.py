@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.context import Context, Costly
@@ -126,7 +129,9 @@ class FrontDoor:
             return self.vouching.refusal(context)
         if wanted is not None:
             return FindCoordinator(key, request, wanted)
-        return self._admit(key, request, now)
+        if isinstance(request, STAMPED) and context.state.clock.used_up:
+            return m.Failed(Code.NOT_STORED, USED_UP)
+        return ADMITTED[type(request)](self, key, request, now)
 
     def status(self, request: m.StatusRequest, now: Now) -> m.StatusReply:
         """What this node knows of itself and its partitions, or of the next of them."""
@@ -166,55 +171,10 @@ class FrontDoor:
             self.context.recovery.on_hello(hello.node)
         return self.context.peers.on_hello(key, hello, now)
 
-    def _admit(self, key: int, request: m.ClientRequest, now: Now) -> Admitted:
-        if isinstance(request, STAMPED) and self.context.state.clock.used_up:
-            return m.Failed(Code.NOT_STORED, USED_UP)
-        match request:
-            case m.OpenSession():
-                self.sessions += 1
-                me, incarnation = self.context.state.me, self.context.state.incarnation
-                return m.OpenSessionReply(Origin(me, incarnation.n, incarnation.nonce, self.sessions))
-            case m.CloseSession():
-                return m.CloseSessionReply()
-            case m.LeaveRequest():
-                return m.LeaveReply()
-            case m.CreateTopic():
-                return self._create_topic(key, request)
-            case m.AlterTopic():
-                return self._alter_topic(key, request)
-            case m.DeleteTopic():
-                return self._delete_topic(key, request)
-            case m.Publish():
-                return PublishCoordinator(key, request)
-            case m.Fetch():
-                return self._fetch(key, request, now)
-            case m.AckRequest():
-                return AckCoordinator(key, request)
-            case m.RejectRequest():
-                return self._reject(key, request, now)
-            case m.ExtendRequest():
-                problem = check_hold_time(request.hold_time, self.context.config.hold_time_max)
-                return m.Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
-            case m.SetGroup():
-                return self._set_group(key, request)
-            case m.DeleteGroup():
-                topic = self.context.catalogue.topic_named(request.topic)
-                if topic is None:
-                    return self.context.catalogue.not_found(request.topic)
-                return DeleteGroupCoordinator(key, request, topic.id)
-            case m.PurgeRequest():
-                return self._purge(key, request)
-            case m.RedriveRequest():
-                return self._redrive(key, request)
-            case m.BrowseRequest():
-                return self._peek(key, request, now)
-            case m.ShowRequest():
-                return self._show(request, now)
-            case m.DescribeGroup():
-                return self._describe(request, now)
-            case m.DeclareSurvivors():
-                return DeclareCoordinator(key, request)
-        return m.Failed(Code.USAGE, f"{type(request).__name__} is not a request")
+    def _open_session(self) -> m.OpenSessionReply:
+        self.sessions += 1
+        me, incarnation = self.context.state.me, self.context.state.incarnation
+        return m.OpenSessionReply(Origin(me, incarnation.n, incarnation.nonce, self.sessions))
 
     # -------------------------------------------------------------------------- topics
 
@@ -317,6 +277,12 @@ class FrontDoor:
         no_room = None if there else self.context.catalogue.why_no_groups((topic,), request.group)
         return no_room or GroupCoordinator(key, request, topic.id)
 
+    def _delete_group(self, key: int, request: m.DeleteGroup) -> Admitted:
+        topic = self.context.catalogue.topic_named(request.topic)
+        if topic is None:
+            return self.context.catalogue.not_found(request.topic)
+        return DeleteGroupCoordinator(key, request, topic.id)
+
     def _is_new(self, topic: Topic, group: str) -> bool:
         """Whether the partitions here know nothing of the group; not where there are none."""
         if self.context.catalogue.reads(topic.id, group):
@@ -380,6 +346,10 @@ class FrontDoor:
         return m.DescribeGroupReply(topic.id, request.group, parts)
 
     # ---------------------------------------------------------------------- deliveries
+
+    def _extend(self, key: int, request: m.ExtendRequest) -> Admitted:
+        problem = check_hold_time(request.hold_time, self.context.config.hold_time_max)
+        return m.Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
 
     def _reject(self, key: int, request: m.RejectRequest, now: Now) -> Admitted:
         letter = request.letter
@@ -471,6 +441,30 @@ class FrontDoor:
         if not found and not is_pattern(name) and catalogue.topic_named(name) is None:
             return catalogue.not_found(name)
         return found
+
+
+ADMITTED: Final[dict[type, Callable[[FrontDoor, int, Any, Now], Admitted]]] = {
+    m.OpenSession: lambda door, key, request, now: door._open_session(),
+    m.CloseSession: lambda door, key, request, now: m.CloseSessionReply(),
+    m.LeaveRequest: lambda door, key, request, now: m.LeaveReply(),
+    m.CreateTopic: lambda door, key, request, now: door._create_topic(key, request),
+    m.AlterTopic: lambda door, key, request, now: door._alter_topic(key, request),
+    m.DeleteTopic: lambda door, key, request, now: door._delete_topic(key, request),
+    m.Publish: lambda door, key, request, now: PublishCoordinator(key, request),
+    m.Fetch: lambda door, key, request, now: door._fetch(key, request, now),
+    m.AckRequest: lambda door, key, request, now: AckCoordinator(key, request),
+    m.RejectRequest: lambda door, key, request, now: door._reject(key, request, now),
+    m.ExtendRequest: lambda door, key, request, now: door._extend(key, request),
+    m.SetGroup: lambda door, key, request, now: door._set_group(key, request),
+    m.DeleteGroup: lambda door, key, request, now: door._delete_group(key, request),
+    m.PurgeRequest: lambda door, key, request, now: door._purge(key, request),
+    m.RedriveRequest: lambda door, key, request, now: door._redrive(key, request),
+    m.BrowseRequest: lambda door, key, request, now: door._peek(key, request, now),
+    m.ShowRequest: lambda door, key, request, now: door._show(request, now),
+    m.DescribeGroup: lambda door, key, request, now: door._describe(request, now),
+    m.DeclareSurvivors: lambda door, key, request, now: DeclareCoordinator(key, request),
+}
+"""Who carries a request of each kind through, or the answer, where all that it names is known here."""
 
 
 def check_hold_time(hold_time: float, most: float) -> str:

@@ -79,9 +79,9 @@ def test_looking_at_a_request_changes_nothing_that_is_kept_or_promised() -> None
 def test_a_bug_while_looking_is_not_hidden_from_who_looks_for_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
 
-    def planted(door: FrontDoor, *args: object) -> None:
+    def planted(door: FrontDoor, *args: object, **named: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(FrontDoor, "_admit", planted)
+    monkeypatch.setattr(FrontDoor, "_look", planted)
     with pytest.raises(ZeroDivisionError, match="planted"):
         cluster.ask("a", m.OpenSession())
