@@ -237,7 +237,8 @@ class FetchCoordinator(GroupReader):
                 message = message._replace(wants=asked)
             self.requests[this.number] = (replica.partition, message)
             hedge, state = context.hedge, context.state
-            hedge.split(this, state.fetching_at(replica.partition, message.group, this.members, now), now)
+            _, keen = state.fetchers(replica.partition, message.group, this.members, now)
+            hedge.split(this, keen, now)
             for at, member in enumerate(this.members):
                 if this.late & 1 << at:
                     effects += hedge.put(context.rounds, member, this.number, message, now)

@@ -54,16 +54,11 @@ def may_choose(view: GroupView, header: BatchHeader) -> bool:
     """Whether the group may have what is new: the generation covers it, and nothing was recorded of it ahead of it."""
     (span,) = header.sections
     return (
-        is_covered(view, header)
+        view.covers(header.published_ms)  # who votes on a HOLD does not ask
         and view.behind is None
         and not view.records.within(span)
         and not view.leases.within(span)
     )
-
-
-def is_covered(view: GroupView, header: BatchHeader) -> bool:
-    """Whether the group's generation reads the batch. Who votes on a HOLD does not ask."""
-    return view.covers(header.published_ms)
 
 
 def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordinator | None:

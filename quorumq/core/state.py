@@ -240,18 +240,6 @@ class NodeState:
                     break
         return found
 
-    def fetching_at(
-        self, partition: PartitionId, group: str, members: tuple[NodeId, ...], now: Now
-    ) -> list[NodeId]:
-        """Those of ``members`` where a FETCH for the group is parked, or was coordinated in the last 2 s."""
-        since = now.mono - 2.0
-        found: list[NodeId] = []
-        for node in members:
-            key = (partition, group, node)
-            if self.active.get(key, since) > since or self.parked.get(key, since) > since:
-                found.append(node)
-        return found
-
     # ---------------------------------------------------------------- releases
 
     def owe_release(self, peer: NodeId, freed: Freed, now: Now) -> None:

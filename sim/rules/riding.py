@@ -5,7 +5,8 @@ from __future__ import annotations
 from quorumq.core import riding
 from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import Granted, Hold, HoldReply, refusal
-from quorumq.core.types import Incarnation, NodeId, Now
+from quorumq.core.partition.group import GroupView
+from quorumq.core.types import BatchHeader, Incarnation, NodeId, Now
 from quorumq.core.voter import Voter
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
@@ -34,6 +35,10 @@ def vote_at_once(
     return votes, [*told, Send(sender, votes)]
 
 
+def as_if_covered(view: GroupView, header: BatchHeader) -> tuple[GroupView, BatchHeader]:
+    return view, header._replace(published_ms=view.home.from_ms)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "riding-is-voted-on",
@@ -53,7 +58,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "riding-is-covered",
         "a HOLD rides only for a generation that covers the message: who votes does not ask",
-        ((riding, "is_covered", lambda view, header: True),),
+        ((riding, "may_choose", told(riding.may_choose, as_if_covered)),),
     ),
     Rule(
         "riding-is-durable",
