@@ -486,7 +486,8 @@ class NodeCore:
             case m.SyncState() if message.partition in self.replicas:
                 return self.replicas[message.partition].on_sync_state(sender, message, now)
             case m.SyncPull() if message.partition in self.replicas:
-                return self.replicas[message.partition].on_sync_pull(sender, message, now)
+                replica = self.replicas[message.partition]
+                return replica.sync.on_pull(sender, message, replica.topic.epoch, now)
             case m.GroupsRequest() if self.state.vouched:
                 return census.tell(self.catalogue, sender, message)
             case m.RegistersRequest() if self.state.vouched:

@@ -101,18 +101,17 @@ class SettleCoordinator(Coordinator):
         asks: what one step had no room for: the next ones ask it.
     """
 
-    __slots__ = ("asks", "ballots", "echo", "items", "verdicts")
+    __slots__ = ("asks", "ballots", "request", "verdicts")
 
-    def __init__(self, key: int, items: tuple[m.ReceiptPart, ...], echo: float = 0.0) -> None:
+    def __init__(self, key: int, request: Any) -> None:
         super().__init__(key)
-        self.items = items
+        self.request = request
         self.asks: list[Ask] = []
         self.ballots: dict[int, Ballot] = {}
         self.verdicts: list[m.Verdict] = []
-        self.echo = echo
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        self.asks = asks_of(context, self.items)
+        self.asks = asks_of(context, self.request.items)
         return self.go_on(context, now)
 
     @property
@@ -219,7 +218,8 @@ class SettleCoordinator(Coordinator):
         """Answer if there is nothing more to ask, and every round is decided."""
         if self.ballots or self.asks:
             return []
-        return self.finish(context, m.SettleReply(join_verdicts(self.verdicts), self.echo))
+        echo = self.request.sent_at if isinstance(self.request, m.ExtendRequest) else 0.0
+        return self.finish(context, m.SettleReply(join_verdicts(self.verdicts), echo))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.decide(context, number, now, last=True)
@@ -244,9 +244,6 @@ class AckCoordinator(SettleCoordinator):
     """
 
     __slots__ = ()
-
-    def __init__(self, key: int, request: m.AckRequest) -> None:
-        super().__init__(key, request.items)
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.Ack:
         return m.Ack(number, ask.partition, epoch, ask.group, ask.generation, ask.entries)
@@ -278,17 +275,13 @@ class AckCoordinator(SettleCoordinator):
 class RejectCoordinator(SettleCoordinator):
     """REJECT: a majority applied it: ok. A majority refused: hold-lost. Else unknown; either may still spread."""
 
-    __slots__ = ("delay", "letter")
+    __slots__ = ()
 
-    def __init__(self, key: int, request: m.RejectRequest) -> None:
-        super().__init__(key, request.items)
-        self.delay = request.delay
-        self.letter = request.letter
+    request: m.RejectRequest
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.Reject:
-        return m.Reject(
-            number, ask.partition, epoch, ask.group, ask.generation, ask.entries, self.delay, self.letter
-        )
+        how = (self.request.delay, self.request.letter)
+        return m.Reject(number, ask.partition, epoch, ask.group, ask.generation, ask.entries, *how)
 
     def count(self, ballot: Ballot, reply: m.RejectReply, bit: int) -> None:
         ballot.count(reply.applied, reply.refused, bit)
@@ -308,14 +301,12 @@ class RejectCoordinator(SettleCoordinator):
 class ExtendCoordinator(SettleCoordinator):
     """EXTEND: granted at a majority: ok. Not granted: nothing changes, and nothing is released."""
 
-    __slots__ = ("hold_time",)
+    __slots__ = ()
 
-    def __init__(self, key: int, request: m.ExtendRequest) -> None:
-        super().__init__(key, request.items, request.sent_at)
-        self.hold_time = request.hold_time
+    request: m.ExtendRequest
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.Extend:
-        return m.Extend(number, ask.partition, epoch, ask.group, ask.entries, self.hold_time)
+        return m.Extend(number, ask.partition, epoch, ask.group, ask.entries, self.request.hold_time)
 
     def count(self, ballot: Ballot, reply: m.ExtendReply, bit: int) -> None:
         ballot.count(reply.granted, reply.refused, bit)
@@ -341,11 +332,12 @@ class RedriveCoordinator(SettleCoordinator):
     what becomes of it, in a round of its own.
     """
 
-    __slots__ = ("partition", "request")
+    __slots__ = ("partition",)
+
+    request: m.RedriveRequest
 
     def __init__(self, key: int, request: m.RedriveRequest, partition: PartitionId) -> None:
-        super().__init__(key, ())
-        self.request = request
+        super().__init__(key, request)
         self.partition = partition
 
     def start(self, context: Context, now: Now) -> list[Effect]:

@@ -84,7 +84,7 @@ class Upkeep:
                 self.context.state.at(pause, ("offer", peer, absent, shared, at))
                 break
             left -= PARTITION + len(replica.views.groups)
-            effects.append(Send(peer, replica.sync_offer()))
+            effects.append(Send(peer, replica.sync.offer(replica.topic.epoch)))
             ages = replica.batches.ages_wanted(peer, replica.topic.ttl_s)
             if ages:
                 effects.append(Send(peer, SyncPull(replica.partition, (), ages)))

@@ -158,7 +158,7 @@ def release_on_failed_extend(self: ExtendCoordinator, context: Context) -> list[
         now = Now(context.state.timers[0][0] if context.state.timers else 0.0, 0)
         for verdict in self.verdicts:
             if verdict.outcome != "ok":
-                receipt = self.items[verdict.item].receipt
+                receipt = self.request.items[verdict.item].receipt
                 freed = Freed(receipt.partition, receipt.group, receipt.owner, (verdict.span,))
                 effects += context.free([freed], now)
     return effects + _extend_answer(self, context)

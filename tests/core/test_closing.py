@@ -27,7 +27,7 @@ def kept(cluster: Cluster) -> list[int]:
     counts = []
     for node in cluster.nodes:
         found = replica(cluster, node)
-        tables = [found.present, found.batches.reclaimed, found.batches.wanted, found.batches.absent]
+        tables = [found.batches.present, found.batches.reclaimed, found.batches.wanted, found.batches.absent]
         tables += [view.records for view in found.views.groups.values()]  # type: ignore[misc]
         tables += [view.leases for view in found.views.groups.values()]  # type: ignore[misc]
         counts.append(len({origin for table in tables for origin in table.origins()}))
@@ -53,7 +53,7 @@ def test_a_closed_session_of_which_nothing_is_left_shrinks_to_its_number() -> No
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
     assert kept(cluster) == [0, 0, 0]
-    assert len({repr(replica(cluster, node).sync_offer()) for node in "abc"}) == 1
+    assert len({repr(replica(cluster, node).sync.offer(0)) for node in "abc"}) == 1
 
 
 def test_a_store_of_a_closed_session_is_refused_and_nothing_comes_back() -> None:
@@ -206,7 +206,7 @@ def test_what_anti_entropy_brings_beside_a_record_that_conflicts_is_stored() -> 
     assert isinstance(cluster.replies[key], Failed)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(30)
-    assert replica(cluster, "c").present.messages == 2
+    assert replica(cluster, "c").batches.present.messages == 2
 
 
 def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() -> None:
@@ -222,5 +222,5 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     assert "being closed" in answer.detail
     cluster.start("c")
     cluster.advance(20)
-    assert [replica(cluster, node).present.messages for node in "abc"] == [11, 11, 11]
+    assert [replica(cluster, node).batches.present.messages for node in "abc"] == [11, 11, 11]
     assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"late"]))), PublishReply)

@@ -190,7 +190,7 @@ def test_one_node_down_changes_nothing_and_it_catches_up() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
     cluster.start("b")
     cluster.advance(8)
-    assert cluster.nodes["b"].replicas[next(iter(cluster.nodes["b"].replicas))].present.messages == 20
+    assert cluster.nodes["b"].replicas[next(iter(cluster.nodes["b"].replicas))].batches.present.messages == 20
     assert cluster.nodes["b"].context.quarantine_left(cluster.now), "nobody has told it of its holds"
     key = cluster.submit("b", fetch(most=3))
     cluster.advance(0.1)

@@ -56,7 +56,11 @@ def answer(cluster: Cluster, key: int) -> object:
 def payload(cluster: Cluster, topic: Topic) -> list[int]:
     """How many messages of the topic each node has."""
     return [
-        sum(replica.present.messages for replica in core.replicas.values() if replica.topic.id == topic.id)
+        sum(
+            replica.batches.present.messages
+            for replica in core.replicas.values()
+            if replica.topic.id == topic.id
+        )
         for core in cluster.nodes.values()
     ]
 
@@ -617,7 +621,7 @@ class Creating(Chaos):
                     core.state.me
                     for core in self.nodes.values()
                     for partition, replica in core.replicas.items()
-                    if partition == (topic.id, 0) and not replica.present.gaps(span)
+                    if partition == (topic.id, 0) and not replica.batches.present.gaps(span)
                 ]
                 assert len(here) > topic.rf // 2, f"{span} of {topic} is at {here}"
 

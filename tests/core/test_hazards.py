@@ -262,14 +262,14 @@ def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
     assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(hold_time=5.0)))))) == [
         "acked"
     ]
-    assert not replica_of(cluster, "c").present
+    assert not replica_of(cluster, "c").batches.present
     assert any(isinstance(record, RecordsMerged) for record in cluster.journals["c"])
     cluster.kill("c")
     cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
     cluster.start("c")
     stored = next(record for record in cluster.journals["a"] if hasattr(record, "batch"))
     hand_over(cluster, "a", "c", Store(0, topic.epoch, stored.batch))
-    assert replica_of(cluster, "c").present.messages == 1
+    assert replica_of(cluster, "c").batches.present.messages == 1
     assert record_of(cluster, "c", Span(origin, 0, 1)).kind == Kind.ACKED
     assert not replica_of(cluster, "c").group("g").available.messages
 

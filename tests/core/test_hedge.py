@@ -95,7 +95,7 @@ def test_a_majority_is_asked_at_once_and_the_others_20_ms_later() -> None:
     assert not hedged.to("c", Store)
     hedged.cluster.advance(0.001)
     assert len(hedged.to("c", Store)) == 1
-    assert hedged.replica("c").present == hedged.replica("a").present
+    assert hedged.replica("c").batches.present == hedged.replica("a").batches.present
 
 
 def test_what_waits_for_one_node_is_joined_and_what_was_acked_is_not_held_there() -> None:

@@ -259,7 +259,7 @@ def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_wit
     cluster.advance(30)
     assert batches(cluster) == [0, 0, 0]
     assert not any(isinstance(message, Store) for message in sent)
-    assert len({repr(replica(cluster, node).sync_offer()) for node in "abc"}) == 1
+    assert len({repr(replica(cluster, node).sync.offer(0)) for node in "abc"}) == 1
     late = [message for message in sent[-100:] if isinstance(message, SyncState)]
     assert not late, "they agree, so they have nothing more to say"
 
@@ -369,7 +369,7 @@ def test_what_is_reclaimed_elsewhere_before_its_tombstones_are_here_is_not_wante
     cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
     cluster.advance(40)
     assert not replica(cluster, "c").batches.wanted
-    assert len({repr(replica(cluster, node).sync_offer()) for node in "abc"}) == 1
+    assert len({repr(replica(cluster, node).sync.offer(0)) for node in "abc"}) == 1
     sent.clear()
     cluster.advance(10)
     assert not any(isinstance(message, SyncState) for message in sent), "they agree"
@@ -383,7 +383,7 @@ def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
     cluster.advance(20)
     a = replica(cluster, "a")
     (gone,) = a.batches.reclaimed.items()
-    (send,) = a.on_sync_pull("c", SyncPull(a.partition, (gone,)), cluster.now)
+    (send,) = a.sync.on_pull("c", SyncPull(a.partition, (gone,)), a.topic.epoch, cluster.now)
     assert isinstance(send, Send)
     assert isinstance(send.message, SyncState)
     assert (send.message.reclaimed, send.message.nowhere) == ((gone,), ())
@@ -414,11 +414,13 @@ def test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back
     cluster.advance(5.1)
     assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
     cluster.advance(10.0)
-    assert not replica(cluster, "a").present.messages
+    assert not replica(cluster, "a").batches.present.messages
     cluster.ask("a", SetGroup("jobs", "other"))
     cluster.start("c")  # it slept through all that, and has the payload
     cluster.advance(10.0)
-    assert replica(cluster, "a").present.messages == replica(cluster, "b").present.messages == 1
+    assert (
+        replica(cluster, "a").batches.present.messages == replica(cluster, "b").batches.present.messages == 1
+    )
     assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_unproven"]
     (item,) = receipts(cluster.ask("b", fetch("other")))
     assert outcomes(cluster.ask("c", AckRequest((item,)))) == ["acked"], (

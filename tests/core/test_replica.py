@@ -281,7 +281,7 @@ def test_a_message_on_one_replica_only_reaches_all_within_ten_seconds() -> None:
     cluster.advance(10)
     for node in "abc":
         replica = next(iter(cluster.nodes[node].replicas.values()))
-        assert replica.present.messages == 6, node
+        assert replica.batches.present.messages == 6, node
     assert sizes(cluster.ask("c", fetch())) == 6
 
 
@@ -293,7 +293,7 @@ def test_a_replica_that_was_away_for_long_catches_up_in_one_chain_of_pulls() -> 
         cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x" * 20])))
     cluster.start("c")
     cluster.advance(10)
-    assert next(iter(cluster.nodes["c"].replicas.values())).present.messages == 501
+    assert next(iter(cluster.nodes["c"].replicas.values())).batches.present.messages == 501
 
 
 def test_records_attempts_and_delays_reach_all() -> None:
@@ -431,7 +431,7 @@ def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer
     assert [item.receipt.span.start for item in receipts(cluster.ask("b", fetch()))] == [5]
     cluster.feed("b", Damaged(first))
     cluster.advance(8)
-    assert replica.present.messages == 7
+    assert replica.batches.present.messages == 7
     assert not replica.batches.absent
     assert cluster.forgotten["b"] == {first}, "the bytes of the damaged one go"
     assert not replica.batches.damaged
@@ -468,7 +468,7 @@ def test_a_batch_that_a_start_finds_damaged_is_known_and_forgotten_once_it_is_he
     assert not cluster.forgotten["b"]
     cluster.drop = lambda sender, to, message: False
     cluster.advance(8)
-    assert replica.present.messages == 5
+    assert replica.batches.present.messages == 5
     assert cluster.forgotten["b"] == {batch.number}
 
 

@@ -54,7 +54,7 @@ def cut(cluster: Cluster, *pairs: str) -> None:
 
 
 def present(cluster: Cluster, name: str) -> int:
-    return sum(replica.present.messages for replica in cluster.nodes[name].replicas.values())
+    return sum(replica.batches.present.messages for replica in cluster.nodes[name].replicas.values())
 
 
 def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> None:

@@ -51,7 +51,7 @@ def vouching(cluster: Cluster) -> str:
 
 
 def present(cluster: Cluster, name: str) -> int:
-    return sum(replica.present.messages for replica in cluster.nodes[name].replicas.values())
+    return sum(replica.batches.present.messages for replica in cluster.nodes[name].replicas.values())
 
 
 def resync_of(cluster: Cluster, name: str) -> str:
@@ -114,7 +114,7 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
     for number, members in enumerate(topic.replicas):
         for name in members:
             replicas = {found.number: replica for found, replica in cluster.nodes[name].replicas.items()}
-            assert replicas[number].present.messages == (3 if number in left else 0)
+            assert replicas[number].batches.present.messages == (3 if number in left else 0)
     for number in range(8):
         more = Publish(cluster.batch(topic, origin, 3, [b"y"], partition=number))
         assert isinstance(cluster.ask("b", more), PublishReply)

@@ -34,7 +34,7 @@ from quorumq.core.partition.storing import Storing
 from quorumq.core.partition.sync import Sync
 from quorumq.core.partition.views import Views
 from quorumq.core.records import Reclaimed
-from quorumq.core.spans import SpanSet, merge_spans, subtract
+from quorumq.core.spans import merge_spans, subtract
 from quorumq.core.state import NodeState
 from quorumq.core.types import (
     OPEN_ZERO,
@@ -93,11 +93,6 @@ class Replica:
         self.recall = Recall(self.closing)
         self.quarantine_until = node.quarantine_until
         self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
-
-    @property
-    def present(self) -> SpanSet:
-        """The messages whose payload is here."""
-        return self.batches.present
 
     # ------------------------------------------------------------------ helpers
 
@@ -382,10 +377,6 @@ class Replica:
         items, upto = survey_of(self.batches, self.views.look(message.group), message, now)
         return m.SurveyReply(message.round, items, upto, "", self.vector())
 
-    def sync_offer(self) -> m.SyncOffer:
-        """Anti-entropy, step 1: a digest of all that we have."""
-        return self.sync.offer(self.topic.epoch)
-
     def on_sync_offer(self, sender: NodeId, message: m.SyncOffer, now: Now) -> list[Effect]:
         """Anti-entropy, step 2: offer or tell what differs."""
         if message.epoch != self.topic.epoch:
@@ -418,10 +409,6 @@ class Replica:
         self.batches.note_nowhere(sender, message.nowhere)
         pulled = self.sync.pull(sender, missing, message.rest, now)
         return effects + pulled if pull else effects
-
-    def on_sync_pull(self, sender: NodeId, message: m.SyncPull, now: Now) -> list[Effect]:
-        """A peer lacks these: send it the batches, and say which are left."""
-        return self.sync.on_pull(sender, message, self.topic.epoch, now)
 
     def on_close_ask(self, sender: NodeId, message: m.CloseRequest, now: Now) -> list[Effect]:
         """Promise, and say with which of the origins we are done. An origin that is closed here is both."""
