@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from quorumq.core import limits
@@ -48,20 +49,14 @@ USED_UP = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class FrontDoor:
-    """Takes clients' requests, and FETCHes of other nodes.
+    """Takes clients' requests, and FETCHes of other nodes."""
 
-    Args:
-        vouching: whether it can serve anybody.
-    """
-
-    __slots__ = ("context", "sessions", "sub_fetches", "vouching")
-
-    def __init__(self, context: Context, vouching: Vouching) -> None:
-        self.context = context
-        self.vouching = vouching
-        self.sessions = 0  # opened in this start
-        self.sub_fetches = 0  # of FETCHes for other nodes; their keys are below 0, so that none is a client's
+    context: Context
+    vouching: Vouching  # whether it can serve anybody
+    sessions: int = 0  # opened in this start
+    sub_fetches: int = 0  # of FETCHes for other nodes; their keys are below 0, so that none is a client's
 
     def on_request(
         self,

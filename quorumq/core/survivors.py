@@ -113,8 +113,7 @@ class DeclareCoordinator(Coordinator):
         waiting = [node for node in others if not self.told[node][1].why]
         if waiting:  # new, or about to vouch: with what it has, it is no node that learns
             return _refused(
-                f"{', '.join(waiting)} cannot vouch yet, and does not resync: its status says what it waits for",
-                context,
+                f"{', '.join(waiting)} cannot vouch yet, and does not resync: its status says what it waits for"
             )
         if not self.is_needed(context, survivors):
             left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
@@ -127,7 +126,7 @@ class DeclareCoordinator(Coordinator):
                     f"{', '.join(unseen)} has not seen start {own.incarnation.n} of {learner} yet: is there a way "
                     "between them? Try again in a moment"
                 )
-                return _refused(detail, context)
+                return _refused(detail)
         return m.DeclareSurvivorsReply(
             survivors, tuple(m.Learner(node, self.told[node][1].why) for node in others)
         )
@@ -152,10 +151,10 @@ class DeclareCoordinator(Coordinator):
 
     def refuse(self, context: Context, detail: str) -> list[Effect]:
         """Nothing was declared."""
-        return self.finish(context, _refused(detail, context))
+        return self.finish(context, _refused(detail))
 
 
-def _refused(detail: str, context: Context) -> m.Failed:
+def _refused(detail: str) -> m.Failed:
     return m.Failed(Code.NOT_STORED, f"nothing was declared: {detail}")
 
 

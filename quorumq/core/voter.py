@@ -65,13 +65,11 @@ class Voter:
                 return effects
             case m.Extend():
                 return [Send(sender, replica.on_extend(message, now))]
-            case m.Ack():
+            case m.Ack() | m.Reject():
                 if self.context.hedge.later:
                     self.context.hedge.withdraw_settled(message.entries)
-                return replica.on_ack(sender, message, now)
-            case m.Reject():
-                if self.context.hedge.later:
-                    self.context.hedge.withdraw_settled(message.entries)
+                if isinstance(message, m.Ack):
+                    return replica.on_ack(sender, message, now)
                 return replica.on_reject(sender, message, now)
             case m.Merge():
                 return replica.on_merge(sender, message, now)

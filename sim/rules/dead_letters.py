@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import Ballots, Facts, Fate, Lease, RejectAsk, Rejection
+from quorumq.core.partition.fate import Ballots, Facts, Fate, Lease, RejectAsk
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.types import Kind, Record, record_rank
@@ -21,7 +21,7 @@ def dead_without_hold(record: Record, lease: Lease, ballots: Ballots, facts: Fac
         return _on_reject(record, lease, ballots, facts, ask)
     if ask.record.letter is not None:
         record, lease, ballots, _ = fate.on_merge(record, lease, ballots, facts, ask.record)
-    return record, fate.unhinted(lease), ballots, Rejection(True)
+    return record, fate.unhinted(lease), ballots, (True, None)
 
 
 _on_reject = fate.on_reject

@@ -305,17 +305,15 @@ class RejectAsk(NamedTuple):
     backoff: tuple[float, ...]  # seconds after the first attempt, the second, …; the last entry repeats
 
 
-class Rejection(NamedTuple):
-    applied: bool
-    record: Record | None = None  # what stands instead
-
-
 def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RejectAsk) -> Fate:
-    """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release."""
+    """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release.
+
+    Answers whether it is applied, and the record that stands instead.
+    """
     lease = in_time(record, lease, facts)
     held, asked = lease.held, ask.record
     if held is None or not is_owner(held, ask.owner):
-        return record, unhinted(lease), ballots, Rejection(is_retry(record, lease, facts, ask))
+        return record, unhinted(lease), ballots, (is_retry(record, lease, facts, ask), None)
     lease = unhinted(with_hold(lease, None))
     if asked.letter is not None:
         record, lease, ballots, stands = on_merge(record, lease, ballots, facts, asked)
@@ -328,7 +326,7 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
             lease = delayed(lease, Delay(asked.n, ask.owner.ballot, due, asked.generation))
     # Else it was settled by another delivery, or purged.
     same = stands[:3] == asked[:3]
-    return record, lease, ballots, Rejection(same, None if same else stands)
+    return record, lease, ballots, (same, None if same else stands)
 
 
 def is_retry(record: Record, lease: Lease, facts: Facts, ask: RejectAsk) -> bool:
@@ -406,17 +404,16 @@ def on_counted(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask
     return record, lease if done else counted(lease, ask), ballots, None
 
 
-class WonAsk(NamedTuple):
-    owner: Owner
-    attempts: Attempts  # the greatest count of who granted the hold
+def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tuple[Owner, Attempts]) -> Fate:
+    """The voters knew of attempts that this replica had missed: they ended before the hold that is won here.
 
-
-def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: WonAsk) -> Fate:
-    """The voters knew of attempts that this replica had missed: they ended before the hold that is won here."""
-    record, lease, ballots, _ = on_counted(record, lease, ballots, facts, ask.attempts)
+    Asked by its owner, with the greatest count of who granted it.
+    """
+    owner, attempts = ask
+    record, lease, ballots, _ = on_counted(record, lease, ballots, facts, attempts)
     held = lease.held
-    if held is not None and is_owner(held, ask.owner):
-        lease = lease._replace(held=held._replace(ended=max(held.ended, ask.attempts.ended)))
+    if held is not None and is_owner(held, owner):
+        lease = lease._replace(held=held._replace(ended=max(held.ended, attempts.ended)))
     return record, lease, ballots, None
 
 
@@ -441,12 +438,9 @@ def on_return(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     return record, lease, ballots._replace(floor=ask) if ask > facts.floor else ballots, None
 
 
-class RestoreAsk(NamedTuple):
-    held: Held | None
-    ballots: Ballots
-
-
-def on_restored(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RestoreAsk) -> Fate:
+def on_restored(
+    record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tuple[Held | None, Ballots]
+) -> Fate:
     """A clean stop kept a hold, or none, and ballots, which may have been restored already."""
     held, theirs = ask
     if held is not None:

@@ -25,7 +25,6 @@ from quorumq.core.partition.fate import (
     Facts,
     Held,
     Lease,
-    RestoreAsk,
     Rule,
 )
 from quorumq.core.partition.offer import Kept, Offer
@@ -445,7 +444,7 @@ class GroupView:
 
     def restore(self, span: Span, held: Held | None, ballots: Ballots) -> None:
         """Take back a hold, if there is one, and ballots from CLEAN_STOP."""
-        self.apply(span, fate.on_restored, RestoreAsk(held, ballots), self.facts(0.0), Changes())
+        self.apply(span, fate.on_restored, (held, ballots), self.facts(0.0), Changes())
 
     # --------------------------------------------------------------- invariants
 

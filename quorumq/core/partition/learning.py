@@ -10,7 +10,7 @@ from quorumq.core.limits import LETTERS_PER_PIECE
 from quorumq.core.messages import Counted, GroupState, Merge, NotDue, Resolved
 from quorumq.core.partition import fate
 from quorumq.core.partition.duty import Duty
-from quorumq.core.partition.fate import Attempts, Delay, WonAsk
+from quorumq.core.partition.fate import Attempts, Delay
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, Span
 
@@ -37,7 +37,7 @@ class Learning(Duty):
 
     def adopt_won(self, name: str, owner: Owner, won: Counted, now: Now) -> list[Effect]:
         """A coordinator learns of attempts that it missed, by the voters for a hold of its own."""
-        ask = WonAsk(owner, Attempts(won.generation, won.n, won.ended, won.suspect))
+        ask = (owner, Attempts(won.generation, won.n, won.ended, won.suspect))
         return self._learn(self.views.named(name), fate.on_won, [(won.span, ask)], now)
 
     def adopt_attempts(self, name: str, attempts: tuple[Counted, ...], now: Now) -> list[Effect]:
