@@ -211,7 +211,7 @@ def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) ->
                 same = all(their.owner == held.owner and their.deadline >= held.deadline for _, their in kept)
                 ballots = all(
                     (ours and ours.highest) == (theirs and theirs.highest)
-                    for _, _, (ours, theirs) in across(span, (view.ballots, twin.ballots))
+                    for _, (ours, theirs) in across(span, (view.ballots, twin.ballots))
                 )
                 if sum(part.size for part, _ in kept) != span.size or not same or not ballots:
                     raise SimError(

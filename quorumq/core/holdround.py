@@ -152,7 +152,7 @@ class HoldRound(Round):
         lane = (1 << NO) - 1
         return [
             Atom(
-                span if (start, stop) == span[1:] else Span(span.origin, start, stop),
+                part,
                 votes & valid & ~(votes >> NO),
                 votes >> NO & lane,
                 votes >> DEAD & valid,
@@ -160,7 +160,7 @@ class HoldRound(Round):
                 *(attempts or (0, False)),
             )
             for span in self.pending.items()
-            for start, stop, (said, attempts) in across(span, (self.votes, self.attempts))
+            for part, (said, attempts) in across(span, (self.votes, self.attempts))
             for votes in (said or 0,)
         ]
 

@@ -84,13 +84,8 @@ class Ballot:
     def pieces(self, span: Span, owner: Owner) -> list[tuple[Span, int, int, int]]:
         """``span`` in pieces with the bits of yes, of no, and of those where something higher stood."""
         return [
-            (
-                span if (start, stop) == span[1:] else Span(span.origin, start, stop),
-                yes or 0,
-                no or 0,
-                stood or 0,
-            )
-            for start, stop, (yes, no, stood) in across(span, (self.yes[owner], self.no[owner], self.stood))
+            (part, yes or 0, no or 0, stood or 0)
+            for part, (yes, no, stood) in across(span, (self.yes[owner], self.no[owner], self.stood))
         ]
 
 

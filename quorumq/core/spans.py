@@ -603,8 +603,8 @@ class SpanSet(_Runs):
         return f"SpanSet({{{', '.join(map(str, self.items()))}}})"
 
 
-def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[int, int, list[Any]]]:
-    """``span`` in parts over which each of ``tables`` has one value: (start, stop, values), None for a gap.
+def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[Span, list[Any]]]:
+    """``span`` in parts over which each of ``tables`` has one value, with the values, None for a gap.
 
     The value of a SpanSet is True.
     """
@@ -627,7 +627,7 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[int, int, list[Any
         else:
             values.append(None)
     if whole:  # by far the most
-        return [(start, stop, values)]
+        return [(span, values)]
     edges = {start, stop}
     for runs in found:
         for run in runs:
@@ -635,7 +635,7 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[int, int, list[Any
                 edges.add(run[0])
             if run[1] < stop:
                 edges.add(run[1])
-    parts: list[tuple[int, int, list[Any]]] = []
+    parts: list[tuple[Span, list[Any]]] = []
     heads = [0] * len(found)
     for at, end in pairwise(sorted(edges)):
         values = []
@@ -644,7 +644,7 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[int, int, list[Any
             if head < len(runs) and runs[head][1] <= at:
                 head = heads[column] = head + 1
             values.append(runs[head][2] if head < len(runs) and runs[head][0] <= at else None)
-        parts.append((at, end, values))
+        parts.append((_new(Span, (origin, at, end)), values))
     return parts
 
 

@@ -154,8 +154,7 @@ class GroupView:
         available, suspects = self.available.spans, self.suspects.spans
         waits = facts.early > 0
         tables = (home.records, self.leases, self.ballots, available, suspects, self.kept.spans)
-        for start, stop, (record, lease, ballots, was_free, was_alone, was_kept) in across(span, tables):
-            part = span if (start, stop) == span[1:] else Span(origin, start, stop)
+        for part, (record, lease, ballots, was_free, was_alone, was_kept) in across(span, tables):
             record, lease, ballots = record or OPEN_ZERO, lease or FREE, ballots or NO_BALLOTS
             changed = rule is None
             if rule is not None:
@@ -188,10 +187,10 @@ class GroupView:
                 free = free and not suspect
                 if free is not (was_free is True):
                     available.put(part, free or None)
-                    balance += stop - start if free else start - stop
+                    balance += part[2] - part[1] if free else part[1] - part[2]
                 if suspect is not (was_alone is True):
                     suspects.put(part, suspect or None)
-                    alone += stop - start if suspect else start - stop
+                    alone += part[2] - part[1] if suspect else part[1] - part[2]
                 if not waits and (lease.delay is not None or lease.hint):
                     changes.wakes += [(time, self.name, part) for time in wakes(lease, facts.now)]
         if looked and key is not None:

@@ -161,13 +161,11 @@ class Views:
         """The group was deleted. What is granted from now on, should it be created again, is above all that was."""
         for name in (register.name, register.name + DEAD_SUFFIX):
             self.unmade.pop(name, None)
-            view = self.groups.pop(name, None)
-            if view is not None:
-                self.over[name] = view
-        if register.name in self.over:
-            self.over[register.name].read_by(register)
-        for name in (register.name, register.name + DEAD_SUFFIX):
+            if name in self.groups:
+                self.over[name] = self.groups.pop(name)
             if name in self.over:
+                if name == register.name:
+                    self.over[name].read_by(register)
                 self.over[name].end(self.node.clock.value)
         self._doubt("")
         self.to_reclaim.update(dict.fromkeys(self.batches.stored))
@@ -379,8 +377,8 @@ class Views:
                 facts, _ = self._facts_of(view, batches.stored[slot.number], now)
                 for offer in (view.available, view.suspects):
                     free = merge_spans(
-                        Span(span.origin, start, stop)
-                        for start, stop, (record, lease) in across(span, (view.home.records, view.leases))
+                        part
+                        for part, (record, lease) in across(span, (view.home.records, view.leases))
                         if fate.standing(record or OPEN_ZERO, lease or FREE, facts) == fate.READY
                         and fate.is_offered_alone(record or OPEN_ZERO, lease or FREE, facts)
                         == (offer is view.suspects)
@@ -403,10 +401,10 @@ class Views:
         for span, slot in self.batches.index.items():
             batch = self.batches.stored[slot.number]
             facts, key = self._facts_of(view, batch, now)
-            for start, stop, (record, lease) in across(span, (view.home.records, view.leases)):
+            for part, (record, lease) in across(span, (view.home.records, view.leases)):
                 why = fate.standing(record or OPEN_ZERO, lease or FREE, facts)
                 if key is not None and why not in (None, fate.READY):
-                    anew.put(key, Span(span.origin, start, stop), None, why)
+                    anew.put(key, part, None, why)
         view.kept.spans.check()
         for name in ("spans", "batches", "messages"):
             found, have = getattr(anew, name), getattr(view.kept, name)
