@@ -78,7 +78,7 @@ class Coordinator(Pending):
         effects: list[Effect] = []
         for at, member in enumerate(this.members):
             if hedged is not None and this.late & 1 << at:
-                effects += hedge.put(context.rounds, member, this.number, hedged, now, runs)
+                effects += hedge.put(context.rounds, member, hedged, now, runs)
             elif member == state.me or member in state.links:
                 if hedged is None and member in hedge.later:  # it may be about what it has not heard of yet
                     effects += hedge.flush(context.rounds, member, now)

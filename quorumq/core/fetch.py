@@ -24,6 +24,7 @@ from quorumq.core.errors import Code
 from quorumq.core.groupreader import GroupReader
 from quorumq.core.holdround import BACKOFF_S, HoldRound, wants_of
 from quorumq.core.partition import fate
+from quorumq.core.partition.choice import Picked
 from quorumq.core.partition.replica import Replica
 from quorumq.core.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
 
@@ -181,12 +182,11 @@ class FetchCoordinator(GroupReader):
             picked, later = replica.choice.choose(
                 view, now, messages, size, runs, self.parked_since, patient, alone, self.request.spans
             )
-            wants = picked.wants
-            if not wants and view.begins:
+            if not picked.wants and view.begins:
                 self.tried, later = False, now.mono  # the group has not looked at all that there is
             if later is not None:
                 again = later if again is None else min(again, later)
-            if wants:
+            if picked.wants:
                 ballot = context.state.clock.fresh(now)
                 if ballot is None:  # a higher reserve must become durable first
                     again = now.mono + BACKOFF_S[0]
@@ -194,7 +194,7 @@ class FetchCoordinator(GroupReader):
                 runs -= picked.runs + limits.ROUND_RUNS
                 messages -= messages if alone else picked.messages
                 size -= picked.bytes
-                effects += self._hold(context, replica, wants, picked.generation, ballot, now)
+                effects += self._hold(context, replica, picked, ballot, now)
         if context.state.round_count == began:
             if again is not None:
                 context.state.at(again, ("advance", self.key))
@@ -217,17 +217,11 @@ class FetchCoordinator(GroupReader):
     # ----------------------------------------------------------------- one round
 
     def _hold(
-        self,
-        context: Context,
-        replica: Replica,
-        wants: list[m.Want],
-        generation: int,
-        ballot: Stamp,
-        now: Now,
+        self, context: Context, replica: Replica, picked: Picked, ballot: Stamp, now: Now
     ) -> list[Effect]:
         """Hold here for the full time, then ask the others."""
-        patience = self.patience(context, replica)
-        this, message = self.open_hold(context, replica, wants, generation, ballot, patience, now)
+        patience, wants = self.patience(context, replica), picked.wants
+        this, message = self.open_hold(context, replica, wants, picked.generation, ballot, patience, now)
         reply, effects = replica.on_hold(context.state.me, context.state.incarnation, message, now)
         self._count(context, this, context.state.me, context.state.incarnation, reply, now)
         asked = wants_of(reply.granted, this.redrives)
@@ -241,7 +235,7 @@ class FetchCoordinator(GroupReader):
             hedge.split(this, keen, now)
             for at, member in enumerate(this.members):
                 if this.late & 1 << at:
-                    effects += hedge.put(context.rounds, member, this.number, message, now)
+                    effects += hedge.put(context.rounds, member, message, now)
                 elif member in state.links:
                     owed = state.releases_owed(member, now)
                     effects.append(Send(member, message._replace(freed=owed) if owed else message))

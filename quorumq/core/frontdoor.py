@@ -153,7 +153,7 @@ class FrontDoor:
             return [Send(sender, m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
         self.sub_fetches += 1
         context.sub_fetches[(sender, message.round)] = -self.sub_fetches
-        made = SubFetchCoordinator(-self.sub_fetches, message.request, here, now, sender, message.round)
+        made = SubFetchCoordinator(-self.sub_fetches, message, here, now, sender)
         made.asker = sender
         context.requests[made.key] = made
         return made.start(context, now)

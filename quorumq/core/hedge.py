@@ -133,18 +133,13 @@ class Hedge:
     # ------------------------------------------------------------------ what waits
 
     def put(
-        self,
-        rounds: Rounds,
-        peer: NodeId,
-        number: int,
-        message: Store | Hold | Ack,
-        now: Now,
-        runs: int = 1,
+        self, rounds: Rounds, peer: NodeId, message: Store | Hold | Ack, now: Now, runs: int = 1
     ) -> list[Effect]:
-        """Keep what ``peer`` is to be sent for round ``number``; all of it goes now where that is enough.
+        """Keep what ``peer`` is to be sent; all of it goes now where that is enough.
 
         ``runs``: of messages, that an ACK names.
         """
+        number = message.round
         later = self.later.get(peer)
         if later is None:
             later = self.later[peer] = Later(now.mono)

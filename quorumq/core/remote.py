@@ -46,17 +46,11 @@ class SubFetchCoordinator(FetchCoordinator):
     __slots__ = ("number", "peer")
 
     def __init__(
-        self,
-        key: int,
-        request: m.Fetch,
-        partitions: tuple[PartitionId, ...],
-        now: Now,
-        peer: NodeId,
-        number: int,
+        self, key: int, message: m.RemoteFetch, partitions: tuple[PartitionId, ...], now: Now, peer: NodeId
     ) -> None:
-        super().__init__(key, request, partitions, 0, now)
+        super().__init__(key, message.request, partitions, 0, now)
         self.peer = peer
-        self.number = number
+        self.number = message.round
 
     def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
         super().finish(context, None)

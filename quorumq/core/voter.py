@@ -36,9 +36,9 @@ class Voter:
         replica = self.context.replicas.get(message.partition)
         if replica is None:
             error, effects = self._why_no_replica(sender, message.partition)
-            return self._refuse(sender, message, error, effects)
+            return effects + self._refuse(sender, message, error)
         if message.epoch != replica.topic.epoch and not isinstance(message, m.Hold):
-            return self._refuse(sender, message, Code.WRONG_EPOCH, [], replica.vector())
+            return self._refuse(sender, message, Code.WRONG_EPOCH, replica.vector())
         if isinstance(message, m.CloseRequest):
             return replica.on_close_ask(sender, message, now)
         views = replica.views
@@ -46,8 +46,8 @@ class Voter:
             catalogue = self.context.catalogue
             register = catalogue.groups[(message.partition.topic, source_of(message.group))]
             # Here, too, the sender hears the register first.
-            told: list[Effect] = [Send(sender, m.PutGroup(0, register))]
-            return self._refuse(sender, message, Code.NOT_FOUND, told)
+            told = Send(sender, m.PutGroup(0, register))
+            return [told, *self._refuse(sender, message, Code.NOT_FOUND)]
         match message:
             case m.Hold():
                 key = (message.partition, message.group, sender)
@@ -131,17 +131,12 @@ class Voter:
         return answer.message, effects
 
     def _refuse(
-        self,
-        sender: NodeId,
-        message: Asked,
-        error: str,
-        effects: list[Effect],
-        known: tuple[Incarnation, ...] = (),
+        self, sender: NodeId, message: Asked, error: str, known: tuple[Incarnation, ...] = ()
     ) -> list[Effect]:
         """Nothing is done. Those of anti-entropy are not answered."""
-        if message.round or not isinstance(message, m.Merge):
-            effects.append(Send(sender, m.refusal(message, error, known)))
-        return effects
+        if not message.round and isinstance(message, m.Merge):
+            return []
+        return [Send(sender, m.refusal(message, error, known))]
 
     def _why_no_replica(self, sender: NodeId, partition: PartitionId) -> tuple[str, list[Effect]]:
         """We have not heard of the topic, are not in its replica set, or it was deleted.

@@ -33,7 +33,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "rest-is-asked",
         "who is not asked at once is sent the same within `late_after`",
-        ((Hedge, "put", lambda self, rounds, peer, number, message, now, runs=1: []),),
+        ((Hedge, "put", lambda self, rounds, peer, message, now, runs=1: []),),
         survives=LATER,
         test="test_hedge::test_a_hold_that_lasts_reaches_everyone_and_is_not_answered",
     ),
