@@ -141,6 +141,19 @@ class FakeCluster(Cluster):
         for connection in self.open.pop(name, []):
             connection.drop()
 
+    async def cut_off(self) -> None:
+        """From now on there is no node that can be reached."""
+        self.refuse.update(self.addresses)
+        for name in self.names:
+            self.hang_up(name)
+        await trio.testing.wait_all_tasks_blocked()
+
+    def wake(self, names: str) -> None:
+        """No node is mute any more; what these were asked meanwhile is lost with their connections."""
+        self.mute.clear()
+        for name in names:
+            self.hang_up(name)
+
     # ---------------------------------------------------------------------- the client
 
     async def dial(self, address: str) -> trio.abc.Stream:

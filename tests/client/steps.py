@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import Any
 
 from quorumq.client import Client, Consumer, Message
 from quorumq.client.aio import Bridge
@@ -19,6 +20,16 @@ async def publish(client: Client, count: int, topic: str = "jobs", size: int = 0
     async with client.producer(topic, **more) as producer:  # type: ignore[arg-type]
         for i in range(count):
             await producer.send(b"%d" % i + b"." * size)
+
+
+@asynccontextmanager
+async def jobs(count: int = 0, *, nodes: int = 3, **topic: Any) -> AsyncIterator[tuple[FakeCluster, Client]]:
+    """A cluster with a topic "jobs", in which so many messages wait, and a client of it."""
+    async with fake_cluster(nodes) as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", **topic)
+        if count:
+            await publish(client, count)
+        yield cluster, client
 
 
 async def take(consumer: Consumer, count: int) -> list[Message]:

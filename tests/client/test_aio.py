@@ -47,6 +47,13 @@ def looped(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel it, and see it end by that."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 @looped
 async def test_what_is_published_is_delivered_and_acked(client: Client) -> None:
     first = await client.publish("jobs", b"one", key="k")
@@ -156,9 +163,7 @@ def test_a_cancelled_publish_ends_at_once_and_is_heard_of_no_more() -> None:
             publishing = [asyncio.create_task(client.publish("jobs", b"%d" % number)) for number in range(3)]
             while len(cluster.of(Publish)) < 2:
                 await asyncio.sleep(0)
-            publishing[0].cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await publishing[0]
+            await cancelled(publishing[0])
             assert asyncio.get_running_loop().time() - began < 0.3, "it waited for the answer"
             await asyncio.gather(*publishing[1:])
             cluster.answer = failing("conflict", times=1, of=Publish)
@@ -246,9 +251,7 @@ async def test_a_cancelled_wait_takes_no_message_along(client: Client) -> None:
     async with client.consumer("jobs", "g") as consumer:
         waiting = asyncio.create_task(anext(consumer))
         await asyncio.sleep(0.05)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
+        await cancelled(waiting)
         await client.publish("jobs", b"x")
         assert (await anext(consumer)).attempt == 1
 
@@ -312,9 +315,7 @@ async def test_a_pool_runs_coroutines_in_the_loop_and_functions_in_threads(clien
     working = asyncio.create_task(client.work_all(tasks, signals=False))
     while len(seen) < 4 or [found async for found in client.peek("jobs", "g", "held")]:
         await asyncio.sleep(0.01)
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
+    await cancelled(working)
     assert sorted(seen) == [
         (b"bad", True, "me"), (b"good", True, "me"), (b"mine", True, "me"), (b"plain", False, "me")
     ]  # fmt: skip
@@ -338,9 +339,7 @@ async def test_a_handler_is_cancelled_with_its_time_and_its_end_is_awaited(clien
     working = asyncio.create_task(client.work("jobs", "g", handler, timeout=0.05, signals=False))
     while not ended:
         await asyncio.sleep(0.01)
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
+    await cancelled(working)
     assert set(ended) == {"cleaned up"}
 
 
@@ -356,9 +355,7 @@ async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(
     await client.publish("jobs", b"good")
     working = asyncio.create_task(client.work("jobs", "g", handler, signals=False))
     await done.wait()
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
+    await cancelled(working)
     (letter,) = [found async for found in client.peek("jobs", "g", "dead")]
     assert letter.peeked.record.letter is not None
     assert letter.peeked.record.letter.error_class == "quorumq.core.errors.QuorumqError"

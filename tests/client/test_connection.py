@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -49,9 +51,10 @@ def tls_ends(one: trio.SocketStream, other: trio.SocketStream) -> tuple[TlsStrea
     return TlsStream(one, here, "node"), trio.SSLStream(other, there, server_side=True, https_compatible=True)
 
 
-async def start(
-    nursery: trio.Nursery, *, lockstep: bool = False, sockets: bool = False, tls: bool = False
-) -> tuple[Connection, Node]:
+@asynccontextmanager
+async def started(
+    *, lockstep: bool = False, sockets: bool = False, tls: bool = False
+) -> AsyncIterator[tuple[trio.Nursery, Connection, Node]]:
     pair: tuple[trio.abc.Stream, trio.abc.Stream] = (
         trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
     )
@@ -71,15 +74,16 @@ async def start(
     async def welcome() -> None:
         await node.answer(WELCOME, (await node.take()).request)
 
-    nursery.start_soon(welcome)
-    connection = await open_connection("a:1", dial=dial, cluster_id="", wall_ms=0, timeout=5.0)
-    nursery.start_soon(connection.run)
-    return connection, node
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(welcome)
+        connection = await open_connection("a:1", dial=dial, cluster_id="", wall_ms=0, timeout=5.0)
+        nursery.start_soon(connection.run)
+        yield nursery, connection, node
+        nursery.cancel_scope.cancel()
 
 
 async def test_what_was_never_begun_to_be_written_was_not_sent_and_never_is() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery, lockstep=True)
+    async with started(lockstep=True) as (nursery, connection, node):
         heard: dict[str, Lost] = {}
 
         async def ask(name: str, timeout: float) -> None:
@@ -107,8 +111,7 @@ async def test_what_was_never_begun_to_be_written_was_not_sent_and_never_is() ->
 
 
 async def test_a_socket_is_given_a_request_at_once_and_the_rest_as_it_takes_it() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery, sockets=True)
+    async with started(sockets=True) as (_, connection, node):
         await trio.testing.wait_all_tasks_blocked()
         assert isinstance(node.stream, trio.SocketStream)
         asked = [connection.post(m.Metadata(("first",)))]
@@ -131,8 +134,7 @@ async def test_a_socket_is_given_a_request_at_once_and_the_rest_as_it_takes_it()
 
 
 async def test_in_tls_a_socket_is_given_what_is_said_in_order_and_long_answers_are_heard() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery, sockets=True, tls=True)
+    async with started(sockets=True, tls=True) as (nursery, connection, node):
         await trio.testing.wait_all_tasks_blocked()
         names = tuple(f"{number:0200}" for number in range(100))
         asked = [connection.post(m.Metadata(names)) for _ in range(200)]
@@ -153,8 +155,7 @@ async def test_in_tls_a_socket_is_given_what_is_said_in_order_and_long_answers_a
 
 
 async def test_what_still_waits_to_be_written_when_it_is_lost_was_not_sent() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery, lockstep=True)
+    async with started(lockstep=True) as (nursery, connection, node):
         heard: dict[str, bool] = {}
 
         async def ask(name: str) -> None:
@@ -172,8 +173,7 @@ async def test_what_still_waits_to_be_written_when_it_is_lost_was_not_sent() -> 
 
 
 async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery)
+    async with started() as (nursery, connection, node):
         found: dict[int, m.ClientReply] = {}
         orphans: list[m.ClientReply] = []
 
@@ -193,7 +193,6 @@ async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -
         await trio.testing.wait_all_tasks_blocked()
         assert found == {index: m.StatusReply({"n": index}) for index in range(3)}
         assert orphans == [m.StatusReply({"n": 3})]
-        connection.close()
 
 
 class AtOnce(trio.abc.Stream):
@@ -248,8 +247,7 @@ async def test_a_reply_that_comes_with_the_cancellation_is_an_orphan() -> None:
 
 
 async def test_a_silent_node_loses_first_what_may_be_done_twice_and_then_everything() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, _ = await start(nursery)
+    async with started() as (nursery, connection, _):
         heard: dict[str, tuple[float, Lost, bool]] = {}
 
         async def ask(name: str, request: m.ClientRequest) -> None:
@@ -271,8 +269,7 @@ async def test_a_silent_node_loses_first_what_may_be_done_twice_and_then_everyth
 
 
 async def test_a_fetch_alone_is_in_no_hurry() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery)
+    async with started() as (nursery, connection, node):
         began = trio.current_time()
         nursery.start_soon(answer_pings, node, [])
         request = m.Fetch(("t",), "g", 1, 1, 1, 0, 3.0, 30.0, 0.0)
@@ -280,7 +277,6 @@ async def test_a_fetch_alone_is_in_no_hurry() -> None:
             await connection.ask(request, timeout=8.0)
         assert trio.current_time() - began == 8.0
         assert not connection.lost
-        nursery.cancel_scope.cancel()
 
 
 async def answer_pings(node: Node, others: list[int]) -> None:
@@ -294,8 +290,7 @@ async def answer_pings(node: Node, others: list[int]) -> None:
 
 
 async def test_a_node_that_is_slow_and_alive_keeps_its_requests() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery)
+    async with started() as (nursery, connection, node):
         waiting: list[int] = []
         nursery.start_soon(answer_pings, node, waiting)
 
@@ -306,12 +301,10 @@ async def test_a_node_that_is_slow_and_alive_keeps_its_requests() -> None:
         nursery.start_soon(answer_late)
         assert await connection.ask(m.OpenSession(), timeout=10.0) == m.OpenSessionReply(ORIGIN)
         assert not connection.silent
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_client_that_stood_still_itself_does_not_blame_the_node() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery)
+    async with started() as (nursery, connection, node):
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, trio.testing.MockClock)
 
@@ -323,12 +316,10 @@ async def test_a_client_that_stood_still_itself_does_not_blame_the_node() -> Non
         nursery.start_soon(answer_after_a_pause)
         assert await connection.ask(m.OpenSession(), timeout=100.0) == m.OpenSessionReply(ORIGIN)
         assert not connection.lost
-        connection.close()
 
 
 async def test_each_request_has_its_own_time_to_the_moment_however_short() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery)
+    async with started() as (nursery, connection, node):
         over: dict[float, float] = {}
 
         async def ask(timeout: float) -> None:
@@ -338,25 +329,17 @@ async def test_each_request_has_its_own_time_to_the_moment_however_short() -> No
             assert caught.value.sent
             over[timeout] = trio.current_time() - began
 
-        async def answer_pings() -> None:
-            while True:
-                found = await node.take()
-                if isinstance(found.message, m.LeaveRequest):
-                    await node.answer(m.LeaveReply(), found.request)
-
-        nursery.start_soon(answer_pings)
+        nursery.start_soon(answer_pings, node, [])
         times = (0.05, 0.2, 0.25, 0.31, 0.33, 1.0, 1.07)
         for timeout in times:
             nursery.start_soon(ask, timeout)
             await trio.sleep(0.013)
         await trio.sleep(2.0)
         assert over == {timeout: pytest.approx(timeout) for timeout in times}
-        nursery.cancel_scope.cancel()
 
 
 async def test_requests_under_way_are_bounded() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery)
+    async with started() as (nursery, connection, node):
         for _ in range(INFLIGHT_MAX + 10):
             nursery.start_soon(lambda: connection.ask(m.StatusRequest(), timeout=60.0))
         await trio.testing.wait_all_tasks_blocked()
@@ -365,12 +348,10 @@ async def test_requests_under_way_are_bounded() -> None:
             await node.answer(m.StatusReply({}), (await node.take()).request)
         await trio.testing.wait_all_tasks_blocked()
         assert not connection._waiters
-        connection.close()
 
 
 async def test_bytes_that_are_not_the_protocol_end_it() -> None:
-    async with trio.open_nursery() as nursery:
-        connection, node = await start(nursery)
+    async with started() as (nursery, connection, node):
 
         async def garbage() -> None:
             await node.take()

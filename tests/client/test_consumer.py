@@ -21,7 +21,7 @@ from quorumq.client.context import REFRESH_S
 from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, LeaveRequest
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
-from tests.client.steps import publish, take
+from tests.client.steps import jobs, publish, take
 
 
 def left(cluster: FakeCluster, node: str = "a", group: str = "g") -> tuple[int, int]:
@@ -57,9 +57,7 @@ async def test_a_messages_life() -> None:
 
 
 async def test_every_message_once_by_many_workers() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=3)
-        await publish(client, 500)
+    async with jobs(500, partitions=3) as (_, client):
         found: list[bytes] = []
         async with client.consumer("jobs", "g", prefetch=64) as consumer:
 
@@ -78,9 +76,7 @@ async def test_every_message_once_by_many_workers() -> None:
 
 
 async def test_in_batches() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 500)
+    async with jobs(500) as (cluster, client):
         total = 0
         async with client.consumer("jobs", "g") as consumer:
             async for messages in consumer.batches(max_messages=200):
@@ -118,38 +114,30 @@ async def test_a_message_whose_deadline_has_passed_is_never_handed_over() -> Non
 
 
 async def test_what_was_prefetched_over_a_lost_connection_is_not_handed_over_but_given_back() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 10)
-        async with client.consumer("jobs", "g") as consumer:
-            first = await take(consumer, 6)
-            await trio.testing.wait_all_tasks_blocked()
-            tokens = {message.fencing_token for message in first}
-            cluster.hang_up("a")
-            await trio.testing.wait_all_tasks_blocked()
-            rest = await take(consumer, 4)
-            assert {message.fencing_token for message in rest}.isdisjoint(tokens)
-            assert sorted(message.payload for message in rest) == [b"%d" % i for i in range(6, 10)]
-            assert [message.attempt for message in rest] == [1] * 4
-            assert consumer.expired + consumer.given_back >= 4
+    async with jobs(10) as (cluster, client), client.consumer("jobs", "g") as consumer:
+        first = await take(consumer, 6)
+        await trio.testing.wait_all_tasks_blocked()
+        tokens = {message.fencing_token for message in first}
+        cluster.hang_up("a")
+        await trio.testing.wait_all_tasks_blocked()
+        rest = await take(consumer, 4)
+        assert {message.fencing_token for message in rest}.isdisjoint(tokens)
+        assert sorted(message.payload for message in rest) == [b"%d" % i for i in range(6, 10)]
+        assert [message.attempt for message in rest] == [1] * 4
+        assert consumer.expired + consumer.given_back >= 4
 
 
 async def test_what_came_over_a_lost_connection_goes_back_though_nobody_iterates() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 10)
-        async with client.consumer("jobs", "g") as consumer:
-            await take(consumer, 6)
-            await trio.testing.wait_all_tasks_blocked()
-            cluster.hang_up("a")
-            await trio.sleep(0.2)
-            assert consumer.given_back == 4
+    async with jobs(10) as (cluster, client), client.consumer("jobs", "g") as consumer:
+        await take(consumer, 6)
+        await trio.testing.wait_all_tasks_blocked()
+        cluster.hang_up("a")
+        await trio.sleep(0.2)
+        assert consumer.given_back == 4
 
 
 async def test_leaving_gives_back_what_was_not_handed_over() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 100)
+    async with jobs(100) as (cluster, client):
         async with client.consumer("jobs", "g") as consumer:
             await take(consumer, 60)
             await trio.testing.wait_all_tasks_blocked()
@@ -162,24 +150,19 @@ async def test_leaving_gives_back_what_was_not_handed_over() -> None:
 
 
 async def test_draining_gives_back_what_was_not_handed_over_and_keeps_what_was() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 100)
-        async with client.consumer("jobs", "g", hold_time=10.0) as consumer:
-            found = await take(consumer, 60)
-            await trio.testing.wait_all_tasks_blocked()
-            await consumer.drain()
-            assert left(cluster) == (60, 40)
-            assert await take(consumer, 1) == []
-            await trio.sleep(60.0)
-            assert all(message.is_live for message in found)
-            assert await consumer.ack(found) == [Outcome.ACKED] * 60
+    async with jobs(100) as (cluster, client), client.consumer("jobs", "g", hold_time=10.0) as consumer:
+        found = await take(consumer, 60)
+        await trio.testing.wait_all_tasks_blocked()
+        await consumer.drain()
+        assert left(cluster) == (60, 40)
+        assert await take(consumer, 1) == []
+        await trio.sleep(60.0)
+        assert all(message.is_live for message in found)
+        assert await consumer.ack(found) == [Outcome.ACKED] * 60
 
 
 async def test_leaving_by_cancellation_gives_back_too() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 10)
+    async with jobs(10) as (cluster, client):
         with trio.move_on_after(1.0):
             async with client.consumer("jobs", "g", prefetch=5) as consumer:
                 await take(consumer, 1)
@@ -201,8 +184,7 @@ async def test_cancellation_around_the_client_leaves_time_to_give_back() -> None
 
 
 async def test_a_fetch_that_is_answered_after_leaving_is_given_back() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.consumer("jobs", "g", hold_time=30.0) as consumer:
             with trio.move_on_after(1.0):
                 await take(consumer, 1)
@@ -212,9 +194,7 @@ async def test_a_fetch_that_is_answered_after_leaving_is_given_back() -> None:
 
 
 async def test_nothing_is_lost_when_iterating_is_cancelled() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 300)
+    async with jobs(300) as (_, client):
         found: list[bytes] = []
         async with client.consumer("jobs", "g", prefetch=10, max_unsettled=300) as consumer:
             for round_ in range(400):
@@ -236,63 +216,61 @@ async def test_nothing_is_lost_when_iterating_is_cancelled() -> None:
 
 
 async def test_the_hold_is_kept_while_the_handler_runs() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster, "b") as other:
-        await client.create_topic("jobs")
-        await publish(client, 1)
-        async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
-            (message,) = await take(consumer, 1)
-            before = message.deadline
-            for _ in range(12):
-                await trio.sleep(1.0)
-                assert message.is_live
-                assert await other.fetch("jobs", "g") == []
-            assert message.deadline > before + 8
-            asked = len(cluster.of(ExtendRequest))
-            assert 5 <= asked <= 8, "about every half hold time"
-            assert await message.ack() is Outcome.ACKED
-            await trio.sleep(10.0)
-            assert len(cluster.of(ExtendRequest)) == asked, "settled: no longer extended"
+    async with (
+        jobs(1) as (cluster, client),
+        connected(cluster, "b") as other,
+        client.consumer("jobs", "g", hold_time=4.0) as consumer,
+    ):
+        (message,) = await take(consumer, 1)
+        before = message.deadline
+        for _ in range(12):
+            await trio.sleep(1.0)
+            assert message.is_live
+            assert await other.fetch("jobs", "g") == []
+        assert message.deadline > before + 8
+        asked = len(cluster.of(ExtendRequest))
+        assert 5 <= asked <= 8, "about every half hold time"
+        assert await message.ack() is Outcome.ACKED
+        await trio.sleep(10.0)
+        assert len(cluster.of(ExtendRequest)) == asked, "settled: no longer extended"
 
 
 async def test_extension_ends_after_max_extend() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 1)
-        async with client.consumer("jobs", "g", hold_time=4.0, max_extend=10.0) as consumer:
-            (message,) = await take(consumer, 1)
-            await trio.sleep(9.0)
-            assert message.is_live
-            await trio.sleep(7.0)
-            assert not message.is_live
-            (again,) = await take(consumer, 1)
-            assert again.attempt == 2
-            assert again.fencing_token > message.fencing_token
+    async with (
+        jobs(1) as (_, client),
+        client.consumer("jobs", "g", hold_time=4.0, max_extend=10.0) as consumer,
+    ):
+        (message,) = await take(consumer, 1)
+        await trio.sleep(9.0)
+        assert message.is_live
+        await trio.sleep(7.0)
+        assert not message.is_live
+        (again,) = await take(consumer, 1)
+        assert again.attempt == 2
+        assert again.fencing_token > message.fencing_token
 
 
 async def test_without_auto_extend_it_runs_out() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 1)
-        async with client.consumer("jobs", "g", hold_time=4.0, auto_extend=False) as consumer:
-            (message,) = await take(consumer, 1)
-            await trio.sleep(4.1)
-            assert not message.is_live
-            (again,) = await take(consumer, 1)
-            assert again.id == message.id
-            assert cluster.of(ExtendRequest) == []
+    async with (
+        jobs(1) as (cluster, client),
+        client.consumer("jobs", "g", hold_time=4.0, auto_extend=False) as consumer,
+    ):
+        (message,) = await take(consumer, 1)
+        await trio.sleep(4.1)
+        assert not message.is_live
+        (again,) = await take(consumer, 1)
+        assert again.id == message.id
+        assert cluster.of(ExtendRequest) == []
 
 
 async def test_settled_messages_are_let_go() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 6)
-        async with client.consumer("jobs", "g") as consumer:
-            found = await take(consumer, 6)
-            assert consumer.unsettled == 6
-            await consumer.ack(found[:3])
-            await found[3].reject(50.0)
-            await found[4].dead_letter(reason="no")
-            assert consumer.unsettled == 1
+    async with jobs(6) as (_, client), client.consumer("jobs", "g") as consumer:
+        found = await take(consumer, 6)
+        assert consumer.unsettled == 6
+        await consumer.ack(found[:3])
+        await found[3].reject(50.0)
+        await found[4].dead_letter(reason="no")
+        assert consumer.unsettled == 1
 
 
 async def test_extension_goes_on_through_another_node() -> None:
@@ -308,25 +286,20 @@ async def test_extension_goes_on_through_another_node() -> None:
 
 
 async def test_a_lost_hold_is_not_extended_for_ever() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 1)
-        async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
-            (message,) = await take(consumer, 1)
-            await client.nodes.ask(
-                lambda: LeaveRequest((message.receipt,)),  # type: ignore[arg-type]
-                what="leave", timeout=1.0, writes=True,
-            )  # fmt: skip
-            await trio.sleep(12.0)
-            assert len(cluster.of(ExtendRequest)) == 1
-            with pytest.raises(HoldLost, match="stop working"):
-                await message.extend()
+    async with jobs(1) as (cluster, client), client.consumer("jobs", "g", hold_time=4.0) as consumer:
+        (message,) = await take(consumer, 1)
+        await client.nodes.ask(
+            lambda: LeaveRequest((message.receipt,)),  # type: ignore[arg-type]
+            what="leave", timeout=1.0, writes=True,
+        )  # fmt: skip
+        await trio.sleep(12.0)
+        assert len(cluster.of(ExtendRequest)) == 1
+        with pytest.raises(HoldLost, match="stop working"):
+            await message.extend()
 
 
 async def test_a_slow_handler_finds_nothing_fetched_ahead_and_uses_up_no_deliveries() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", max_deliveries=3)
-        await publish(client, 12)
+    async with jobs(12, max_deliveries=3) as (cluster, client):
         attempts: list[int] = []
         async with client.consumer("jobs", "g", hold_time=2.0) as consumer:
             async for message in consumer:
@@ -342,29 +315,25 @@ async def test_a_slow_handler_finds_nothing_fetched_ahead_and_uses_up_no_deliver
 
 
 async def test_a_handler_that_slows_down_gives_back_what_was_fetched_ahead_and_fetches_it_no_more() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 200)
-        async with client.consumer("jobs", "g") as consumer:
-            for message in await take(consumer, 60):
-                await message.ack()
-            await trio.testing.wait_all_tasks_blocked()
-            assert left(cluster)[0] > 30, "it was fast"
-            await take(consumer, 1)
-            await trio.sleep(1.2)
-            assert left(cluster)[0] == 1
-            await trio.sleep(20.0)
-            assert left(cluster)[0] == 1
-            assert all(request.max_messages < 100 for _, request in cluster.of(Fetch)), (
-                "it grows with what is used"
-            )
-            assert (await take(consumer, 1))[0].attempt == 1
+    async with jobs(200) as (cluster, client), client.consumer("jobs", "g") as consumer:
+        for message in await take(consumer, 60):
+            await message.ack()
+        await trio.testing.wait_all_tasks_blocked()
+        assert left(cluster)[0] > 30, "it was fast"
+        await take(consumer, 1)
+        await trio.sleep(1.2)
+        assert left(cluster)[0] == 1
+        await trio.sleep(20.0)
+        assert left(cluster)[0] == 1
+        assert all(request.max_messages < 100 for _, request in cluster.of(Fetch)), (
+            "it grows with what is used"
+        )
+        assert (await take(consumer, 1))[0].attempt == 1
 
 
 @pytest.mark.parametrize(("late", "concurrency"), [(0.0, 1), (2.0, 1), (0.0, 2)])
 async def test_two_workers_share_slow_jobs_evenly_whoever_comes_first(late: float, concurrency: int) -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster, "b") as other:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client), connected(cluster, "b") as other:
         done: list[str] = []
 
         async def work(who: Client, name: str) -> None:
@@ -395,9 +364,7 @@ async def test_two_workers_share_slow_jobs_evenly_whoever_comes_first(late: floa
 
 
 async def test_a_handler_that_is_started_and_not_awaited_is_bounded() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 300)
+    async with jobs(300) as (_, client):
         for most, expected in ((None, 100), (7, 7)):
             running = highest = 0
 
@@ -422,9 +389,7 @@ async def test_a_handler_that_is_started_and_not_awaited_is_bounded() -> None:
 
 
 async def test_who_collects_what_ran_out_before_settling_it_is_not_stuck() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 1)
+    async with jobs(1) as (_, client):
         assert len(await client.fetch("jobs", "g", hold_time=1.0)) == 1
         await trio.sleep(2.0)
         async with client.consumer("jobs", "g", hold_time=10.0) as consumer:
@@ -440,9 +405,7 @@ async def test_who_collects_what_ran_out_before_settling_it_is_not_stuck() -> No
 async def test_a_bound_that_is_asked_for_holds_for_lists_too_and_waiting_for_ever_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 100)
+    async with jobs(100) as (_, client):
         async with client.consumer("jobs", "g", max_unsettled=10) as consumer:
             found = await consumer.take(100)
             assert len(found) == 10
@@ -458,8 +421,7 @@ async def test_a_bound_that_is_asked_for_holds_for_lists_too_and_waiting_for_eve
 
 
 async def test_prefetch_is_bounded_in_messages_and_bytes() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         await publish(client, 200, size=1000)
         async with client.consumer("jobs", "g", prefetch=40) as consumer:
             await take(consumer, 1)
@@ -493,8 +455,7 @@ async def test_partitions_on_different_nodes_are_all_read() -> None:
 
 
 async def test_a_topic_that_is_made_again_has_what_is_fetched_ahead_to_itself() -> None:
-    async with fake_cluster(5) as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=12)
+    async with jobs(nodes=5, partitions=12) as (cluster, client):
         consumer = client.consumer("jobs", "g", prefetch=60)
         consumer.expects_topics = True
         async with consumer:
@@ -513,8 +474,7 @@ async def test_a_topic_that_is_made_again_has_what_is_fetched_ahead_to_itself() 
 
 async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_of_nodes() -> None:
     """One FETCH hears that it is not there, while the others wait for their turn."""
-    async with fake_cluster(5) as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=12)
+    async with jobs(nodes=5, partitions=12) as (cluster, client):
         consumer = client.consumer("jobs", "g")
         consumer.expects_topics = True
         told: list[str] = []
@@ -544,9 +504,7 @@ async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_o
 
 async def test_what_is_in_stock_of_a_topic_that_is_deleted_is_handed_over_all_the_same() -> None:
     """Whoever is fast has a stock, and another FETCH under way, which hears of the deletion."""
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 400)
+    async with jobs(400) as (_, client):
         consumer = client.consumer("jobs", "g", prefetch=1000)
         consumer.expects_topics = True
         async with consumer:
@@ -575,9 +533,7 @@ async def test_several_topics() -> None:
 
 
 async def test_a_consumer_of_one_node_asks_only_that() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 5)
+    async with jobs(5) as (cluster, client):
         async with client.consumer("jobs", "g", node="c") as consumer:
             found = await take(consumer, 5)
         assert {node for node, _ in cluster.of(Fetch)} == {"c"}
@@ -610,30 +566,23 @@ async def test_it_goes_on_at_another_node() -> None:
 
 
 async def test_iterating_raises_when_nobody_answers_and_can_go_on_later() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        async with client.consumer("jobs", "g", timeout=3.0) as consumer:
-            with trio.move_on_after(0.5):
-                await take(consumer, 1)
-            cluster.refuse.update(cluster.addresses)
-            for name in "abc":
-                cluster.hang_up(name)
-            began = trio.current_time()
-            with pytest.raises(
-                TooFewReplicas, match=r"fetch from 'jobs' for group 'g'.*c:1: connection refused"
-            ):
-                await take(consumer, 1)
-            assert trio.current_time() - began == pytest.approx(3.0, abs=0.5)
-            cluster.refuse.clear()
-            async with connected(cluster) as other:
-                await publish(other, 1)
-            with trio.fail_after(5.0):
-                await take(consumer, 1)
+    async with jobs() as (cluster, client), client.consumer("jobs", "g", timeout=3.0) as consumer:
+        with trio.move_on_after(0.5):
+            await take(consumer, 1)
+        await cluster.cut_off()
+        began = trio.current_time()
+        with pytest.raises(TooFewReplicas, match=r"fetch from 'jobs' for group 'g'.*c:1: connection refused"):
+            await take(consumer, 1)
+        assert trio.current_time() - began == pytest.approx(3.0, abs=0.5)
+        cluster.refuse.clear()
+        async with connected(cluster) as other:
+            await publish(other, 1)
+        with trio.fail_after(5.0):
+            await take(consumer, 1)
 
 
 async def test_a_fetch_that_can_never_work_is_raised() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         async with client.consumer("jobs", "g", hold_time=61.0) as consumer:
             with pytest.raises(UsageError, match="hold_time is 61"):
                 await take(consumer, 1)
@@ -643,8 +592,7 @@ async def test_a_fetch_that_can_never_work_is_raised() -> None:
 
 
 async def test_a_damaged_record_is_left_out_and_the_others_are_handed_over() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         await publish(client, 5, linger=0.0)
         read = cluster.read
 
@@ -665,8 +613,7 @@ async def test_a_damaged_record_is_left_out_and_the_others_are_handed_over() -> 
 
 
 async def test_fetch_takes_what_is_there() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         assert await client.fetch("jobs", "g") == []
         await publish(client, 10)
         assert len(await client.fetch("jobs", "g", max_messages=4)) == 4
@@ -674,8 +621,7 @@ async def test_fetch_takes_what_is_there() -> None:
 
 
 async def test_fetch_waits_for_as_many_as_asked_for() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
 
         async def later() -> None:
             for _ in range(3):
@@ -696,9 +642,7 @@ async def test_fetch_waits_for_as_many_as_asked_for() -> None:
 
 
 async def test_fetch_ends_after_its_wait() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 2)
+    async with jobs(2) as (_, client):
         began = trio.current_time()
         found = await client.fetch("jobs", "g", min_messages=3, max_wait=5.0)
         assert len(found) == 2
@@ -706,9 +650,7 @@ async def test_fetch_ends_after_its_wait() -> None:
 
 
 async def test_a_cancelled_fetch_gives_back_what_it_had() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 2)
+    async with jobs(2) as (cluster, client):
         with trio.move_on_after(4.0) as scope:
             await client.fetch("jobs", "g", min_messages=3, max_wait=50.0)
         assert scope.cancelled_caught
@@ -746,9 +688,7 @@ async def test_a_fetch_that_is_cancelled_at_any_moment_gives_back_what_is_on_its
 
 
 async def test_a_consumer_that_ends_gives_back_what_was_on_its_way() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 2)
+    async with jobs(2) as (cluster, client):
         cluster.lag = 0.1
         async with client.consumer("jobs", "g"):
             await trio.sleep(0.15)
@@ -757,9 +697,7 @@ async def test_a_consumer_that_ends_gives_back_what_was_on_its_way() -> None:
 
 
 async def test_fetch_fails_over() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 1)
+    async with jobs(1) as (cluster, client):
         cluster.answer = failing("too-few-replicas", times=2, of=Fetch)
         assert len(await client.fetch("jobs", "g")) == 1
 
@@ -797,46 +735,42 @@ async def test_a_pattern_that_matches_nothing_is_no_error() -> None:
 
 async def test_partitions_made_later_are_written_and_read_without_a_restart() -> None:
     """Five nodes, so that the partitions have several replica sets, and new ones come with new partitions."""
-    async with fake_cluster(5) as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=2)
-        async with client.consumer("jobs", "g") as consumer, client.producer("jobs") as producer:
-            await producer.publish(b"first")
-            await (await consumer.__anext__()).ack()
-            await client.alter_topic("jobs", partitions=12)
-            await trio.sleep(2 * REFRESH_S + 1)
-            sent = [await producer.send(b"%d" % number) for number in range(64 * 8)]
-            homes = {(await pending.wait()).partition.number for pending in sent}
-            assert len(homes) > 6, "round robin goes over the new ones"
-            seen: list[bytes] = []
-            with trio.fail_after(30.0):
-                async for message in consumer:
-                    seen.append(message.payload)
-                    await message.ack()
-                    if len(seen) == len(sent):
-                        break
-            assert sorted(seen) == sorted(b"%d" % number for number in range(64 * 8))
+    async with (
+        jobs(nodes=5, partitions=2) as (_, client),
+        client.consumer("jobs", "g") as consumer,
+        client.producer("jobs") as producer,
+    ):
+        await producer.publish(b"first")
+        await (await consumer.__anext__()).ack()
+        await client.alter_topic("jobs", partitions=12)
+        await trio.sleep(2 * REFRESH_S + 1)
+        sent = [await producer.send(b"%d" % number) for number in range(64 * 8)]
+        homes = {(await pending.wait()).partition.number for pending in sent}
+        assert len(homes) > 6, "round robin goes over the new ones"
+        seen: list[bytes] = []
+        with trio.fail_after(30.0):
+            async for message in consumer:
+                seen.append(message.payload)
+                await message.ack()
+                if len(seen) == len(sent):
+                    break
+        assert sorted(seen) == sorted(b"%d" % number for number in range(64 * 8))
 
 
 async def test_an_automatic_extension_leaves_alone_why_an_ack_failed() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 1)
-        async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
-            (message,) = await take(consumer, 1)
-            cluster.answer = failing("outcome-unknown", times=99, of=AckRequest)
-            with pytest.raises(OutcomeUnknown):
-                await message.ack(timeout=1.0)
-            await trio.sleep(3.0)
-            assert cluster.of(ExtendRequest)
-            assert isinstance(message.failure, OutcomeUnknown)
-            cluster.answer = lambda node, request: None
-            assert await message.ack() is Outcome.ACKED
-            assert message.failure is None
+    async with jobs(1) as (cluster, client), client.consumer("jobs", "g", hold_time=4.0) as consumer:
+        (message,) = await take(consumer, 1)
+        cluster.answer = failing("outcome-unknown", times=99, of=AckRequest)
+        with pytest.raises(OutcomeUnknown):
+            await message.ack(timeout=1.0)
+        await trio.sleep(3.0)
+        assert cluster.of(ExtendRequest)
+        assert isinstance(message.failure, OutcomeUnknown)
+        cluster.answer = lambda node, request: None
+        assert await message.ack() is Outcome.ACKED
+        assert message.failure is None
 
 
 async def test_one_node_may_be_named_where_topics_are_a_pattern() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 2)
-        async with connected(cluster) as other:
-            assert len(await other.fetch("j*", "g", node="c")) == 2
+    async with jobs(2) as (cluster, _), connected(cluster) as other:
+        assert len(await other.fetch("j*", "g", node="c")) == 2

@@ -7,12 +7,11 @@ import trio
 
 from quorumq.client import MessageId, NotFound, UsageError
 from quorumq.core.messages import Fetch
-from tests.client.fake import connected, fake_cluster
+from tests.client.steps import jobs
 
 
 async def test_messages_are_fetched_by_their_ids_from_all_partitions() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=3)
+    async with jobs(partitions=3) as (cluster, client):
         ids = [await client.publish("jobs", b"%d" % n, partition=n % 3) for n in range(9)]
         wanted = [ids[7], ids[2], ids[3], ids[2]]
         found = await client.fetch("jobs", "g", ids=wanted, hold_time=5.0)
@@ -32,8 +31,7 @@ async def test_messages_are_fetched_by_their_ids_from_all_partitions() -> None:
 
 
 async def test_many_ids_take_several_requests() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         async with client.producer("jobs") as producer:
             ids = await producer.publish_many([b"%d" % n for n in range(2500)])
         found = await client.fetch("jobs", "g", ids=ids[::-1])
@@ -41,8 +39,7 @@ async def test_many_ids_take_several_requests() -> None:
 
 
 async def test_a_message_that_a_worker_died_of_is_fetched_alone() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         ids = [await client.publish("jobs", b"x") for _ in range(3)]
         assert len(await client.fetch("jobs", "g", ids=ids[:1], hold_time=0.5)) == 1
         await trio.sleep(0.6)
@@ -55,8 +52,7 @@ async def test_a_message_that_a_worker_died_of_is_fetched_alone() -> None:
 
 
 async def test_what_cannot_be_meant_is_refused() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         await client.create_topic("others")
         (name, other) = [await client.publish(topic, b"x") for topic in ("jobs", "others")]
         with pytest.raises(UsageError, match="max_wait is 1"):

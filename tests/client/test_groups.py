@@ -35,7 +35,7 @@ from quorumq.core.messages import (
 from quorumq.core.types import Kind
 from quorumq.history import HistoryWriter, read_history
 from tests.client.fake import connected, fake_cluster
-from tests.client.steps import publish, take
+from tests.client.steps import jobs, publish, take
 
 
 def payloads(messages: list[Message]) -> list[int]:
@@ -65,9 +65,7 @@ async def dying(client: Client, count: int = 3) -> None:
 
 
 async def test_a_group_begins_where_it_was_created_to_begin() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=2)
-        await publish(client, 10)
+    async with jobs(10, partitions=2) as (cluster, client):
         await trio.sleep(1)
         middle = datetime.fromtimestamp(cluster.wall_ms() / 1000, UTC)
         await client.create_group("jobs", "new", start="latest")
@@ -86,8 +84,7 @@ async def test_a_group_begins_where_it_was_created_to_begin() -> None:
 
 
 async def test_a_start_that_cannot_be_is_refused_before_anything_is_sent() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         with pytest.raises(UsageError, match="time zone"):
             await client.create_group("jobs", "g", start=datetime(2026, 1, 1))
         with pytest.raises(UsageError, match="'newest'"):
@@ -102,8 +99,7 @@ async def test_a_start_that_cannot_be_is_refused_before_anything_is_sent() -> No
 
 
 async def test_a_rewind_is_repeated_at_another_node_and_the_newest_generation_counts() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         await client.create_group("jobs", "g")
         cluster.lose = lambda node, request: node == "a" and isinstance(request, SetGroup)
         group = await client.rewind("jobs", "g", "earliest")
@@ -119,9 +115,7 @@ async def test_a_rewind_is_repeated_at_another_node_and_the_newest_generation_co
 
 async def test_a_consumer_goes_on_with_the_new_generation() -> None:
     """What it has in hand cannot be acked: an outcome. What it has in stock goes back, and comes again."""
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 40)
+    async with jobs(40) as (cluster, client):
         async with client.consumer("jobs", "g", hold_time=5.0, prefetch=20) as consumer:
             first = await take(consumer, 10)
             assert await consumer.ack(first[:5]) == [Outcome.ACKED] * 5
@@ -143,9 +137,7 @@ async def test_a_consumer_goes_on_with_the_new_generation() -> None:
 
 
 async def test_a_rewind_to_a_time_leaves_out_what_is_before_it() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 5)
+    async with jobs(5) as (cluster, client):
         await trio.sleep(10)
         middle = datetime.fromtimestamp(cluster.wall_ms() / 1000, UTC)
         await publish(client, 3)
@@ -256,9 +248,7 @@ async def test_one_redriven_letter_does_not_fail_the_acks_it_went_with() -> None
 
 
 async def test_a_deleted_group_ends_its_consumers_and_only_creation_makes_it_again() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 3)
+    async with jobs(3) as (_, client):
         async with client.consumer("jobs", "g", prefetch=1) as consumer:
             message = await consumer.__anext__()
             assert (await client.delete_group("jobs", "g")).deleted
@@ -276,8 +266,7 @@ async def test_a_deleted_group_ends_its_consumers_and_only_creation_makes_it_aga
 
 
 async def test_a_consumer_with_a_mistyped_group_hears_so_where_the_topic_wants_groups_created() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", auto_create_groups=False)
+    async with jobs(auto_create_groups=False) as (_, client):
         await client.create_group("jobs", "main")
         await publish(client, 1)
         async with client.consumer("jobs", "mian") as consumer:
@@ -293,8 +282,7 @@ async def test_a_consumer_with_a_mistyped_group_hears_so_where_the_topic_wants_g
 
 
 async def test_a_backlog_counts_what_is_ready_held_delayed_and_dead_and_how_old_it_is() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=2)
+    async with jobs(partitions=2) as (cluster, client):
         with pytest.raises(NotFound, match="no group 'g'"):
             await client.backlog("jobs", "g")
         await client.create_group("jobs", "g")
@@ -355,9 +343,7 @@ async def test_a_backlog_sums_what_all_nodes_delivered_and_settled_and_to_whom()
 
 
 async def test_purge_settles_the_backlog_of_all_partitions_and_nothing_of_others() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=3)
-        await publish(client, 300)
+    async with jobs(300, partitions=3) as (_, client):
         held = await client.fetch("jobs", "g", max_messages=10)
         await client.create_group("jobs", "other")
         assert await client.purge("jobs", "g") == 300 - len(held) or await counts(client) == {"skipped": 300}
@@ -380,8 +366,7 @@ async def test_purging_dead_letters_leaves_the_backlog(topic: str, group: str) -
 
 
 async def test_named_messages_are_purged_and_no_others() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=2)
+    async with jobs(partitions=2) as (_, client):
         await client.create_topic("others")
         await client.create_group("jobs", "g")
         mids = [await client.publish("jobs", b"x", partition=number % 2) for number in range(6)]
@@ -409,8 +394,7 @@ async def test_purge_goes_on_at_another_node() -> None:
 
 
 async def test_a_complete_view_shows_what_one_replica_has_not_heard_of() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         await client.create_group("jobs", "g")
         cluster.drop = lambda sender, to, message: to == "c"
         await publish(client, 30)
@@ -427,8 +411,7 @@ async def test_a_complete_view_shows_what_one_replica_has_not_heard_of() -> None
 
 async def test_a_complete_view_is_paged_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumq.client.browse.PEEK_LIMIT", 3)
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=2)
+    async with jobs(partitions=2) as (_, client):
         for _ in range(4):
             await publish(client, 20)
         messages = await client.fetch("jobs", "g", max_messages=80)

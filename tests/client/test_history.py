@@ -16,6 +16,11 @@ from tests.client.fake import connected, fake_cluster
 from tests.client.steps import publish, take
 
 
+def written() -> tuple[io.StringIO, HistoryWriter]:
+    file = io.StringIO()
+    return file, HistoryWriter(file, run="r", who="client:c")
+
+
 def rows(file: io.StringIO, writer: HistoryWriter) -> list[Row]:
     writer.flush()
     found = [json.loads(line) for line in file.getvalue().splitlines()]
@@ -68,8 +73,7 @@ async def test_everything_a_client_does_is_written(tmp_path: Path) -> None:
 
 
 async def test_each_attempt_has_its_own_lines_and_unknown_is_said() -> None:
-    file = io.StringIO()
-    writer = HistoryWriter(file, run="r", who="client:c")
+    file, writer = written()
     async with fake_cluster() as cluster, connected(cluster, history=writer, attempt_timeout=0.5) as client:
         await client.create_topic("jobs")
         lost = iter([True] + [False] * 10)
@@ -94,8 +98,7 @@ async def test_each_attempt_has_its_own_lines_and_unknown_is_said() -> None:
 
 
 async def test_purges_and_rewinds_are_written_with_what_came_of_them() -> None:
-    file = io.StringIO()
-    writer = HistoryWriter(file, run="r", who="client:c")
+    file, writer = written()
     async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
@@ -113,8 +116,7 @@ async def test_purges_and_rewinds_are_written_with_what_came_of_them() -> None:
 
 
 async def test_a_purge_of_named_messages_is_not_written_as_one_of_all() -> None:
-    file = io.StringIO()
-    writer = HistoryWriter(file, run="r", who="client:c")
+    file, writer = written()
     async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
@@ -126,8 +128,7 @@ async def test_a_purge_of_named_messages_is_not_written_as_one_of_all() -> None:
 
 
 async def test_changes_of_topics_are_written_with_what_they_name_and_what_they_leave_to_the_node() -> None:
-    file = io.StringIO()
-    writer = HistoryWriter(file, run="r", who="client:c")
+    file, writer = written()
     async with fake_cluster(auto_create_topics=True) as cluster, connected(cluster, history=writer) as client:
         await client.create_topic("jobs", partitions=2, max_deliveries=7)
         await client.alter_topic("jobs", ttl=60.0)
@@ -194,8 +195,7 @@ async def test_a_topic_made_again_has_another_label_whoever_writes_of_it() -> No
 
 
 async def test_what_is_derived_from_what_is_written_before_it_is_published() -> None:
-    file = io.StringIO()
-    writer = HistoryWriter(file, run="r", who="client:c")
+    file, writer = written()
     async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
         await client.create_topic("jobs")
         await client.create_topic("out")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.client import HoldLost, MessageId, Outcome
+from quorumq.client import HoldLost, MessageId
 from quorumq.core.types import Origin, PartitionId
 from tests.client.fake import connected, fake_cluster
 
@@ -57,15 +57,3 @@ async def test_settling_it_again_says_what_was_done_before(first: str, late: str
         with pytest.raises(HoldLost, match=rf"{name.origin}\[0\] of 'jobs' {said}"):
             await getattr(message, late)()
         assert message.outcome is outcome
-
-
-async def test_settling_it_late_says_that_its_hold_is_over() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.publish("jobs", b"x")
-        (message,) = await client.fetch("jobs", "g", max_wait=1.0, hold_time=0.5)
-        (other,) = await client.fetch("jobs", "g", max_wait=5.0)
-        assert await other.ack() is Outcome.ACKED
-        with pytest.raises(
-            HoldLost, match=r"the hold on .* is over: it is not certain whether it was rejected"
-        ):
-            await message.reject()

@@ -13,7 +13,7 @@ from quorumq.client import Busy, Client, Closed, NotStored, TooFewReplicas, bloc
 from quorumq.core import messages as m
 from quorumq.core.messages import Publish
 from tests.client.fake import FakeCluster, ask_first, connected, failing, fake_cluster
-from tests.client.steps import faked, payloads
+from tests.client.steps import faked, jobs, payloads
 
 
 async def opened(cluster: FakeCluster, nursery: trio.Nursery, **options: Any) -> Client:
@@ -133,8 +133,7 @@ async def hold_up(producer: blocking.Producer) -> None:
 
 
 async def test_a_client_beyond_its_quota_waits_as_long_as_it_is_told_and_asks_the_same_node_again() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         ask_first(client, "a")
         asked = len(cluster.asked)
         left = [2]

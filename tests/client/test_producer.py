@@ -22,7 +22,6 @@ from quorumq.client import (
     TooFewReplicas,
     TooLarge,
     UsageError,
-    connect,
     partition_of_key,
 )
 from quorumq.client.batches import Pending
@@ -39,7 +38,7 @@ from quorumq.core.messages import (
 )
 from quorumq.wire.address import split_address
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
-from tests.client.steps import payloads
+from tests.client.steps import jobs, payloads
 
 
 def sizes(cluster: FakeCluster) -> list[int]:
@@ -50,8 +49,7 @@ def sizes(cluster: FakeCluster) -> list[int]:
 
 
 async def test_a_message_alone_goes_at_once_and_a_flood_fills_its_batches() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs", linger=5.0) as producer:
             began = trio.current_time()
             pending = await producer.send(b"alone")
@@ -66,8 +64,7 @@ async def test_a_message_alone_goes_at_once_and_a_flood_fills_its_batches() -> N
             # What came first went at once; each batch that is full while others are under way is twice as large as the
             # one before, until it has half a MiB.
             assert sizes(cluster)[2:] == [127, 254, 509, 509, 509]
-            cluster.mute.clear()
-            cluster.hang_up("a")
+            cluster.wake("a")
             await producer.flush()
         assert max(len(request.batch.body) for _, request in cluster.of(Publish)) <= 512 * 1024
         assert len(await payloads(client)) == 2001
@@ -96,31 +93,27 @@ async def test_a_flood_of_small_messages_makes_no_batch_that_takes_a_node_long()
             cluster.mute.add("a")
             nursery.start_soon(producer.publish_many, [b"%05d" % n for n in range(30_000)])
             await trio.testing.wait_all_tasks_blocked()
-            cluster.mute.clear()
-            cluster.hang_up("a")
+            cluster.wake("a")
         assert 4096 < max(sizes(cluster)) <= 8192  # 64 KiB, and not 512
 
 
 async def test_while_one_is_under_way_the_next_lingers_and_no_longer() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        async with client.producer("jobs", linger=0.25) as producer:
-            await producer.publish(b"first")
-            cluster.mute.add("a")
-            await producer.send(b"under way")
-            await trio.testing.wait_all_tasks_blocked()
-            await producer.send(b"lingers")
-            await trio.sleep(0.2)
-            await producer.send(b"with it")
-            assert sizes(cluster) == [1, 1]
-            await trio.sleep(0.06)
-            assert sizes(cluster) == [1, 1, 2]
-            cluster.mute.clear()
+    async with jobs() as (cluster, client), client.producer("jobs", linger=0.25) as producer:
+        await producer.publish(b"first")
+        cluster.mute.add("a")
+        await producer.send(b"under way")
+        await trio.testing.wait_all_tasks_blocked()
+        await producer.send(b"lingers")
+        await trio.sleep(0.2)
+        await producer.send(b"with it")
+        assert sizes(cluster) == [1, 1]
+        await trio.sleep(0.06)
+        assert sizes(cluster) == [1, 1, 2]
+        cluster.mute.clear()
 
 
 async def test_numbers_are_dense_per_partition_and_batches_are_pipelined() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=2)
+    async with jobs(partitions=2) as (cluster, client):
         async with client.producer("jobs", batch_bytes=100, in_flight=3) as producer:
             pendings = [await producer.send(b"x" * 40, partition=i % 2) for i in range(20)]
             ids = [await pending.wait() for pending in pendings]
@@ -131,8 +124,7 @@ async def test_numbers_are_dense_per_partition_and_batches_are_pipelined() -> No
 
 
 async def test_the_number_of_batches_in_flight_is_bounded() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs", batch_bytes=10, in_flight=3) as producer:
             await producer.publish(b"first")
             cluster.mute.update("abc")
@@ -140,15 +132,13 @@ async def test_the_number_of_batches_in_flight_is_bounded() -> None:
                 await producer.send(b"0123456789")
             await trio.testing.wait_all_tasks_blocked()
             assert len(sizes(cluster)) == 4
-            cluster.mute.clear()
-            cluster.hang_up("a")
+            cluster.wake("a")
             await producer.flush()
         assert len(await payloads(client)) == 11
 
 
 async def test_publish_waits_when_too_much_is_buffered() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs", buffer_bytes=5_000, batch_bytes=1_000) as producer:
             await producer.publish(b"first")
             cluster.mute.update("abc")
@@ -158,8 +148,7 @@ async def test_publish_waits_when_too_much_is_buffered() -> None:
                     await producer.send(b"x" * 900)
                     taken += 1
             assert taken == 5
-            cluster.mute.clear()
-            cluster.hang_up("a")
+            cluster.wake("a")
             with trio.fail_after(10.0):
                 await producer.send(b"y" * 900)
         assert len(await payloads(client)) == 7
@@ -179,8 +168,7 @@ async def test_too_large_is_refused_before_anything_is_sent() -> None:
 
 
 async def test_the_largest_message_and_headers_come_through() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         async with client.producer("jobs") as producer:
             await producer.send(b"x" * ((1 << 20) - 100), key=b"k", headers={"n": 7, "t": "é", "b": b"\0"})
         (message,) = await client.fetch("jobs", "g")
@@ -189,11 +177,9 @@ async def test_the_largest_message_and_headers_come_through() -> None:
 
 
 async def test_a_partition_that_is_not_there_is_named() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=2)
-        async with client.producer("jobs") as producer:
-            with pytest.raises(NotFound, match="there is no 2"):
-                await producer.send(b"x", partition=2)
+    async with jobs(partitions=2) as (_, client), client.producer("jobs") as producer:
+        with pytest.raises(NotFound, match="there is no 2"):
+            await producer.send(b"x", partition=2)
 
 
 # ------------------------------------------------------------------------------ partitions
@@ -228,12 +214,13 @@ def test_many_go_where_they_would_go_one_by_one(sticky: int, partitions: int, co
 
 
 async def test_a_partitioner_of_ones_own() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=4)
-        async with client.producer("jobs", partitioner=lambda key, count: count - 1) as producer:
-            assert (await producer.publish(b"x")).partition.number == 3
-            ids = await producer.publish_many([b"y", b"z"])
-            assert [name.partition.number for name in ids] == [3, 3]
+    async with (
+        jobs(partitions=4) as (_, client),
+        client.producer("jobs", partitioner=lambda key, count: count - 1) as producer,
+    ):
+        assert (await producer.publish(b"x")).partition.number == 3
+        ids = await producer.publish_many([b"y", b"z"])
+        assert [name.partition.number for name in ids] == [3, 3]
 
 
 # -------------------------------------------------------------------------------- failover
@@ -258,8 +245,7 @@ async def test_a_lost_answer_makes_no_second_message() -> None:
 
 
 async def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs", batch_bytes=2_000) as producer:
             pendings = []
             for i in range(200):
@@ -274,8 +260,7 @@ async def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing() -> Non
 
 @pytest.mark.parametrize("code", ["outcome-unknown", "not-stored", "too-few-replicas", "storage-full"])
 async def test_what_may_do_later_is_tried_again(code: str) -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         cluster.answer = failing(code, times=7, of=Publish)
         async with client.producer("jobs") as producer:
             await producer.publish(b"x")
@@ -302,20 +287,18 @@ async def test_a_node_that_does_not_answer_within_the_attempts_timeout_is_left_f
 
 
 async def test_when_all_are_down_it_raises_what_was_tried() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        async with client.producer("jobs", timeout=4.0) as producer:
-            await producer.publish(b"0")
-            for name in "abc":
-                cluster.kill(name)
-            await trio.testing.wait_all_tasks_blocked()
-            began = trio.current_time()
-            pending = await producer.send(b"1")
-            with pytest.raises(NotStored) as caught:
-                await pending.wait()
-            assert trio.current_time() - began == pytest.approx(4.0, abs=0.5)
-            for part in ("publish of 1 message to 'jobs'/0", "a:1", "b:1", "c:1", "connection refused"):
-                assert part in str(caught.value)
+    async with jobs() as (cluster, client), client.producer("jobs", timeout=4.0) as producer:
+        await producer.publish(b"0")
+        for name in "abc":
+            cluster.kill(name)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        pending = await producer.send(b"1")
+        with pytest.raises(NotStored) as caught:
+            await pending.wait()
+        assert trio.current_time() - began == pytest.approx(4.0, abs=0.5)
+        for part in ("publish of 1 message to 'jobs'/0", "a:1", "b:1", "c:1", "connection refused"):
+            assert part in str(caught.value)
 
 
 async def test_once_it_was_sent_the_outcome_is_unknown() -> None:
@@ -335,8 +318,7 @@ async def test_once_it_was_sent_the_outcome_is_unknown() -> None:
 
 
 async def test_storage_full_is_raised_as_such() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         cluster.answer = failing("storage-full", times=1_000, of=Publish)
         async with client.producer("jobs", timeout=3.0) as producer:
             pending = await producer.send(b"0")
@@ -345,15 +327,11 @@ async def test_storage_full_is_raised_as_such() -> None:
 
 
 async def test_leaving_raises_what_nobody_waited_for() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         with pytest.raises(NotStored) as caught:  # noqa: PT012
             async with client.producer("jobs", timeout=2.0) as producer:
                 await producer.publish(b"0")
-                cluster.refuse.update(cluster.addresses)
-                for name in "abc":
-                    cluster.hang_up(name)
-                await trio.testing.wait_all_tasks_blocked()
+                await cluster.cut_off()
                 for _ in range(3):
                     await producer.send(b"1")
         assert any("3 messages" in note for note in caught.value.__notes__)
@@ -363,8 +341,7 @@ async def test_leaving_raises_what_nobody_waited_for() -> None:
 async def test_a_wait_that_was_given_up_and_one_for_another_message_of_the_batch_hear_for_nobody(
     heard: int,
 ) -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         with pytest.raises(OutcomeUnknown) as caught:  # noqa: PT012
             async with client.producer("jobs", timeout=2.0) as producer:
                 await producer.publish(b"0")
@@ -381,8 +358,7 @@ async def test_a_wait_that_was_given_up_and_one_for_another_message_of_the_batch
 
 
 async def test_what_a_task_waits_for_while_the_producer_is_left_is_raised_there_alone() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         heard: list[BaseException] = []
 
         async def wait(pending: Pending) -> None:
@@ -400,8 +376,7 @@ async def test_what_a_task_waits_for_while_the_producer_is_left_is_raised_there_
 
 
 async def test_leaving_by_an_exception_raises_that_and_gives_up_the_rest() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with client.producer("jobs") as producer:
                 cluster.mute.update("bc")
@@ -420,8 +395,7 @@ async def test_leaving_by_an_exception_raises_that_and_gives_up_the_rest() -> No
 
 
 async def test_a_closed_origin_fails_its_batches_and_the_next_go_under_a_new_session() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs") as producer:
             first = await producer.publish(b"0")
             cluster.answer = failing("origin-closed", times=1, of=Publish)
@@ -457,8 +431,7 @@ async def test_a_message_every_other_day_comes_through() -> None:
 
 
 async def test_what_waited_for_room_while_the_session_was_closed_goes_under_the_next_one() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs", batch_bytes=1, buffer_bytes=1) as producer:
             first = await producer.publish(b"0")
             cluster.answer = failing("origin-closed", times=1, of=Publish)
@@ -471,8 +444,7 @@ async def test_what_waited_for_room_while_the_session_was_closed_goes_under_the_
 
 
 async def test_usage_errors_are_raised_at_once() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         cluster.answer = failing("conflict", times=1_000, of=Publish)
         async with client.producer("jobs") as producer:
             began = trio.current_time()
@@ -520,8 +492,7 @@ async def test_a_node_that_has_not_heard_of_the_topic_is_not_believed_alone() ->
 @pytest.mark.parametrize("steps", range(8))
 async def test_a_producer_may_be_left_at_any_moment(steps: int) -> None:
     """Also between the decision to send a batch and its first step."""
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         pending: Pending | None = None
 
         async def body() -> None:
@@ -541,8 +512,7 @@ async def test_a_producer_may_be_left_at_any_moment(steps: int) -> None:
 
 
 async def test_a_cancelled_publish_took_nothing_and_a_cancelled_wait_takes_nothing_back() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs", buffer_bytes=100) as producer:
             await producer.publish(b"first")
             cluster.mute.update("abc")
@@ -556,8 +526,7 @@ async def test_a_cancelled_publish_took_nothing_and_a_cancelled_wait_takes_nothi
                 scope.cancel()
                 await producer.send(b"nor this")
             assert scope.cancelled_caught
-            cluster.mute.clear()
-            cluster.hang_up("a")
+            cluster.wake("a")
             await pending.wait()
         assert sorted(await payloads(client)) == [b"first", b"x" * 90]
 
@@ -634,19 +603,6 @@ async def test_another_cluster_is_refused_at_once() -> None:
                 raise AssertionError
 
 
-async def test_an_address_that_is_none_is_named() -> None:
-    with pytest.raises(UsageError, match="'localhost'"):
-        async with connect("localhost"):
-            raise AssertionError
-
-
-async def test_what_the_body_raises_comes_out_as_it_is() -> None:
-    async with fake_cluster() as cluster:
-        with pytest.raises(KeyError):
-            async with connected(cluster):
-                raise KeyError("mine")
-
-
 async def test_a_node_with_too_many_clients_is_left_for_another() -> None:
     async with fake_cluster() as cluster:
 
@@ -697,8 +653,7 @@ async def test_a_node_that_cannot_be_reached_is_dialled_once_for_all_who_wait() 
 
 
 async def test_not_found_at_one_node_says_nothing_while_another_may_have_it() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         tries = 0
 
         def answer(node: str, request: object) -> Failed | None:
@@ -726,8 +681,7 @@ def times(cluster: FakeCluster) -> list[tuple[int, int, int]]:
 
 
 async def test_a_batch_closes_where_the_times_differ() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs", linger=5.0) as producer:
             await producer.publish(b"alone")
             cluster.mute.add("a")
@@ -742,15 +696,13 @@ async def test_a_batch_closes_where_the_times_differ() -> None:
                 (0, 9),
             ):
                 await producer.send(b"x", delay=delay, ttl=ttl)
-            cluster.mute.clear()
-            cluster.hang_up("a")
+            cluster.wake("a")
             await producer.flush()
         assert set(times(cluster)) == {(0, 0, 1), (0, 0, 2), (2000, 0, 2), (2000, 1, 1), (0, 9000, 1)}
 
 
 async def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_does_not() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         began = trio.current_time()
         async with client.producer("jobs") as producer:
             await producer.send(b"late", delay=30.0)
@@ -763,8 +715,7 @@ async def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_does_no
 
 
 async def test_a_retry_has_the_same_bytes_and_a_greater_age() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         cluster.answer = failing("outcome-unknown", times=3, of=Publish)
         async with client.producer("jobs") as producer:
             await producer.publish(b"once", delay=5.0)
@@ -777,8 +728,7 @@ async def test_a_retry_has_the_same_bytes_and_a_greater_age() -> None:
 
 
 async def test_a_time_of_day_becomes_a_delay_at_once() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         now = datetime.fromtimestamp(client.wall_ms() / 1000, UTC)
         east = timezone(timedelta(hours=5))
         async with client.producer("jobs") as producer:
@@ -809,8 +759,7 @@ async def test_a_time_of_day_becomes_a_delay_at_once() -> None:
     ],
 )
 async def test_times_out_of_bounds_are_refused_by_name(options: Any, says: str) -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs") as producer:
             with pytest.raises(UsageError) as caught:
                 await producer.send(b"x", **options)

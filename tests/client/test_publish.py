@@ -31,19 +31,11 @@ from quorumq.client import (
 from quorumq.core.messages import CloseSession, CreateTopic, OpenSession, Publish
 from quorumq.lab.local import LocalCluster
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
-from tests.client.steps import in_a_thread, payloads
+from tests.client.steps import in_a_thread, jobs, payloads
 
 
 def sizes(cluster: FakeCluster) -> list[int]:
     return [request.batch.header.size for _, request in cluster.of(Publish)]
-
-
-async def unreachable(cluster: FakeCluster) -> None:
-    """From now on there is no node."""
-    cluster.refuse.update(cluster.addresses)
-    for name in cluster.names:
-        cluster.hang_up(name)
-    await trio.testing.wait_all_tasks_blocked()
 
 
 @pytest.mark.e2e
@@ -91,8 +83,7 @@ with connect(sys.argv[1:]) as client:
 
 
 async def test_publish_returns_when_a_majority_has_it_and_lingers_for_nobody() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         producer = client.producer("jobs", linger=5.0)
         began = trio.current_time()
         ids = [await producer.publish(b"x") for _ in range(3)]
@@ -106,8 +97,7 @@ async def test_publish_returns_when_a_majority_has_it_and_lingers_for_nobody() -
 
 
 async def test_messages_of_many_tasks_share_batches() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         await client.publish("jobs", b"first")
         async with trio.open_nursery() as nursery:
             for number in range(100):
@@ -145,8 +135,7 @@ async def test_producers_in_use_are_not_closed_though_they_are_many(monkeypatch:
 
 
 async def test_a_topic_that_is_made_again_is_published_to_after_one_error() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         await client.publish("jobs", b"old")
         await client.delete_topic("jobs")
         with pytest.raises(NotFound):
@@ -241,7 +230,7 @@ async def failed(client: Client, cluster: FakeCluster) -> Any:
     """A producer of which two messages were given up that nobody waits for."""
     producer = client.producer("jobs", timeout=2.0)
     await producer.publish(b"0")
-    await unreachable(cluster)
+    await cluster.cut_off()
     await producer.send(b"1")
     await producer.send(b"2")
     await trio.sleep(3.0)
@@ -266,7 +255,7 @@ async def test_one_that_may_still_be_waited_for_is_raised_there_or_once_it_is_le
     async with fake_cluster() as cluster, connected(cluster) as client:
         producer = client.producer("jobs", timeout=2.0)
         await producer.publish(b"0")
-        await unreachable(cluster)
+        await cluster.cut_off()
         kept, dropped = await producer.send(b"1"), await producer.send(b"2")
         await trio.sleep(3.0)
         cluster.refuse.clear()
@@ -297,8 +286,7 @@ async def test_who_cancels_a_publish_has_chosen_not_to_hear() -> None:
 
 
 async def test_many_are_published_in_batches_and_their_ids_are_in_order() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=3)
+    async with jobs(partitions=3) as (cluster, client):
         producer = client.producer("jobs")
         ids = await producer.publish_many((b"%d" % number for number in range(1000)), headers={"n": 1})
         assert len(sizes(cluster)) < 40
@@ -311,8 +299,7 @@ async def test_many_are_published_in_batches_and_their_ids_are_in_order() -> Non
 
 
 async def test_each_of_many_may_have_options_of_its_own() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=4)
+    async with jobs(partitions=4) as (_, client):
         some = [b"a", NewMessage(b"b", partition=2, key=b"other"), NewMessage(b"c")]
         await client.producer("jobs").publish_many(some, key=b"k", partition=1)
         found = await client.fetch("jobs", "g", max_wait=0.5)
@@ -322,8 +309,7 @@ async def test_each_of_many_may_have_options_of_its_own() -> None:
 
 
 async def test_not_more_than_the_buffer_is_read_ahead() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         producer = client.producer("jobs", buffer_bytes=5_000, batch_bytes=1_000)
         await producer.publish(b"first")
         cluster.mute.update("abc")
@@ -356,8 +342,7 @@ async def test_what_is_wrong_in_itself_is_left_out_and_named() -> None:
 
 
 async def test_where_no_node_is_left_it_says_what_is_stored() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         producer = client.producer("jobs", timeout=2.0)
         await producer.publish(b"0")
 
@@ -469,8 +454,7 @@ async def test_what_is_no_json_is_not_taken() -> None:
 
 
 async def test_a_key_of_text_has_the_partition_of_its_bytes() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=16)
+    async with jobs(partitions=16) as (_, client):
         for key in ("a", "order-17", "é"):
             name = await client.publish("jobs", b"x", key=key)
             assert name.partition.number == partition_of_key(key.encode(), 16)
@@ -485,7 +469,7 @@ async def test_what_nobody_waits_for_is_logged_when_it_is_given_up_and_not_for_e
     async with fake_cluster() as cluster, connected(cluster) as client:
         producer = client.producer("jobs", timeout=2.0, batch_bytes=1, in_flight=200)
         await producer.publish(b"0")
-        await unreachable(cluster)
+        await cluster.cut_off()
         for _ in range(100):
             await producer.send(b"1")
         kept = await producer.send(b"2")
@@ -502,7 +486,7 @@ async def test_what_nobody_waits_for_is_logged_when_it_is_given_up_and_not_for_e
         with pytest.raises(NotStored):
             await producer.flush()
         await trio.sleep(60.0)
-        await unreachable(cluster)
+        await cluster.cut_off()
         await producer.send(b"3")
         await trio.sleep(3.0)
         *_, last = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
@@ -514,7 +498,7 @@ async def test_what_nobody_waits_for_is_logged_when_it_is_given_up_and_not_for_e
 async def test_a_failure_that_somebody_hears_of_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with fake_cluster() as cluster, connected(cluster, timeout=2.0) as client:
         await client.publish("jobs", b"0")
-        await unreachable(cluster)
+        await cluster.cut_off()
         with pytest.raises(NotStored):
             await client.publish("jobs", b"1")
         assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []

@@ -14,7 +14,7 @@ from quorumq.core import limits
 from quorumq.core.messages import ShowRequest
 from quorumq.history import HistoryWriter
 from tests.client.fake import connected, fake_cluster
-from tests.client.steps import publish
+from tests.client.steps import jobs, publish
 
 
 def states(life: Life, group: str = "g") -> list[tuple[str, int]]:
@@ -28,8 +28,7 @@ def states(life: Life, group: str = "g") -> list[tuple[str, int]]:
 
 
 async def test_a_life_is_told_from_its_publish_to_its_dead_letter(capsys: pytest.CaptureFixture[str]) -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", max_deliveries=5)
+    async with jobs(max_deliveries=5) as (_, client):
         await client.create_group("jobs", "other")
         mid = await client.publish("jobs", b"x", delay=1.0)
         await trio.sleep(0.5)
@@ -86,8 +85,7 @@ async def test_histories_tell_each_delivery_in_order(tmp_path: Path) -> None:
 
 
 async def test_who_does_not_answer_is_named_and_what_cannot_be_shown_is_refused() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         await client.create_topic("others")
         await publish(client, 1)
         (message,) = await client.fetch("jobs", "g")
@@ -127,8 +125,7 @@ async def test_groups_beyond_the_limit_are_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SHOWN_GROUPS_MAX", 2)
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         for number in range(3):
             await client.create_group("jobs", f"g{number}")
         life = await client.show("jobs", await client.publish("jobs", b"x"))

@@ -7,12 +7,11 @@ import trio
 from quorumq.client import Outcome
 from quorumq.core.messages import AckRequest, Fetch, Metadata, Publish, RejectRequest
 from tests.client.fake import ask_first, connected, fake_cluster
-from tests.client.steps import publish
+from tests.client.steps import jobs
 
 
 async def test_a_publish_and_an_ack_wait_less_than_a_second_and_the_next_ones_not_at_all() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (cluster, client):
         async with client.producer("jobs") as producer:
             await producer.publish(b"before")
             messages = await client.fetch("jobs", "g")
@@ -50,9 +49,7 @@ async def test_a_node_that_gave_no_sign_of_life_is_asked_last_until_a_while_has_
 async def test_a_fetch_and_a_reject_are_not_doubled_and_go_elsewhere_when_the_connection_is_given_up() -> (
     None
 ):
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 2)
+    async with jobs(2) as (cluster, client):
         (message,) = await client.fetch("jobs", "g", max_messages=1)
         cluster.mute.add("a")
         began = trio.current_time()

@@ -13,7 +13,7 @@ import trio
 
 from quorumq.client import Client, Closed, Conflict, Outcome, UsageError, connect
 from tests.client.fake import connected, fake_cluster
-from tests.client.steps import publish, take
+from tests.client.steps import jobs, publish, take
 
 
 @pytest.mark.parametrize(("most", "taken"), [(5.0, 5.0), (60.0, 30.0)])
@@ -31,15 +31,15 @@ async def test_the_default_hold_time_is_one_that_the_cluster_allows(most: float,
 
 
 async def test_a_hold_time_may_be_a_timedelta() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 1)
-        async with client.consumer("jobs", "g", hold_time=timedelta(seconds=4)) as consumer:
-            (message,) = await take(consumer, 1)
-            assert message.delivery.hold_time == 4.0
-            before = message.deadline
-            await message.extend(timedelta(seconds=40))
-            assert message.deadline > before + 30.0
+    async with (
+        jobs(1) as (_, client),
+        client.consumer("jobs", "g", hold_time=timedelta(seconds=4)) as consumer,
+    ):
+        (message,) = await take(consumer, 1)
+        assert message.delivery.hold_time == 4.0
+        before = message.deadline
+        await message.extend(timedelta(seconds=40))
+        assert message.deadline > before + 30.0
 
 
 async def test_times_of_a_topic_may_be_timedeltas() -> None:
@@ -63,8 +63,7 @@ async def test_times_of_a_topic_may_be_timedeltas() -> None:
 async def test_a_value_of_the_wrong_type_is_named_and_the_client_goes_on(
     wrong: Callable[[Client], Any], said: str
 ) -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         with pytest.raises(UsageError, match=said):
             await wrong(client)
         await publish(client, 1)
@@ -72,8 +71,7 @@ async def test_a_value_of_the_wrong_type_is_named_and_the_client_goes_on(
 
 
 async def test_a_key_and_headers_of_the_wrong_type_are_named_and_the_producer_goes_on() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         text: Any = 1
         async with client.producer("jobs") as producer:
             with pytest.raises(TypeError, match="a key is bytes, not int: encode it first"):
@@ -85,8 +83,7 @@ async def test_a_key_and_headers_of_the_wrong_type_are_named_and_the_producer_go
 
 
 async def test_a_consumer_says_that_it_is_used_by_with_and_both_are_used_once() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         producer, consumer = client.producer("jobs"), client.consumer("jobs", "g")
         with trio.fail_after(5.0):
             with pytest.raises(UsageError, match="nothing is fetched yet: use the consumer by `with`"):
@@ -103,9 +100,7 @@ async def test_a_consumer_says_that_it_is_used_by_with_and_both_are_used_once() 
 
 
 async def test_messages_may_come_from_a_generator() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 8)
+    async with jobs(8) as (_, client):
         a, b, c, d, *more = await client.fetch("jobs", "g", max_messages=8)
         await client.extend(one for one in [a, b])
         assert await client.ack(one for one in [a, b]) == [Outcome.ACKED] * 2
@@ -119,9 +114,7 @@ async def test_messages_may_come_from_a_generator() -> None:
 
 
 async def test_a_list_that_changes_while_it_is_acked_is_acked_as_it_was() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 3)
+    async with jobs(3) as (_, client):
         messages = await client.fetch("jobs", "g", max_messages=3)
         kept = list(messages)
         async with trio.open_nursery() as nursery:
@@ -150,9 +143,7 @@ async def test_a_closed_client_says_so_at_once() -> None:
 
 
 async def test_batches_end_when_nothing_comes_for_so_long() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        await publish(client, 3)
+    async with jobs(3) as (_, client):
         async with client.consumer("jobs", "g") as consumer:
             with trio.fail_after(10.0):
                 found = [
@@ -176,6 +167,7 @@ def test_outside_of_trio_it_names_the_client_to_use() -> None:
         ("127.0.0.1:7401,127.0.0.1:7402", "must be one host:port: give several as several"),
         ("http://127.0.0.1:7401", "without a scheme"),
         ("::1:7401", "in brackets"),
+        ("localhost", "'localhost'"),
     ],
 )
 async def test_an_address_that_is_none_says_how_to_write_it(address: str, said: str) -> None:
@@ -192,8 +184,7 @@ async def test_a_client_of_another_run_is_refused() -> None:
             async with client.producer("jobs"):
                 pass
 
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with jobs() as (_, client):
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
             threads.submit(trio.run, elsewhere, client).result()
 

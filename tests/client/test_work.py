@@ -8,8 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,17 +19,8 @@ import trio
 from quorumq.client import Client, Message, NotFound, NotStored, Task, UsageError, Worked
 from quorumq.client.blocking import Message as PlainMessage
 from quorumq.core.messages import AckRequest, ExtendRequest, Fetch
-from tests.client.fake import FakeCluster, connected, failing, fake_cluster
-from tests.client.steps import in_a_thread, payloads, publish
-
-
-@asynccontextmanager
-async def cluster_of(count: int, **topic: Any) -> AsyncIterator[tuple[FakeCluster, Client]]:
-    """A client of a cluster where so many messages wait in "jobs"."""
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", **topic)
-        await publish(client, count)
-        yield cluster, client
+from tests.client.fake import connected, failing
+from tests.client.steps import in_a_thread, jobs, payloads, publish
 
 
 async def work_for(client: Client, seconds: float, handler: Callable[[Any], Any], **options: Any) -> Worked:
@@ -45,6 +35,10 @@ async def stop_after(seconds: float, number: signal.Signals = signal.SIGTERM) ->
     os.kill(os.getpid(), number)
 
 
+async def nothing(message: Message) -> None:
+    """A handler that has nothing to do."""
+
+
 async def letters(client: Client) -> list[Any]:
     return [item.peeked.record.letter async for item in client.peek("jobs", "g", "dead")]
 
@@ -53,7 +47,7 @@ async def letters(client: Client) -> list[Any]:
 
 
 async def test_what_returns_is_acked_and_so_many_run_at_once() -> None:
-    async with cluster_of(20) as (_, client):
+    async with jobs(20) as (_, client):
         running = most = 0
 
         async def handler(message: Message) -> None:
@@ -70,7 +64,7 @@ async def test_what_returns_is_acked_and_so_many_run_at_once() -> None:
 
 
 async def test_an_exception_to_retry_on_rejects_and_any_other_makes_a_dead_letter() -> None:
-    async with cluster_of(3, max_deliveries=5, backoff=[2.0]) as (_, client):
+    async with jobs(3, max_deliveries=5, backoff=[2.0]) as (_, client):
         seen: dict[bytes, list[tuple[int, float]]] = {}
 
         async def handler(message: Message) -> None:
@@ -102,14 +96,14 @@ async def test_the_stack_of_a_dead_letter_begins_in_the_handler() -> None:
     def function(message: Message) -> None:
         raise ValueError("no good")
 
-    async with cluster_of(1) as (_, client):
+    async with jobs(1) as (_, client):
         await work_for(client, 2.0, handler)
         (letter,) = await letters(client)
         assert frames_of(letter) == ["handler", "function"]
 
 
 async def test_the_last_attempt_leaves_its_exception_in_the_dead_letter() -> None:
-    async with cluster_of(1, max_deliveries=2) as (_, client):
+    async with jobs(1, max_deliveries=2) as (_, client):
 
         async def handler(message: Message) -> None:
             raise TimeoutError(f"at attempt {message.attempt}")
@@ -121,7 +115,7 @@ async def test_the_last_attempt_leaves_its_exception_in_the_dead_letter() -> Non
 
 
 async def test_without_a_backoff_of_its_topic_a_message_waits_twice_as_long_each_time() -> None:
-    async with cluster_of(1, max_deliveries=4) as (_, client):
+    async with jobs(1, max_deliveries=4) as (_, client):
         at = []
 
         async def handler(message: Message) -> None:
@@ -134,7 +128,7 @@ async def test_without_a_backoff_of_its_topic_a_message_waits_twice_as_long_each
 
 
 async def test_what_the_cluster_could_not_do_for_a_handler_is_tried_again() -> None:
-    async with cluster_of(1) as (_, client):
+    async with jobs(1) as (_, client):
 
         async def handler(message: Message) -> None:
             if message.attempt == 1:
@@ -151,7 +145,7 @@ async def test_a_group_of_exceptions_is_retried_where_all_of_it_is() -> None:
 
 
 async def test_a_handler_beyond_its_time_is_cancelled_and_its_message_comes_again() -> None:
-    async with cluster_of(1, max_deliveries=2) as (_, client):
+    async with jobs(1, max_deliveries=2) as (_, client):
         ended: list[float] = []
 
         async def handler(message: Message) -> None:
@@ -169,21 +163,19 @@ async def test_a_handler_beyond_its_time_is_cancelled_and_its_message_comes_agai
 
 
 async def test_the_hold_is_kept_for_as_long_as_the_handler_runs() -> None:
-    async with cluster_of(1) as (cluster, client):
+    async with jobs(1) as (cluster, client):
 
         async def handler(message: Message) -> None:
             await trio.sleep(600.0)
             assert message.is_live
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop_after, 400.0)
-            worked = await client.work("jobs", "g", handler, hold_time=50.0, grace=300.0)
+        worked = await work_for(client, 400.0, handler, hold_time=50.0, grace=300.0)
         assert worked == Worked(done=1, signal=signal.SIGTERM), "also after it was told to stop"
         assert len(cluster.of(ExtendRequest)) > 10
 
 
 async def test_what_the_handler_settles_itself_stays_as_it_is() -> None:
-    async with cluster_of(3) as (cluster, client):
+    async with jobs(3) as (cluster, client):
 
         async def handler(message: Message) -> None:
             if message.payload == b"0":
@@ -197,20 +189,15 @@ async def test_what_the_handler_settles_itself_stays_as_it_is() -> None:
 
 
 async def test_an_ack_that_is_not_confirmed_is_told_and_the_pool_goes_on() -> None:
-    async with cluster_of(2) as (cluster, client):
+    async with jobs(2) as (cluster, client):
         cluster.answer = failing("outcome-unknown", times=1000, of=AckRequest)
 
-        async def handler(message: Message) -> None:
-            pass
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop_after, 70.0)
-            worked = await client.work("jobs", "g", handler, hold_time=60.0)
+        worked = await work_for(client, 70.0, nothing, hold_time=60.0)
         assert (worked.done, worked.lost) == (0, 2)
 
 
 async def test_dead_letters_are_worked_on_and_do_not_die_again() -> None:
-    async with cluster_of(2) as (_, client):
+    async with jobs(2) as (_, client):
         await client.dead_letter(await client.fetch("jobs", "g", max_messages=2), reason="no")
 
         async def handler(message: Message) -> None:
@@ -225,7 +212,7 @@ async def test_dead_letters_are_worked_on_and_do_not_die_again() -> None:
 
 async def test_each_handler_sees_the_callers_context_and_no_other_handlers() -> None:
     who = contextvars.ContextVar("who", default="nobody")
-    async with cluster_of(3) as (_, client):
+    async with jobs(3) as (_, client):
         seen = []
 
         async def handler(message: Message) -> None:
@@ -238,7 +225,7 @@ async def test_each_handler_sees_the_callers_context_and_no_other_handlers() -> 
 
 
 async def test_several_handlers_of_several_topics() -> None:
-    async with cluster_of(3) as (_, client):
+    async with jobs(3) as (_, client):
         await client.create_topic("mail")
         await publish(client, 4, topic="mail")
         done: dict[str, int] = {}
@@ -263,7 +250,7 @@ async def test_several_handlers_of_several_topics() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_gives_back_what_is_not_begun_and_lets_the_rest_end(number: signal.Signals) -> None:
-    async with cluster_of(20) as (_, client):
+    async with jobs(20) as (_, client):
         began: list[float] = []
 
         async def handler(message: Message) -> None:
@@ -282,7 +269,7 @@ async def test_a_signal_gives_back_what_is_not_begun_and_lets_the_rest_end(numbe
 
 
 async def test_when_the_grace_is_over_handlers_are_cancelled_and_their_messages_come_again_at_once() -> None:
-    async with cluster_of(3) as (_, client):
+    async with jobs(3) as (_, client):
 
         async def handler(message: Message) -> None:
             await trio.sleep_forever()
@@ -296,7 +283,7 @@ async def test_when_the_grace_is_over_handlers_are_cancelled_and_their_messages_
 
 
 async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
-    async with cluster_of(1) as (_, client):
+    async with jobs(1) as (_, client):
 
         async def handler(message: Message) -> None:
             await trio.sleep_forever()
@@ -310,7 +297,7 @@ async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
 
 
 async def test_cancelling_it_does_the_same_at_once() -> None:
-    async with cluster_of(20) as (_, client):
+    async with jobs(20) as (_, client):
 
         async def handler(message: Message) -> None:
             await trio.sleep(0.01 if int(message.payload) < 10 else 1000.0)
@@ -327,7 +314,7 @@ async def test_cancelling_it_does_the_same_at_once() -> None:
 
 
 async def test_a_verdict_that_is_under_way_when_the_grace_ends_is_carried_through() -> None:
-    async with cluster_of(1) as (cluster, client):
+    async with jobs(1) as (cluster, client):
         cluster.lag = 0.5
 
         async def handler(message: Message) -> None:
@@ -341,7 +328,7 @@ async def test_a_verdict_that_is_under_way_when_the_grace_ends_is_carried_throug
 
 @pytest.mark.parametrize("event", [trio.Event, threading.Event])
 async def test_an_event_ends_a_pool_as_a_signal_does(event: Callable[[], Any]) -> None:
-    async with cluster_of(20) as (_, client):
+    async with jobs(20) as (_, client):
         stopping = event()
 
         async def handler(message: Message) -> None:
@@ -359,7 +346,7 @@ async def test_an_event_ends_a_pool_as_a_signal_does(event: Callable[[], Any]) -
 
 
 async def test_an_event_ends_a_pool_that_waits_for_its_topic_or_for_its_grace() -> None:
-    async with cluster_of(1) as (_, client):
+    async with jobs(1) as (_, client):
 
         async def handler(message: Message) -> None:
             await trio.sleep_forever()
@@ -375,7 +362,7 @@ async def test_an_event_ends_a_pool_that_waits_for_its_topic_or_for_its_grace() 
 
 
 async def test_without_signals_they_are_left_alone() -> None:
-    async with cluster_of(1) as (_, client):
+    async with jobs(1) as (_, client):
         before = signal.getsignal(signal.SIGTERM)
         found = []
 
@@ -391,7 +378,7 @@ async def test_without_signals_they_are_left_alone() -> None:
 
 
 async def test_a_pool_outlives_an_outage() -> None:
-    async with cluster_of(1) as (cluster, client):
+    async with jobs(1) as (cluster, client):
         client.timeout = 2.0
         done = []
 
@@ -400,9 +387,7 @@ async def test_a_pool_outlives_an_outage() -> None:
 
         async def outage() -> None:
             await trio.sleep(1.0)
-            cluster.refuse.update(cluster.addresses)
-            for name in "abc":
-                cluster.hang_up(name)
+            await cluster.cut_off()
             await trio.sleep(20.0)
             cluster.refuse.clear()
             async with connected(cluster) as other:
@@ -419,7 +404,7 @@ async def test_a_pool_waits_for_its_topic_and_works_on_the_others_meanwhile(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "quorumq.client")
-    async with cluster_of(1) as (_, client):
+    async with jobs(1) as (_, client):
         seen: list[tuple[float, bytes]] = []
 
         async def handler(message: Message) -> None:
@@ -443,7 +428,7 @@ async def test_a_pool_waits_for_its_topic_and_works_on_the_others_meanwhile(
 
 
 async def test_a_pool_outlives_its_topic_and_reads_what_is_made_of_that_name() -> None:
-    async with cluster_of(1) as (_, client):
+    async with jobs(1) as (_, client):
         seen: list[bytes] = []
 
         async def handler(message: Message) -> None:
@@ -461,8 +446,7 @@ async def test_a_pool_outlives_its_topic_and_reads_what_is_made_of_that_name() -
 
 
 async def test_a_topic_on_several_sets_of_nodes_is_read_by_each_once_when_it_is_made_again() -> None:
-    async with fake_cluster(5) as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", partitions=5)
+    async with jobs(nodes=5, partitions=5) as (cluster, client):
         seen: list[bytes] = []
 
         async def handler(message: Message) -> None:
@@ -490,7 +474,7 @@ async def test_a_topic_on_several_sets_of_nodes_is_read_by_each_once_when_it_is_
 
 
 async def test_an_event_after_a_signal_is_no_second_signal() -> None:
-    async with cluster_of(1) as (_, client):
+    async with jobs(1) as (_, client):
         stopping = trio.Event()
 
         async def handler(message: Message) -> None:
@@ -504,11 +488,7 @@ async def test_an_event_after_a_signal_is_no_second_signal() -> None:
 
 
 async def test_a_group_that_is_deleted_or_that_nobody_may_make_ends_a_pool() -> None:
-    async with cluster_of(1) as (_, client):
-
-        async def handler(message: Message) -> None:
-            pass
-
+    async with jobs(1) as (_, client):
         async with trio.open_nursery() as nursery:
 
             async def delete() -> None:
@@ -517,36 +497,30 @@ async def test_a_group_that_is_deleted_or_that_nobody_may_make_ends_a_pool() -> 
 
             nursery.start_soon(delete)
             with pytest.raises(NotFound, match="'g'"), trio.fail_after(5.0):
-                await client.work("jobs", "g", handler)
+                await client.work("jobs", "g", nothing)
         await client.create_topic("strict", auto_create_groups=False)
         with pytest.raises(NotFound, match="'typo'"), trio.fail_after(1.0):
-            await client.work("strict", "typo", handler)
+            await client.work("strict", "typo", nothing)
 
 
 async def test_a_pool_that_starts_in_an_outage_begins_when_it_is_over() -> None:
-    async with cluster_of(1) as (cluster, client):
-
-        async def handler(message: Message) -> None:
-            pass
-
+    async with jobs(1) as (cluster, client):
         async with trio.open_nursery() as nursery:
             cluster.mute |= {"a", "b", "c"}
             nursery.start_soon(stop_after, 100.0)
             worked: list[Worked] = []
 
             async def work() -> None:
-                worked.append(await client.work("jobs", "g", handler))
+                worked.append(await client.work("jobs", "g", nothing))
 
             nursery.start_soon(work)
             await trio.sleep(65.0)
-            cluster.mute.clear()
-            for name in "abc":
-                cluster.hang_up(name)
+            cluster.wake("abc")
         assert worked[0].done == 1
 
 
 async def test_what_can_never_work_is_raised_as_it_is() -> None:
-    async with cluster_of(0) as (_, client):
+    async with jobs(0) as (_, client):
         for wrong, said in [
             ({"handler": "work"}, "the handler is 'work'"),
             ({"concurrency": 0}, "concurrency is 0"),
@@ -564,7 +538,7 @@ async def test_what_can_never_work_is_raised_as_it_is() -> None:
 
 
 async def test_leaving_the_program_in_a_handler_leaves_the_pool_too() -> None:
-    async with cluster_of(2) as (_, client):
+    async with jobs(2) as (_, client):
 
         async def handler(message: Message) -> None:
             raise SystemExit(3)
