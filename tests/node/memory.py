@@ -44,6 +44,16 @@ async def world(names: str = "abc", **settings: Any) -> AsyncIterator[World]:
         nursery.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def served(
+    names: str = "abc", *, rf: int = 0, **settings: Any
+) -> AsyncIterator[tuple[World, Client, Topic, Origin]]:
+    """A running cluster, a client of its first node, a topic on all nodes (or ``rf`` of them), and a session."""
+    async with world(names, **settings) as cluster:
+        client = await cluster.client(names[0])
+        yield cluster, client, await client.topic(rf=rf or len(names)), await client.session()
+
+
 class Quiet:
     """Who may say everything, at first."""
 

@@ -6,13 +6,11 @@ from quorumq.core import messages as m
 from quorumq.core.effects import Gone, Request
 from quorumq.node.changes import WHAT, Changes
 from sim.shell.memory import Log
-from tests.node.memory import fetch, publish, world
+from tests.node.memory import fetch, publish, served
 
 
 async def test_each_change_has_one_line_and_nothing_else_has() -> None:
-    async with world("a") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a") as (cluster, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"x"))
         await client.ask(m.SetGroup("jobs", "g"))
         await client.ask(m.SetGroup("jobs", "g", rewind=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
 import pytest
@@ -17,7 +18,7 @@ from quorumq.wire.frames import MAGIC, PREFIX_BYTES
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake
 from quorumq.wire.values import SealedNamed
 from sim.shell.memory import SECRET, now, pair
-from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, world
+from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, served, world
 
 HELLO = b"".join(encode_message(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0), request=1))
 STATUS = b"".join(encode_message(m.StatusRequest(), request=2))
@@ -33,6 +34,8 @@ STATUS = b"".join(encode_message(m.StatusRequest(), request=2))
         pytest.param(HELLO + b"garbage", id="garbage after hello"),
         pytest.param(STATUS, id="no hello"),
         pytest.param(HELLO + MAGIC + struct.pack(">II", 4, 0) + b"\xff\xff\xff\xff", id="no cbor"),
+        pytest.param(HELLO + MAGIC + struct.pack(">II", 3, 0) + b"\x83\x00\x00", id="short header"),
+        pytest.param(random.Random(7).randbytes(4096), id="noise"),
         pytest.param(HELLO + HELLO[:-7] + b"", id="half a frame and goodbye"),
     ],
 )
@@ -139,9 +142,7 @@ async def test_a_request_with_a_value_that_cannot_be_is_answered_by_name_and_the
 
 
 async def test_a_message_over_the_limit_is_refused_with_the_limit_and_the_connection_goes_on() -> None:
-    async with world("a") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a") as (_, client, topic, origin):
         where = PartitionId(topic.id, 0)
         record = b"\x83\xf6\xa0\x5a" + struct.pack(">I", MESSAGE_BYTES_MAX) + bytes(MESSAGE_BYTES_MAX)
         reply = await client.ask(m.Publish(pack_batch(where, origin, 0, 0, [record])))
@@ -150,9 +151,7 @@ async def test_a_message_over_the_limit_is_refused_with_the_limit_and_the_connec
 
 
 async def test_a_batch_whose_bytes_are_not_its_headers_reaches_no_core() -> None:
-    async with world("a") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a") as (cluster, client, topic, origin):
         good = publish(topic, origin, 0, b"good bytes").batch
         body = bytes(good.body).replace(b"good", b"evil")
         await client.send(m.Publish(Batch(good.header, encode_header(good.header), body)))
@@ -165,7 +164,6 @@ async def test_a_batch_whose_bytes_are_not_its_headers_reaches_no_core() -> None
 
 async def test_a_session_is_of_use_to_its_client_alone() -> None:
     async with world() as cluster:
-        await cluster.ready()
         first, other, elsewhere = [await cluster.client(name) for name in "aab"]
         topic = await first.topic()
         opened, own = await first.ask(m.OpenSession()), await other.ask(m.OpenSession())
@@ -186,9 +184,7 @@ async def test_a_session_is_of_use_to_its_client_alone() -> None:
 
 
 async def test_a_receipt_that_was_altered_is_refused_and_nothing_is_done() -> None:
-    async with world("a") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a") as (_, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"x"))
         (receipt,) = receipts(await client.ask(fetch(hold_time=1.0)))
         altered = bytearray(receipt.sealed)
@@ -318,7 +314,6 @@ async def test_no_address_shuts_out_the_others() -> None:
 
 async def test_connections_that_never_say_who_they_are_shut_out_nobody() -> None:
     async with world("ab") as cluster:
-        await cluster.ready()
         quiet = Client(cluster.connect("a", "10.0.0.9:1"))
         mute = [Client(cluster.connect("a", f"10.0.0.1:{port}")) for port in range(200)]
         client = await cluster.client("a", address="10.0.0.2:1")
@@ -342,6 +337,7 @@ async def test_another_cluster_list_or_version_is_refused_by_name_and_hung_up_on
         for hello, name in (
             (ours._replace(cluster_id="other"), "'other'"),
             (ours._replace(nodes=node_list_digest(("a", "b"))), "node list"),
+            (ours._replace(node="g"), "'g'"),
             (ours._replace(hold_time_max=6.0), "hold_time_max"),
             (ours._replace(versions=(7, 8)), "versions 7 to 8"),
             (ours._replace(cluster_id="other", node=""), "'other'"),
@@ -350,11 +346,12 @@ async def test_another_cluster_list_or_version_is_refused_by_name_and_hung_up_on
             refused = await (stranger.greet(hello, "a") if hello.node else stranger.ask(hello))
             assert (refused.code, name in refused.detail) == ("cluster-mismatch", True), refused
             assert await stranger.closed(1)
+        itself = await Client(cluster.connect("a")).greet(ours._replace(node="a"), "a")
+        assert (itself.code, "'a'" in itself.detail) == ("superseded", True)
 
 
 async def test_who_does_not_know_the_secret_is_no_peer_and_nothing_of_its_hello_is_believed() -> None:
     async with world() as cluster:
-        await cluster.ready()
         core = cluster.services["a"].node.core
         hello = core.hello(now())._replace(node="b", incarnation=Incarnation(9, 9), stamp=1 << 57)
         stamp = core.state.clock.reserve
@@ -389,7 +386,6 @@ async def test_where_nodes_have_an_address_of_their_own_each_comes_in_at_its_doo
 
 async def test_a_proof_is_of_use_on_its_own_connection_alone() -> None:
     async with world("ab") as cluster:
-        await cluster.ready()
         hello = cluster.services["b"].node.core.hello(now())
         first, second = Client(cluster.connect("a")), Client(cluster.connect("a"))
         nonces = []
@@ -437,9 +433,7 @@ async def test_a_peer_that_says_what_peers_do_not_say_is_hung_up_on_and_dials_ag
 
 
 async def test_a_store_from_a_peer_is_checked_as_a_publish_is() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, _, topic, origin):
         good = publish(topic, origin, 0, b"good bytes").batch
         evil = Batch(good.header, good.raw, bytes(good.body).replace(b"good", b"evil"))
         link = cluster.services["b"].node.links["a"]
@@ -464,9 +458,7 @@ async def test_each_connection_has_its_turn_where_many_ask_for_much() -> None:
 
 
 async def test_acks_of_many_deliveries_pipeline() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (_, client, topic, origin):
         for seq in range(50):
             await client.send(publish(topic, origin, seq, Message(b"%d" % seq).payload))
         await trio.sleep(0.2)

@@ -16,7 +16,7 @@ from quorumq.core import messages as m
 from quorumq.storage.log import Log
 from quorumq.storage.memory import MemoryDisk
 from sim.shell.memory import MemoryTransport
-from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
+from tests.node.memory import fetch, outcomes, payloads, publish, receipts, served
 
 COUNTS = {
     "publish": {"sent": 5, "encoded": 4, "decoded": 5, "fsyncs": 3},
@@ -40,9 +40,7 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
 
         monkeypatch.setattr(owner, name, counted)
 
-    async with world("abc") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         for commits in cluster.commits.values():
             commits.at_once = True
         found: dict[str, Counter[str]] = {}
@@ -85,9 +83,7 @@ def part_of(file: str) -> str:
 async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
     """In virtual time, where each connection is read by a task of its own."""
     messages = 10
-    async with world("abc") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         for commits in cluster.commits.values():
             commits.at_once = True
         profiler = cProfile.Profile(builtins=False)

@@ -9,7 +9,7 @@ from quorumq.core.errors import StorageError
 from quorumq.core.limits import STARTS_FAR
 from quorumq.core.records import Started
 from quorumq.storage.records import TYPE_OF
-from tests.node.memory import World, publish, world
+from tests.node.memory import World, publish, served, world
 from tests.storage.samples import record_headers
 
 
@@ -25,9 +25,7 @@ def damage(cluster: World, name: str) -> None:
     ("names", "word"), [("a", "a cluster of one node"), ("abc", "the only replica of topics")]
 )
 async def test_a_damaged_directory_that_nobody_else_can_complete_is_refused(names: str, word: str) -> None:
-    async with world(names) as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served(names, rf=1) as (cluster, client, topic, origin):
         (home,) = topic.replicas[0]
         for seq in range(3):
             await client.ask(publish(topic, origin, seq, b"x"))
@@ -40,9 +38,7 @@ async def test_a_damaged_directory_that_nobody_else_can_complete_is_refused(name
 
 
 async def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_again() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         for seq in range(3):
             await client.ask(publish(topic, origin, seq, b"x"))
             await trio.sleep(0.2)
@@ -65,6 +61,7 @@ async def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_a
         assert cluster.logs["b"].of("resync_over")
         cluster.kill("b")
         assert not cluster.start("b").node.store.cannot_vouch, "so it says on the disk"
+        assert len(cluster.logs["b"].of("directory_damaged")) == 2, "at each start with it, and no more"
 
 
 async def test_a_crash_between_vouching_and_the_segment_that_says_so_costs_no_second_resync() -> None:
@@ -117,9 +114,7 @@ async def test_a_directory_that_was_moved_waits_for_all_others_and_says_so() -> 
 
 
 async def test_a_backup_of_the_last_start_resyncs() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"before"))
         await trio.sleep(2)
         backup = cluster.disks["b"].clone()

@@ -9,7 +9,7 @@ from quorumq.core.effects import Forget
 from quorumq.core.limits import MIB
 from quorumq.node.node import Node
 from quorumq.storage.segment import segment_name
-from tests.node.memory import fetch, payloads, publish, world
+from tests.node.memory import fetch, payloads, publish, served
 
 
 def forget(node: Node, numbers: list[int]) -> None:
@@ -25,9 +25,7 @@ def forget(node: Node, numbers: list[int]) -> None:
 
 
 async def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets() -> None:
-    async with world("a", segment_bytes=MIB) as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a", segment_bytes=MIB) as (cluster, client, topic, origin):
         for seq in range(60):
             await client.ask(publish(topic, origin, seq, bytes([seq]) * 100_000))
         node = cluster.services["a"].node
@@ -66,9 +64,7 @@ async def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets
 
 async def test_damage_met_by_anti_entropy_is_reported_and_the_batch_is_fetched_from_who_has_it() -> None:
     """docs/protocol.md, section 6: a corrupt record is quarantined, reported, refetched; never served."""
-    async with world("abc") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         cluster.kill("c")
         for seq in range(5):
             reply = await client.ask(publish(topic, origin, seq, b"message %d" % seq))

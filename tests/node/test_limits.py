@@ -10,7 +10,7 @@ from quorumq.core.limits import NUMBERS_END, STAMPS_END, STARTS_MAX
 from quorumq.core.types import Origin, PartitionId, Span, Stamp, Topic
 from quorumq.wire.batch import encode_header
 from quorumq.wire.codec import encode_message
-from tests.node.memory import Client, World, fetch, payloads, publish, receipts, world
+from tests.node.memory import Client, World, fetch, payloads, publish, receipts, served, world
 
 FAR = (1 << 64) - 2
 """As high as 64 bits allow, and one more can still be encoded."""
@@ -108,9 +108,7 @@ async def test_the_last_stamp_of_all_ends_no_node_and_says_so_to_clients() -> No
 
 @pytest.mark.parametrize("k", [NUMBERS_END, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 async def test_a_session_that_no_cluster_opens_is_refused_and_every_node_starts_again(k: int) -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         evil = origin._replace(k=k)
         says = f"is {k}: must be an integer from 0 to {NUMBERS_END - 1}"
         for request in (far_publish(topic, evil), m.CloseSession(evil, (PartitionId(topic.id, 0),))):

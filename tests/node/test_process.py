@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from quorumq.core.errors import StorageError, UsageError
-from quorumq.lab.local import LocalCluster
 from quorumq.lab.ports import free_ports
 from quorumq.node import serve
 from quorumq.node.config import load_config
@@ -66,6 +67,19 @@ def until(process: subprocess.Popen[str], word: str) -> str:
     raise AssertionError(f"the log ended without {word}")
 
 
+@contextmanager
+def running(
+    path: Path, word: str = "node_started", files: int = 0
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A node, once there is a word in its log, and that line; in the end it is stopped."""
+    process = start(path, files=files)
+    try:
+        yield process, until(process, word)
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
 def test_a_bad_configuration_is_refused_with_all_its_mistakes(tmp_path: Path) -> None:
     code, text = ends(write_config(tmp_path, hold_time_mx=5, connections_max=0))
     assert code == 78
@@ -96,24 +110,18 @@ def test_a_node_that_others_reach_without_tls_and_clients_has_to_be_told_that_it
     assert (code, "insecure = true" in text) == (EXIT_REFUSED, True)
     path = write_config(tmp_path, listen=listen)
     path.write_text(path.read_text() + "insecure = true\n")
-    process = start(path)
-    assert "may do everything" in until(process, '"insecure"')
-    process.terminate()
-    process.communicate(timeout=20)
+    with running(path, '"insecure"') as (_, said):
+        assert "may do everything" in said
 
 
 def test_a_process_is_seen_from_outside_where_it_is_told_to_and_ends_with_that(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     path = write_config(tmp_path, http_listen=f"127.0.0.1:{port}")
-    process = start(path)
-    until(process, "node_started")
-    for what, word in (("live", b"live"), ("ready", b"ready"), ("metrics", b"quorumq_up 1.0")):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{what}", timeout=10) as answer:
-            assert word in answer.read()
-    process.terminate()
-    assert process.wait(10) == 0
-    assert process.stderr is not None
-    process.stderr.close()
+    with running(path) as (process, _):
+        for what, word in (("live", b"live"), ("ready", b"ready"), ("metrics", b"quorumq_up 1.0")):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{what}", timeout=10) as answer:
+                assert word in answer.read()
+    assert process.returncode == 0
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what was closed lingers
         taken.bind(("127.0.0.1", port))
@@ -128,12 +136,9 @@ def test_a_node_that_listens_where_nobody_dials_it_says_so(tmp_path: Path) -> No
     path = write_config(tmp_path, listen=f"127.0.0.1:{port}")
     with path.open("a") as file:
         file.write(f'[nodes]\na = "127.0.0.1:{other}"\n')
-    process = start(path)
-    said = until(process, "listens_elsewhere")
-    assert f"127.0.0.1:{other}" in said
-    assert f"127.0.0.1:{port}" in said
-    process.terminate()
-    process.communicate(timeout=20)
+    with running(path, "listens_elsewhere") as (_, said):
+        assert f"127.0.0.1:{other}" in said
+        assert f"127.0.0.1:{port}" in said
 
 
 @pytest.mark.parametrize(
@@ -170,26 +175,18 @@ def test_damage_in_the_last_records_of_a_cluster_of_one_is_seen_after_a_quiet_se
     """With nobody to ask, and nothing that follows them, they would pass for a write that the crash tore."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     path = write_config(tmp_path, listen=address)
-    node = start(path)
-    try:
-        until(node, "node_started")
+    with running(path) as (node, _):
         with Raw(address) as client:
             client.publish(client.topic("jobs", rf=1), client.session(), 0, [b"confirmed"])
         (segment,) = (tmp_path / "data").glob("*.journal")
         while record_headers(data := segment.read_bytes())[-1][0] != DURABLE_MARK:
             assert node.poll() is None
             time.sleep(0.05)
-    finally:
         node.kill()
-        node.communicate(timeout=20)
     at = data.rindex(b"confirmed")
     segment.write_bytes(data[:at] + b"C" + data[at + 1 :])
-    again = start(path)
-    try:
-        until(again, '"batch_damaged"')
-    finally:
-        again.kill()
-        again.communicate(timeout=20)
+    with running(path, '"batch_damaged"'):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -206,10 +203,8 @@ def test_what_the_cluster_was_made_with_cannot_change(
     tmp_path: Path, changes: dict[str, object], words: list[str]
 ) -> None:
     table = str(changes.pop("table", ""))
-    process = start(write_config(tmp_path, hold_time_max=5))
-    until(process, "node_started")
-    process.terminate()
-    assert process.wait(20) == 0
+    with running(write_config(tmp_path, hold_time_max=5)):
+        pass
     path = write_config(tmp_path, **{"hold_time_max": 5, **changes})
     if table:
         path.write_text(f"{path.read_text()}\n[nodes]\n{table}\n")
@@ -243,59 +238,33 @@ def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
 
 def test_more_connections_than_the_system_has_files_for_stop_nothing(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    node = start(write_config(tmp_path, listen=address), files=320)
-    try:
-        until(node, "node_started")
-        with Raw(address) as client, contextlib.ExitStack() as stack:
-            topic, origin = client.topic("jobs", rf=1), client.session()
-            client.publish(topic, origin, 0, [b"x"])
-            for _ in range(100):
-                with contextlib.suppress(ConnectionError):
-                    stack.enter_context(Raw(address))
-            until(node, '"event": "connections_max"')  # some were refused
-            assert size_of(client.fetch("jobs", "g")) == 1, "for which the journal is opened"
-    finally:
-        node.send_signal(signal.SIGTERM)
-        _, text = node.communicate(timeout=20)
-    assert node.returncode == 0, text
+    with (
+        running(write_config(tmp_path, listen=address), files=320) as (node, _),
+        Raw(address) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        topic, origin = client.topic("jobs", rf=1), client.session()
+        client.publish(topic, origin, 0, [b"x"])
+        for _ in range(100):
+            with contextlib.suppress(ConnectionError):
+                stack.enter_context(Raw(address))
+        until(node, '"event": "connections_max"')  # some were refused
+        assert size_of(client.fetch("jobs", "g")) == 1, "for which the journal is opened"
+    assert node.returncode == 0
 
 
 def test_one_process_per_directory_and_one_node_and_both_signals_stop_it_cleanly(tmp_path: Path) -> None:
-    first = start(write_config(tmp_path))
-    try:
-        until(first, "node_started")
+    with running(write_config(tmp_path)) as (first, _):
         code, text = ends(write_config(tmp_path))
         assert (code, f"pid {first.pid}" in text) == (74, True)
-    finally:
-        first.send_signal(signal.SIGTERM)
-    assert first.wait(10) == 0
+    assert first.returncode == 0
     code, text = ends(write_config(tmp_path, node="b"))
     assert (code, "'a'" in text and "'b'" in text) == (74, True), text
-    again = start(write_config(tmp_path))
-    assert '"quarantine_s": 0.0' in until(again, "node_started")
-    again.send_signal(signal.SIGINT)
-    assert again.wait(10) == 0
-    killed = start(write_config(tmp_path))
-    until(killed, "node_started")
-    killed.kill()
-    killed.wait(10)
-    last = start(write_config(tmp_path))
-    assert 50 < json.loads(until(last, "node_started"))["quarantine_s"] <= 61.2
-    last.terminate()
-    assert last.wait(10) == 0
-    for process in (first, again, killed, last):
-        assert process.stderr is not None
-        process.stderr.close()
-
-
-def test_a_thousand_idle_connections_cost_less_than_64_mib() -> None:
-    with LocalCluster(1) as cluster:
-        cluster.start_all()
-        before = cluster.status("n1")["rss"]
-        host, _, port = cluster.address("n1").rpartition(":")
-        idle = [Raw(f"{host}:{port}") for _ in range(1000)]
-        facts = cluster.status("n1")
-        assert facts["clients"] == 1001
-        assert facts["rss"] - before < 64 << 20
-        for one in idle:
-            one.sock.close()
+    with running(write_config(tmp_path)) as (again, said):
+        assert '"quarantine_s": 0.0' in said
+        again.send_signal(signal.SIGINT)
+        assert again.wait(10) == 0
+    with running(write_config(tmp_path)) as (killed, _):
+        killed.kill()
+    with running(write_config(tmp_path)) as (_, said):
+        assert 50 < json.loads(said)["quarantine_s"] <= 61.2

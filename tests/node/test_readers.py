@@ -8,7 +8,7 @@ from quorumq.core import messages as m
 from quorumq.core.types import STAMP_ZERO, Origin, PartitionId, Topic
 from quorumq.node.readers import SPAN_S, TOLD_MAX, TRACKED_MAX, Readers
 from quorumq.wire.batch import Message, build_batch
-from tests.node.memory import fetch, payloads, publish, receipts, world
+from tests.node.memory import fetch, payloads, publish, receipts, served, world
 
 TOPIC = Topic(bytes(16), "jobs", 3, 1, (("a",), ("a",)), 5, STAMP_ZERO)
 ASKED = m.DescribeGroupReply(TOPIC.id, "g", ())
@@ -26,9 +26,7 @@ def won(number: int, count: int, topic: bytes = TOPIC.id) -> m.FetchReply:
 
 
 async def test_what_another_node_won_is_counted_where_it_was_asked_for() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served(rf=1) as (cluster, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"x", b"y"))
         far = await cluster.client(next(name for name in "abc" if name not in topic.replicas[0]))
         assert len(payloads(await far.ask(fetch()))) == 2

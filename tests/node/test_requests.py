@@ -21,12 +21,11 @@ from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import MAGIC
 from quorumq.wire.values import SealedNamed
-from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
+from tests.node.memory import fetch, outcomes, payloads, publish, receipts, served, world
 
 
 async def test_a_message_that_is_too_large_for_a_peer_is_dropped_and_logged_and_the_node_goes_on() -> None:
     async with world() as cluster:
-        await cluster.ready()
         client = await cluster.client("a")
         topic = await client.topic()
         node = cluster.services["a"].node
@@ -40,7 +39,6 @@ async def test_a_message_that_is_too_large_for_a_peer_is_dropped_and_logged_and_
 
 async def test_a_message_that_cannot_be_encoded_is_dropped_whatever_was_raised() -> None:
     async with world() as cluster:
-        await cluster.ready()
         node = cluster.services["a"].node
         node.send("b", m.SyncTopics((object(),), ()))  # type: ignore[arg-type]
         (line,) = cluster.logs["a"].of("message_not_sent")
@@ -62,10 +60,7 @@ async def test_a_bug_met_before_anything_changed_costs_that_request_alone(
         return create(door, key, request)
 
     monkeypatch.setattr(FrontDoor, "_create_topic", planted)
-    async with world() as cluster:
-        await cluster.ready()
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         boom = m.CreateTopic("boom")
         batch = publish(topic, origin, 0, b"x")
         frames = [
@@ -101,9 +96,7 @@ async def test_an_answer_that_cannot_be_encoded_costs_that_request_alone(
 
 
 async def test_what_a_request_names_has_one_limit_however_it_is_divided() -> None:
-    async with world("a") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a") as (_, client, topic, origin):
         assert isinstance(await client.ask(publish(topic, origin, 0, *[b"x"] * 20)), m.PublishReply)
         (receipt,) = receipts(await client.ask(fetch(20)))
         one = tuple(Span(origin, seq, seq + 1) for seq in range(20))
@@ -123,9 +116,7 @@ async def test_what_a_request_names_has_one_limit_however_it_is_divided() -> Non
 
 @pytest.mark.parametrize("text", ["x", "🐇"])
 async def test_a_letter_for_many_deliveries_has_a_limit_in_all(text: str) -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         for seq in range(80):
             await client.ask(publish(topic, origin, seq, b"x"))
         got = receipts(await client.ask(fetch(80)))
@@ -141,9 +132,7 @@ async def test_a_letter_for_many_deliveries_has_a_limit_in_all(text: str) -> Non
 
 
 async def test_what_a_request_names_is_bounded_and_named_twice_it_counts_once() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (_, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"x"))
         names = tuple(f"{number:06}" + "n" * 190 for number in range(1_001))
         patterns = tuple(f"j*{number}" for number in range(11))
@@ -187,9 +176,7 @@ async def test_a_request_of_too_many_small_items_is_not_read() -> None:
 
 
 async def test_a_node_that_lost_its_disk_gets_the_longest_dead_letters_back() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         text = "🐇" * 8_192
         letter = Letter(
             Stamp(0, ""), "rejected", "Error", text, stack=text, host="h" * 16_000, consumer="c" * 16_000

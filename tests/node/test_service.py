@@ -18,7 +18,7 @@ from quorumq.node.transport import listen
 from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
 from sim.shell.memory import MemoryTransport
-from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
+from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, served, world
 
 
 async def test_publish_fetch_ack_through_three_nodes() -> None:
@@ -34,9 +34,7 @@ async def test_publish_fetch_ack_through_three_nodes() -> None:
 
 
 async def test_replies_come_as_they_are_ready_and_carry_their_numbers() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (_, client, topic, origin):
         waits = await client.send(fetch(wait=0.4))
         asked = await client.send(m.StatusRequest())
         assert isinstance(await client.receive(asked), m.StatusReply)
@@ -46,9 +44,7 @@ async def test_replies_come_as_they_are_ready_and_carry_their_numbers() -> None:
 
 
 async def test_nothing_is_answered_before_its_commit_and_one_commit_serves_all_that_waited() -> None:
-    async with world("a") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a") as (cluster, client, topic, origin):
         await trio.sleep(1)
         commits = cluster.commits["a"]
         commits.hold()
@@ -76,9 +72,7 @@ async def test_nothing_is_answered_before_its_commit_and_one_commit_serves_all_t
 
 
 async def test_records_that_nobody_waits_for_are_committed_soon() -> None:
-    async with world("a") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a") as (cluster, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"x"))
         await client.ask(fetch(hold_time=0.5))
         node = cluster.services["a"].node
@@ -91,9 +85,7 @@ async def test_records_that_nobody_waits_for_are_committed_soon() -> None:
 
 
 async def test_a_failed_fsync_stops_the_node_and_nothing_is_said_afterwards() -> None:
-    async with world("a") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a") as (cluster, client, topic, origin):
         await trio.sleep(1)
         said = client.transport.peer.total
         cluster.disks["a"].fail_syncs = 1
@@ -139,9 +131,7 @@ async def test_what_was_queued_before_a_failed_fsync_is_not_said_after_it_either
 
 
 async def test_a_clean_stop_gives_up_waiting_fetches_finishes_the_rest_and_costs_no_quarantine() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served() as (cluster, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"held"))
         held = await client.ask(fetch(hold_time=5.0))
         waits = await client.send(fetch(wait=20.0))
@@ -219,9 +209,7 @@ async def test_a_waiting_client_that_goes_away_takes_nothing_with_it() -> None:
 
 
 async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
-    async with world("a", disk_reserve_bytes=4 * MIB) as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a", disk_reserve_bytes=4 * MIB) as (cluster, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"x"))
         disk: MemoryDisk = cluster.disks["a"]
         used = disk.capacity - disk.free_bytes()
@@ -245,9 +233,7 @@ async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
 
 async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> None:
     most = 1024 * 1024 * MIB  # more than a process of tests ever takes: what it takes is said below
-    async with world("a", memory_max=most) as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a", memory_max=most) as (cluster, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"x"))
         assert payloads(await client.ask(fetch(hold_time=0.1))) == [b"x"]
         health = cluster.services["a"].node.health
@@ -277,9 +263,7 @@ async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> N
 
 
 async def test_what_was_written_last_is_marked_once_after_a_quiet_second_and_damage_in_it_is_seen() -> None:
-    async with world("a") as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a") as (cluster, client, topic, origin):
         await trio.sleep(3)
         store, disk = cluster.services["a"].node.store, cluster.disks["a"]
         for seq in range(2):
@@ -320,9 +304,7 @@ async def test_publishes_leave_room_for_the_snapshot_of_the_next_start() -> None
 
 
 async def test_a_full_segment_is_followed_by_another_and_nothing_is_lost() -> None:
-    async with world("a", segment_bytes=MIB) as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a", segment_bytes=MIB) as (cluster, client, topic, origin):
         for seq in range(12):
             await client.ask(publish(topic, origin, seq, bytes([seq]) * 200_000))
         assert len(cluster.logs["a"].of("segment_begun")) >= 2
@@ -335,9 +317,7 @@ async def test_a_full_segment_is_followed_by_another_and_nothing_is_lost() -> No
 
 
 async def test_a_node_that_has_no_replica_serves_a_fetch_all_the_same() -> None:
-    async with world() as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served(rf=1) as (cluster, client, topic, origin):
         (home,) = topic.replicas[0]
         away = next(name for name in "abc" if name != home)
         far = await cluster.client(away)
@@ -429,9 +409,7 @@ def test_the_page_lists_every_log_event() -> None:
 
 
 async def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
-    async with world("a", history=str(tmp_path / "a.jsonl")) as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a", history=str(tmp_path / "a.jsonl")) as (cluster, client, topic, origin):
         await client.ask(publish(topic, origin, 0, b"x"))
         told = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[-1])
         assert told["kind"] == "store", "a kill must not cost the line of what was told"
@@ -457,9 +435,7 @@ async def test_what_a_killed_node_wrote_and_did_not_sync_is_in_its_history_once_
         spans = [row["spans"] for row in rows if row["kind"] == "store"]
         return [[(start, stop) for _, start, stop in found] for found in spans]
 
-    async with world("a", history=str(tmp_path / "a.jsonl")) as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a", history=str(tmp_path / "a.jsonl")) as (cluster, client, topic, origin):
         cluster.commits["a"].hold()
         await client.send(publish(topic, origin, 0, b"one", b"two"))
         await trio.sleep(1.0)
@@ -472,17 +448,13 @@ async def test_what_a_killed_node_wrote_and_did_not_sync_is_in_its_history_once_
 
 
 async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    async with world("a", history=str(tmp_path / "missing" / "a.jsonl")) as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+    async with served("a", history=str(tmp_path / "missing" / "a.jsonl")) as (cluster, client, topic, origin):
         assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
         assert len(cluster.logs["a"].of("history_given_up")) == 1
 
 
 async def test_a_link_that_is_full_drops_and_counts() -> None:
-    async with world(link_bytes_max=16 * MIB, stall_timeout=60.0) as cluster:
-        client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+    async with served(link_bytes_max=16 * MIB, stall_timeout=60.0) as (cluster, client, topic, origin):
         node = cluster.services["a"].node
         link = node.links["b"]
         link.out.transport.capacity = 0  # type: ignore[attr-defined]
