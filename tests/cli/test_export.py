@@ -30,7 +30,7 @@ from quorumq.core.messages import (
     SetGroup,
 )
 from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, TopicPut
-from quorumq.core.types import Letter, Now, PartitionId, Stamp, Topic
+from quorumq.core.types import Letter, Now, PartitionId, Stamp
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import inspect_segment
 from quorumq.storage.journal import Journal
@@ -41,7 +41,7 @@ from quorumq.wire.batch import Message, build_batch
 from tests.client.steps import in_a_thread
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
-from tests.storage.samples import DIRECTORY, record_headers
+from tests.storage.samples import DIRECTORY, copy_out, record_headers
 from tests.storage.test_crash import Writer
 from tests.storage.test_salvage import flips, worn
 
@@ -89,9 +89,10 @@ def write(cluster: Cluster, name: str, path: Path, segment_bytes: int = 1 << 20)
     return path
 
 
-def publish(cluster: Cluster, topic: Topic, messages: list[Message], wall_ms: int = 1000) -> None:
+def publish(cluster: Cluster, messages: list[Message], name: str = "jobs") -> None:
+    topic = cluster.nodes["a"].topic_named(name) or cluster.topic(name)
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("a", Publish(build_batch(PartitionId(topic.id, 0), origin, 0, wall_ms, messages)))
+    cluster.ask("a", Publish(build_batch(PartitionId(topic.id, 0), origin, 0, 1000, messages)))
 
 
 def payloads(done: Done) -> list[str]:
@@ -101,8 +102,7 @@ def payloads(done: Done) -> list[str]:
 @pytest.fixture
 def cluster() -> Cluster:
     cluster = Cluster(hold_time_max=10.0)
-    topic = cluster.topic()
-    publish(cluster, topic, [Message(b"%d" % number) for number in range(6)])
+    publish(cluster, [Message(b"%d" % number) for number in range(6)])
     one, two, *_ = [receipts(cluster.ask("a", fetch(most=1))) for _ in range(3)]
     assert outcomes(cluster.ask("a", AckRequest(one))) == ["acked"]
     cluster.ask("a", RejectRequest(two, 0.0, LETTER))
@@ -138,10 +138,9 @@ def test_the_program_of_the_page_publishes_each_message_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = Cluster(hold_time_max=10.0)
-    topic = cluster.topic()
     headers = {"text": "ü", "bytes": b"\xff\x00", "none": None}
     messages = [Message(b"one", key=b"k", headers=headers), Message(b"\xff", key=b"\xfe"), Message(b"")]
-    publish(cluster, topic, messages)
+    publish(cluster, messages)
     lines = [
         json.dumps(line) for name in "ab" for line in export(write(cluster, name, tmp_path / name)).lines
     ]
@@ -161,12 +160,10 @@ def test_the_program_of_the_page_publishes_each_message_as_it_was(
 
 def test_keys_headers_and_payloads_of_any_bytes_come_out_as_they_were(tmp_path: Path) -> None:
     cluster = Cluster(hold_time_max=10.0)
-    topic = cluster.topic()
     big = bytes(range(256)) * 3600
     headers = {"text": "ü", "bytes": b"\xff\x00", "int": -3, "float": 0.5, "bool": True, "none": None}
     publish(
         cluster,
-        topic,
         [Message("größe".encode(), key=b"k", headers=headers), Message(big, key=b"\xff"), Message(b"")],
     )
     done = export(write(cluster, "c", tmp_path / "c"))
@@ -182,7 +179,7 @@ def test_topics_are_chosen_by_name_or_id_and_deleted_ones_are_not_there(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     other = cluster.ask("a", CreateTopic("other")).topic  # type: ignore[union-attr]
-    publish(cluster, other, [Message(b"x")])
+    publish(cluster, [Message(b"x")], "other")
     path = write(cluster, "a", tmp_path / "a")
     assert payloads(export(path, "--topic", "other")) == ["x"]
     assert payloads(export(path, "--topic", other.id.hex())) == ["x"]
@@ -254,9 +251,7 @@ def segment(path: Path) -> Path:
 
 
 def test_of_a_damaged_batch_all_but_the_damaged_message_is_read(cluster: Cluster, tmp_path: Path) -> None:
-    topic = cluster.nodes["a"].topic_named("jobs")
-    assert topic is not None
-    publish(cluster, topic, [Message(b"before"), Message(b"damaged"), Message(b"behind")])
+    publish(cluster, [Message(b"before"), Message(b"damaged"), Message(b"behind")])
     path = write(cluster, "a", tmp_path / "a")
     file = segment(path)
     flip(file, file.read_bytes().index(b"damaged"))
@@ -320,9 +315,7 @@ def test_one_flipped_byte_anywhere_costs_at_most_the_record_that_it_hit(
 def test_a_sector_that_cannot_be_read_costs_the_messages_in_it(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = cluster.nodes["a"].topic_named("jobs")
-    assert topic is not None
-    publish(cluster, topic, [Message(b"before"), Message(b"x" * 10_000), Message(b"behind")])
+    publish(cluster, [Message(b"before"), Message(b"x" * 10_000), Message(b"behind")])
     path = write(cluster, "a", tmp_path / "a")
     bad = segment(path).read_bytes().index(b"x" * 10_000) + 5_000
     read = ReadOnlyDisk.read
@@ -373,8 +366,7 @@ def test_of_a_worn_directory_what_is_live_is_read_whatever_byte_is_damaged(
 ) -> None:
     """Segments of several ages, batches forgotten and moved; nothing that was forgotten may be missed."""
     writer = worn()
-    for name in writer.disk.list():
-        (tmp_path / name).write_bytes(writer.disk.read(name, 0, writer.disk.size(name)))
+    copy_out(writer.disk, tmp_path)
     live = set(writer.live())
     done = export(tmp_path)
     assert done.code == 0
@@ -404,10 +396,8 @@ def test_a_damaged_copy_gives_way_to_what_it_was_copied_from(tmp_path: Path) -> 
     writer.commit()
     writer.append(2)
     writer.commit()
-    assert writer.store is not None
     writer.store.abandon()
-    for name in writer.disk.list():
-        (tmp_path / name).write_bytes(writer.disk.read(name, 0, writer.disk.size(name)))
+    copy_out(writer.disk, tmp_path)
     file = max(tmp_path.glob("*.journal"))
     (moved,) = [item for item in inspect_segment(file) if item.type == "BatchMoved"]
     flip(file, file.read_bytes().index(b"payload", moved.offset))
@@ -420,7 +410,7 @@ def test_memory_does_not_grow_with_what_is_in_the_directory(tmp_path: Path) -> N
     topic = cluster.topic(rf=1)
     (home,) = topic.replicas[0]
     for _ in range(40):
-        publish(cluster, topic, [Message(b"x" * (1 << 19))] * 2)
+        publish(cluster, [Message(b"x" * (1 << 19))] * 2)
     path = write(cluster, home, tmp_path / "a", 8 << 20)
     assert sum(item.type == "BatchStored" for item in inspect_segment(segment(path))) > 5
     del cluster

@@ -14,6 +14,8 @@ from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail,
 
 ORIGIN = Origin("n1", 1, 0xABC, 0)
 HOLD = 5.0
+GOOD_KILL = Killed("n2", 0.45, 7, started_again=True, back=True)
+GOOD_STOP = Stopped("client:w3", 3, 6.0)
 
 
 def key(seq: int) -> MessageKey:
@@ -75,8 +77,8 @@ class Run:
         return judge(
             self.account(**letters),
             malformed=[key(seq) for seq in malformed],
-            killed=Killed("n2", 0.45, 7, started_again=True, back=True),
-            stopped=Stopped("client:w3", 3, 6.0),
+            killed=GOOD_KILL,
+            stopped=GOOD_STOP,
             hold_time=HOLD,
             expected=expected,
             seconds=30.0,
@@ -185,10 +187,6 @@ def test_a_publish_without_an_answer_is_not_published_and_may_be_delivered(run: 
     assert (verdict.published, verdict.strangers, verdict.lost) == (4, 0, 0)
     assert verdict.missing == ("2 of 6 messages were not published",)
     assert not verdict.passed
-
-
-GOOD_KILL = Killed("n2", 0.45, 7, started_again=True, back=True)
-GOOD_STOP = Stopped("client:w3", 3, 6.0)
 
 
 @pytest.mark.parametrize(

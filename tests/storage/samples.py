@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import cbor2
 
@@ -70,6 +71,7 @@ def tombstone(number: int, kind: Kind = Kind.ACKED, letter: Letter | None = None
 
 
 def dead(number: int, message: str = "no such account") -> RecordsMerged:
+    times = 1, 2, 3, 4
     letter = Letter(
         Stamp(77 << 16, "n2"),
         "rejected",
@@ -78,10 +80,7 @@ def dead(number: int, message: str = "no such account") -> RecordsMerged:
         "stack",
         "f1",
         5,
-        1,
-        2,
-        3,
-        4,
+        *times,
         "c",
         "1.0",
         "h",
@@ -163,6 +162,12 @@ def bodies_are_right(store: Journal, records: list[JournalRecord]) -> None:
             assert len(found) == size
             assert store.raw_header(record.number) == record.batch.raw
             assert f"payload {record.number} ".encode() in found
+
+
+def copy_out(disk: MemoryDisk, folder: Path) -> None:
+    """Its files, in a folder."""
+    for name in disk.list():
+        (folder / name).write_bytes(disk.read(name, 0, disk.size(name)))
 
 
 def newest(disk: MemoryDisk) -> str:

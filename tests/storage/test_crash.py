@@ -32,6 +32,8 @@ class PowerCut(Exception):
 class Writer:
     """A node that appends batches and registers in turn, forgets batches, and knows what it was told about them."""
 
+    store: Journal
+
     def __init__(self, disk: MemoryDisk, before: Writer | None = None, **options: int) -> None:
         self.disk = disk
         self.appended: list[JournalRecord] = [] if before is None else list(before.appended)
@@ -40,7 +42,6 @@ class Writer:
         self.forgotten: dict[int, int] = {} if before is None else dict(before.forgotten)
         self.damaged: set[int] = set() if before is None else set(before.damaged)
         self.options = options
-        self.store: Journal | None = None
         self.tickets: list[tuple[int, int]] = []
 
     def open(self) -> None:
@@ -86,7 +87,6 @@ class Writer:
         return [record for record in self.appended if not isinstance(record, BatchStored)]
 
     def append(self, count: int, size: int = 30) -> None:
-        assert self.store is not None
         for _ in range(count):
             number = len(self.appended)
             record: JournalRecord = batch(number, size) if number % 3 else Reserved(number)
@@ -102,29 +102,24 @@ class Writer:
         ]
 
     def forget(self, numbers: list[int]) -> None:
-        assert self.store is not None
         ticket = self.store.forget(numbers)
         self.forgotten.update((number, ticket) for number in numbers)
 
     def reclaim(self, size: int = 1 << 20) -> None:
         """Empty old segments a little; at most about so many bytes at once."""
-        assert self.store is not None
         self.store._reclaim_bytes = size
         assert set(self.store.reclaim()) <= self.damaged
         bodies_are_right(self.store, [self.appended[n] for n in self.live() if n not in self.damaged])
         self.store.check()
 
     def roll(self) -> None:
-        assert self.store is not None
         self.store.roll(self.small())
 
     def commit(self) -> None:
-        assert self.store is not None
         self.note_durable(self.store.commit())
 
     def note_durable(self, durable: int) -> None:
         """The store said that everything up to this ticket is durable."""
-        assert self.store is not None
         self.durable = max([self.durable, *(count for ticket, count in self.tickets if ticket <= durable)])
         self.forgotten = {
             number: 0 if ticket <= durable else ticket for number, ticket in self.forgotten.items()
@@ -133,7 +128,6 @@ class Writer:
         self.store.check()
 
     def close(self) -> None:
-        assert self.store is not None
         self.store.close()
         self.durable = len(self.appended)
         self.forgotten = dict.fromkeys(self.forgotten, 0)
@@ -207,7 +201,6 @@ def scenario(disk: MemoryDisk) -> Iterator[Writer]:
     writer.forget(writer.live()[1:2])
     writer.roll()
     writer.commit()
-    assert writer.store is not None
     assert min(writer.live()) < 5, "what was moved is needed still"
     assert len(writer.store.live) == 3, "and the segment that it was moved from is gone"
     writer.append(2)
@@ -303,7 +296,6 @@ def flipped_journal() -> tuple[MemoryDisk, list[JournalRecord]]:
     for _ in range(4):
         writer.append(3)
         writer.commit()
-    assert writer.store is not None
     writer.store.abandon()
     return disk, writer.appended
 
@@ -404,7 +396,6 @@ def test_a_record_inside_a_message_or_of_another_segment_proves_nothing() -> Non
     writer.commit()
     writer.append(3)
     writer.commit()  # its records say that much was durable
-    assert writer.store is not None
     writer.store.abandon()
     whole = disk.read(newest(disk), 0, 1 << 20)
     claims = [frame for frame in frames_of(disk, newest(disk)) if frame.durable][-1]

@@ -43,6 +43,16 @@ def size_of(disk: Disk) -> int:
     return sum(disk.size(name) for name in disk.list())
 
 
+def filled(count: int, size: int = 1_000, **options: int) -> tuple[MemoryDisk, Journal]:
+    """A journal of which an older segment has so many batches."""
+    disk = MemoryDisk()
+    store, _ = start(disk, **options)
+    store.append([batch(number, size=size) for number in range(count)])
+    store.roll([])
+    store.commit()
+    return disk, store
+
+
 class Churn:
     """Batches that come and are forgotten soon, but for some that stay: now the one, now the other out of order."""
 
@@ -125,11 +135,7 @@ def test_ten_million_messages_pass_through_a_small_directory(tmp_path: Path) -> 
 
 
 def test_a_batch_is_served_before_while_and_after_it_is_moved() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
-    store.append([batch(number, size=1_000) for number in range(4)])
-    store.roll([])
-    store.commit()
+    disk, store = filled(4)
     old = max(store.live) - 1
     kept = batch(3, size=1_000)
 
@@ -159,11 +165,7 @@ def test_a_batch_is_served_before_while_and_after_it_is_moved() -> None:
 
 
 def test_emptying_goes_a_little_at_a_time() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
-    store.append([batch(number, size=100 * KIB) for number in range(100)])
-    store.roll([])
-    store.commit()
+    _, store = filled(100, size=100 * KIB)
     store.forget(range(0, 100, 2))
     store.forget(range(1, 10, 2))
     store.commit()
@@ -179,10 +181,7 @@ def test_emptying_goes_a_little_at_a_time() -> None:
 
 
 def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
-    store, _ = start(MemoryDisk())
-    store.append([batch(number, size=1_000) for number in range(10)])
-    store.roll([])
-    store.commit()
+    _, store = filled(10)
     store.forget([1, 2, 3])
     store.commit()
     assert store.reclaim() == ()
@@ -206,12 +205,8 @@ def test_what_no_commit_has_written_is_moved_later() -> None:
 
 
 def test_copies_leave_half_of_the_reserve_to_acks() -> None:
-    disk = MemoryDisk()
     reserve = 4 * MIB
-    store, _ = start(disk, reserve_bytes=reserve)
-    store.append([batch(number, size=100 * KIB) for number in range(20)])
-    store.roll([])
-    store.commit()
+    disk, store = filled(20, size=100 * KIB, reserve_bytes=reserve)
     store.forget(range(15))
     store.commit()
     disk.capacity = size_of(disk) + reserve // 2 + 400 * KIB
@@ -226,11 +221,7 @@ def test_copies_leave_half_of_the_reserve_to_acks() -> None:
 
 def test_damage_met_while_moving_is_reported_and_kept_until_it_is_forgotten() -> None:
     """docs/protocol.md, section 6: quarantined, reported, refetched; never served, never silently dropped."""
-    disk = MemoryDisk()
-    store, _ = start(disk)
-    store.append([batch(number, size=1_000) for number in range(6)])
-    store.roll([])
-    store.commit()
+    disk, store = filled(6)
     position = store._index.get(5)
     assert position is not None
     disk.flip(segment_name(position.segment), position.offset + 100)
@@ -258,11 +249,7 @@ def test_damage_met_while_moving_is_reported_and_kept_until_it_is_forgotten() ->
 
 def test_a_body_that_the_disk_cannot_read_costs_the_batch_and_not_the_node() -> None:
     """The header is read by itself: a scan's window would reach into the pages that fail."""
-    disk = MemoryDisk()
-    store, _ = start(disk)
-    store.append([batch(number, size=1_000) for number in range(6)])
-    store.roll([])
-    store.commit()
+    disk, store = filled(6)
     position, read = store._index.get(5), disk.read
     assert position is not None
 
@@ -285,11 +272,7 @@ def test_a_body_that_the_disk_cannot_read_costs_the_batch_and_not_the_node() -> 
 
 def test_damage_met_by_the_commit_whose_copy_is_not_known_to_be_durable_cuts_nothing_behind_it() -> None:
     """A copy of a damaged body must not look like a torn write: what stands behind it may have been promised."""
-    disk = MemoryDisk()
-    store, _ = start(disk)
-    store.append([batch(number, size=1_000) for number in range(3)])
-    store.roll([])
-    store.commit()
+    disk, store = filled(3)
     position = store._index.get(2)
     assert position is not None
     disk.flip(segment_name(position.segment), position.offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.storage.samples import (
     bare,
     batch,
     bodies_are_right,
+    copy_out,
     newest,
     small_state,
     start,
@@ -57,7 +59,6 @@ def worn() -> Writer:
         writer.append(3)
         writer.forget(writer.live()[-2:-1])
         writer.commit()
-    assert writer.store is not None
     assert len(writer.store.live) == 3
     writer.store.abandon()
     return writer
@@ -274,17 +275,13 @@ def test_a_directory_of_another_node_is_refused_all_the_same() -> None:
     start(disk)[0].close()
 
 
-def test_inspect_shows_holes_and_why_it_cannot_vouch(tmp_path: object) -> None:
-    from pathlib import Path
-
+def test_inspect_shows_holes_and_why_it_cannot_vouch(tmp_path: Path) -> None:
     writer = worn()
     disk = writer.disk
     disk.flip(newest(disk), frames_of(disk, newest(disk))[3].offset + 5)
     damaged = newest(disk)
     salvage(disk)[0].close()
-    assert isinstance(tmp_path, Path)
-    for name in disk.list():
-        (tmp_path / name).write_bytes(disk.read(name, 0, 1 << 20))
+    copy_out(disk, tmp_path)
     first = next(iter(inspect_segment(tmp_path / newest(disk))))
     assert damaged in first.fields["cannot_vouch"]
     (hole,) = first.fields["holes"]

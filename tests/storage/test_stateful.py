@@ -33,14 +33,12 @@ class JournalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.commit is None)
     @rule()
     def begin_commit(self) -> None:
-        assert self.writer.store is not None
         self.commit = self.writer.store.begin_commit()
 
     @precondition(lambda self: self.commit is not None)
     @rule()
     def finish_commit(self) -> None:
         assert self.commit is not None
-        assert self.writer.store is not None
         commit, self.commit = self.commit, None
         if commit.written:
             commit.sync()
@@ -56,14 +54,12 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        assert self.writer.store is not None
         if self.writer.store.should_roll:
             self.writer.roll()
 
     @precondition(lambda self: self.commit is None)
     @rule()
     def restart(self) -> None:
-        assert self.writer.store is not None
         self.writer.close()
         self.again(self.writer.disk)
 
@@ -81,7 +77,6 @@ class JournalMachine(RuleBasedStateMachine):
             if disk.operations >= stop:
                 raise PowerCut
 
-        assert self.writer.store is not None
         disk.on_operation = cut
         try:
             if self.commit is not None:
@@ -97,7 +92,6 @@ class JournalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.commit is None)
     @rule(seed=st.integers(0, 1 << 16), kill=st.booleans())
     def failed_sync(self, seed: int, kill: bool) -> None:
-        assert self.writer.store is not None
         self.writer.append(1)
         disk = self.writer.disk
         disk.fail_syncs = 1
@@ -130,7 +124,6 @@ class JournalMachine(RuleBasedStateMachine):
     def damage(self, data: st.DataObject) -> None:
         """A medium that fails inside the body of a batch of an older segment, whose successor is on the disk."""
         store = self.writer.store
-        assert store is not None
         places = [(number, store._index.get(number)) for number in self.writer.live()]
         places = [
             (number, at)
@@ -151,7 +144,6 @@ class JournalMachine(RuleBasedStateMachine):
 
     @invariant()
     def sound(self) -> None:
-        assert self.writer.store is not None
         self.writer.store.check()
 
 

@@ -6,14 +6,13 @@ import itertools
 import struct
 
 import cbor2
-import crc32c
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quorumq.core.errors import TooLarge
 from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX, NUMBERS_END
-from quorumq.core.types import Batch, Span
+from quorumq.core.types import Span
 from quorumq.wire.batch import (
     DELAY_MS_MAX,
     TTL_MS_MAX,
@@ -298,12 +297,3 @@ def test_limits_are_told_before_anything_is_used_up() -> None:
 def test_parts_of_another_type_are_refused(message: Message, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         encode_record(message)
-
-
-def test_the_crcs_are_crc32c() -> None:
-    batch = build_batch(PARTITION, ORIGIN, 0, 0, [Message(b"1"), Message(b"2")])
-    body = bytes(batch.body)
-    assert isinstance(batch, Batch)
-    assert batch.header.crc == crc32c.crc32c(body)
-    assert batch.header.crc_of(1) == crc32c.crc32c(body[batch.header.end_of(0) :])
-    assert crc32c.crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C (Castagnoli)
