@@ -6,12 +6,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 import trio
@@ -25,57 +22,25 @@ from quorumq.lab.bench import measure
 from quorumq.lab.bench_runs import Degraded
 from quorumq.lab.local import LocalCluster, NodeDied, NotReady
 from quorumq.lab.ports import free_ports
+from tests.cli.shell import QUORUMQ, Shell
 
 pytestmark = pytest.mark.e2e
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    def lines(self) -> list[Any]:
-        """Standard output as JSON, one value a line."""
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-class Shell:
-    """Runs commands with QUORUMQ_NODES set."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.cluster = cluster
-
-    def __call__(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> Done:
-        nodes = {"QUORUMQ_NODES": ",".join(self.cluster.addresses)}
-        result = CliRunner().invoke(main, list(arguments), input=stdin, env=nodes)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return Done(result.exit_code, result.stdout, result.stderr)
-
-
-@pytest.fixture(scope="module")
-def shell() -> Iterator[Shell]:
-    with LocalCluster(3, hold_time_max=2.0) as cluster:
-        yield Shell(cluster)
-
-
 def test_what_is_published_is_consumed_once_and_in_full(shell: Shell) -> None:
-    ids = shell("publish", "orders", "first", "zweite ü", "--key", "k", "--header", "kind=test").out.split()
+    ids = shell("publish orders first 'zweite ü' --key k --header kind=test").out.split()
     assert len(set(ids)) == 2
-    got = shell("consume", "orders", "--group", "g", "--max", "2", "--json").lines()
+    got = shell("consume orders --group g --max 2 --json").lines()
     assert [line["payload"] for line in got] == ["first", "zweite ü"]
     assert [line["id"] for line in got] == ids
     assert {line["key"] for line in got} == {"k"}
     assert got[0]["headers"] == {"kind": "test"}
-    again = shell("consume", "orders", "--group", "g", "--wait", "0.2")
+    again = shell("consume orders --group g --wait 0.2")
     assert again.out == ""
     assert "nothing came" in again.err
-    states = [
-        line["state"] for line in shell("peek", "orders", "--group", "g", "--which", "all", "--json").lines()
-    ]
+    states = [line["state"] for line in shell("peek orders --group g --which all --json").lines()]
     assert states == ["acked", "acked"], "not merely held"
-    assert shell("consume", "orders", "--group", "other", "--max", "2").out.splitlines() == [
+    assert shell("consume orders --group other --max 2").out.splitlines() == [
         "first",
         "zweite ü",
     ]
@@ -84,15 +49,15 @@ def test_what_is_published_is_consumed_once_and_in_full(shell: Shell) -> None:
 def test_files_and_lines_are_published_byte_for_byte(shell: Shell, tmp_path: Path) -> None:
     blob = tmp_path / "blob"
     blob.write_bytes(b"\x00\xff\n\n")
-    shell("publish", "bytes", "--file", str(blob))
-    shell("publish", "bytes", "--lines", stdin=b"one\r\n\ntwo")
-    got = shell("consume", "bytes", "--group", "g", "--max", "4", "--json").lines()
+    shell("publish bytes --file", str(blob))
+    shell("publish bytes --lines", stdin=b"one\r\n\ntwo")
+    got = shell("consume bytes --group g --max 4 --json").lines()
     assert [line["payload_base64"] for line in got if "payload" not in line] == ["AP8KCg=="]
     assert [line["payload"] for line in got if "payload" in line] == ["one", "", "two"]
 
 
 def test_consume_takes_messages_by_their_ids_and_says_what_became_of_others(shell: Shell) -> None:
-    ids = shell("publish", "named", "a", "b", "c", "d", "e").out.split()
+    ids = shell("publish named a b c d e").out.split()
     take = ("consume", "named", "--group", "g")
     assert shell(*take, "--id", ids[3], "--id", ids[1]).out == "b\nd\n"
     shell(*take, "--id", ids[0], "--no-ack")
@@ -107,39 +72,36 @@ def test_consume_takes_messages_by_their_ids_and_says_what_became_of_others(shel
 
 
 def test_peek_shows_each_state_and_takes_nothing(shell: Shell) -> None:
-    shell("publish", "seen", "a", "b", "c", "d")
-    ready = shell("peek", "seen", "--group", "g", "--json", "--bodies").lines()
+    shell("publish seen a b c d")
+    ready = shell("peek seen --group g --json --bodies").lines()
     assert [(line["state"], line["payload"]) for line in ready] == [("ready", text) for text in "abcd"]
-    assert "no group 'g'" in shell("peek", "seen", "--group", "g").err
-    shell("consume", "seen", "--group", "g", "--max", "1")
-    shell("consume", "seen", "--group", "g", "--max", "1", "--reject", "60")
-    shell("consume", "seen", "--group", "g", "--max", "1", "--no-ack")
-    found = shell("peek", "seen", "--group", "g", "--which", "all", "--json").lines()
+    assert "no group 'g'" in shell("peek seen --group g").err
+    shell("consume seen --group g --max 1")
+    shell("consume seen --group g --max 1 --reject 60")
+    shell("consume seen --group g --max 1 --no-ack")
+    found = shell("peek seen --group g --which all --json").lines()
     states = [line["state"] for line in found]
     (held,) = [line["id"] for line in found if line["state"] == "held"]
     never = held.rpartition("/")[0] + "/99"
-    one = shell("peek", "seen", "--group", "g", "--id", held, "--id", never, "--json", code=66)
+    one = shell(f"peek seen --group g --id {held} --id {never} --json", code=66)
     assert [(line["id"], line["state"]) for line in one.lines()] == [(held, "held")]
     assert one.err == f"quorumq: no replica that answered knows {never}\n"
     assert states == ["acked", "delayed", "held", "ready"]
-    assert "there are more" in shell("peek", "seen", "--group", "g", "--which", "all", "--limit", "3").err
-    assert (
-        "delayed  1 failed attempt  for another"
-        in shell("peek", "seen", "--group", "g", "--which", "delayed").out
-    )
+    assert "there are more" in shell("peek seen --group g --which all --limit 3").err
+    assert "delayed  1 failed attempt  for another" in shell("peek seen --group g --which delayed").out
 
 
 def test_the_life_of_a_message_is_shown(shell: Shell) -> None:
-    mid = shell("publish", "lives", "a").out.strip()
-    shell("consume", "lives", "--group", "g", "--max", "1")
-    told = shell("show", "lives", mid).out
+    mid = shell("publish lives a").out.strip()
+    shell("consume lives --group g --max 1")
+    told = shell(f"show lives {mid}").out
     assert told.startswith(f"{mid}\npublished ")
     assert told.count("\n  g: acked · token ") == 3
-    (life,) = shell("show", "lives", mid, "--json").lines()
+    (life,) = shell(f"show lives {mid} --json").lines()
     assert sorted((replica["node"], replica["payload"]) for replica in life["replicas"]) == [
         (node, True) for node in shell.cluster.nodes
     ]
-    assert "not a message id" in shell("show", "lives", "x", code=64).err
+    assert "not a message id" in shell("show lives x", code=64).err
 
 
 def test_a_dead_letter_is_shown_with_its_stack_once(shell: Shell) -> None:
@@ -150,7 +112,7 @@ def test_a_dead_letter_is_shown_with_its_stack_once(shell: Shell) -> None:
             raise ZeroDivisionError("a \x1b[31m text")
         except ZeroDivisionError as error:
             message.dead_letter(error)
-    told = shell("show", "deaths", str(message_id)).out
+    told = shell("show deaths", str(message_id)).out
     assert told.count("died of rejected, ") == 3
     assert told.count("      Traceback (most recent call last):\n") == 1
     assert "in test_a_dead_letter_is_shown_with_its_stack_once\n" in told
@@ -158,69 +120,66 @@ def test_a_dead_letter_is_shown_with_its_stack_once(shell: Shell) -> None:
 
 
 def test_a_delayed_message_waits_and_an_expired_one_is_a_dead_letter(shell: Shell) -> None:
-    shell("publish", "timed", "now")
-    shell("publish", "timed", "soon", "--delay", "1.5s")
-    shell("publish", "timed", "never", "--delay", "0.2", "--ttl", "0.1")
+    shell("publish timed now")
+    shell("publish timed soon --delay 1.5s")
+    shell("publish timed never --delay 0.2 --ttl 0.1")
     began = time.monotonic()
-    got = shell("consume", "timed", "--group", "g", "--max", "1").out
+    got = shell("consume timed --group g --max 1").out
     assert got == "now\n"
-    got = shell("consume", "timed", "--group", "g", "--max", "1", "--wait", "5").out
+    got = shell("consume timed --group g --max 1 --wait 5").out
     assert got == "soon\n"
     assert time.monotonic() - began > 1.0
-    (letter,) = shell("deadletters", "list", "timed", "--group", "g", "--each", "--json").lines()
+    (letter,) = shell("deadletters list timed --group g --each --json").lines()
     assert letter["reason"] == "expired"
-    assert "366 days" in shell("publish", "timed", "x", "--delay", "400d", code=64).err
-    assert "above 0" in shell("publish", "timed", "x", "--ttl", "0", code=64).err
+    assert "366 days" in shell("publish timed x --delay 400d", code=64).err
+    assert "above 0" in shell("publish timed x --ttl 0", code=64).err
 
 
 def test_exec_decides_by_the_exit_code_and_the_dead_letter_says_why(shell: Shell) -> None:
-    shell("publish", "work", "good", "bad")
+    shell("publish work good bad")
     command = 'read -r text; [ "$text" = good ] || { echo "cannot parse $QUORUMQ_ATTEMPT" >&2; exit 3; }'
     options = ("--group", "g", "--exec", command, "--backoff", "0", "--tries", "2", "--json")
-    done = shell("consume", "work", *options, "--max", "3").lines()
+    done = shell("consume work", *options, "--max", "3").lines()
     found = sorted((line["exit_code"], line["attempt"], line["outcome"]) for line in done)
     assert found == [(0, 1, "acked"), (3, 1, "requeued"), (3, 2, "dead_lettered")]
 
-    (kind,) = shell("deadletters", "list", "work", "--group", "g", "--json").lines()
+    (kind,) = shell("deadletters list work --group g --json").lines()
     assert kind["count"] == 1
     assert kind["error_class"].endswith("CommandFailed")
     assert "exit code 3" in kind["message"]
     assert "cannot parse 2" in kind["message"]
-    (letter,) = shell("deadletters", "list", "work", "--group", "g", "--each", "--json").lines()
+    (letter,) = shell("deadletters list work --group g --each --json").lines()
     assert letter["id"] in kind["samples"]
     assert letter["attempts"] == 2
 
 
 def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) -> None:
-    shell("publish", "sick", "a", "b", "c")
+    shell("publish sick a b c")
     for count, reason in (("2", "no such account 17"), ("1", "timeout")):
-        shell("consume", "sick", "--group", "g", "--max", count, "--dead-letter", reason)
-    kinds = shell("deadletters", "list", "sick", "--group", "g", "--json").lines()
+        shell(f"consume sick --group g --max {count} --dead-letter", reason)
+    kinds = shell("deadletters list sick --group g --json").lines()
     assert [(kind["count"], kind["message"]) for kind in kinds] == [(2, "no such account 17"), (1, "timeout")]
-    assert "no such account 17" in shell("deadletters", "list", "sick", "--group", "g").out
+    assert "no such account 17" in shell("deadletters list sick --group g").out
 
-    assert "--all" in shell("deadletters", "redrive", "sick", "--group", "g", code=2).err
-    refused = shell("deadletters", "redrive", "sick", "--group", "g", "--all", stdin=b"n\n", code=1)
+    assert "--all" in shell("deadletters redrive sick --group g", code=2).err
+    refused = shell("deadletters redrive sick --group g --all", stdin=b"n\n", code=1)
     assert "redrive all 3 dead letters" in refused.err
-    assert len(shell("peek", "sick", "--group", "g", "--which", "dead", "--json").lines()) == 3
+    assert len(shell("peek sick --group g --which dead --json").lines()) == 3
 
     mine = kinds[0]["samples"][0]
-    (line,) = shell("deadletters", "list", "sick", "--group", "g", "--id", mine, "--each", "--json").lines()
+    (line,) = shell(f"deadletters list sick --group g --id {mine} --each --json").lines()
     assert line["id"] == mine
     never = mine.rpartition("/")[0] + "/99"
     both = ("--id", mine, "--id", never)
-    dry = shell("deadletters", "redrive", "sick", "--group", "g", *both, "--dry-run", code=66)
+    dry = shell("deadletters redrive sick --group g", *both, "--dry-run", code=66)
     assert dry.out == "1 dead letter would be redriven\n"
     assert dry.err == f"quorumq: {never} is no dead letter of g: it is not known\n"
-    listed = shell("deadletters", "list", "sick", "--group", "g", *both, "--each", code=66)
+    listed = shell("deadletters list sick --group g", *both, "--each", code=66)
     assert listed.out.startswith(f"{mine}\n    20")
     assert never in listed.err
-    assert (
-        "not a message id: 'x'"
-        in shell("deadletters", "redrive", "sick", "--group", "g", "--id", "x", code=64).err
-    )
+    assert "not a message id: 'x'" in shell("deadletters redrive sick --group g --id x", code=64).err
 
-    ready = shell("publish", "sick", "d", "e").out.split()
+    ready = shell("publish sick d e").out.split()
     purge = ("purge", "sick", "--group", "g", "--yes")
     gone = shell(*purge, "--id", ready[0], "--id", mine, code=66)
     assert gone.out == "purged 1 message\n"
@@ -231,82 +190,68 @@ def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) ->
     assert letters.err == f"quorumq: {ready[1]} is no dead letter of g: it is skipped\n"
     assert "leave out --partition" in shell(*purge, "--id", mine, "--partition", "0", code=2).err
 
-    one = shell(
-        "deadletters", "redrive", "sick", "--group", "g", "--fingerprint", kinds[1]["fingerprint"], "--json"
-    ).lines()
+    one = shell("deadletters redrive sick --group g --fingerprint", kinds[1]["fingerprint"], "--json").lines()
     assert (one[0]["redriven"], one[0]["already"]) == (1, 0)
-    assert (
-        shell("deadletters", "redrive", "sick", "--group", "g", "--all", "--yes").out
-        == "redriven 2 messages\n"
-    )
-    assert (
-        shell("deadletters", "redrive", "sick", "--group", "g", "--all", "--yes").out
-        == "no dead letters to redrive\n"
-    )
-    again = shell("deadletters", "redrive", "sick", "--group", "g", "--id", mine, code=66)
+    assert shell("deadletters redrive sick --group g --all --yes").out == "redriven 2 messages\n"
+    assert shell("deadletters redrive sick --group g --all --yes").out == "no dead letters to redrive\n"
+    again = shell(f"deadletters redrive sick --group g --id {mine}", code=66)
     assert again.out == "no dead letters to redrive\n"
     assert again.err == f"quorumq: {mine} is no dead letter of g: it is ready\n"
-    got = shell("consume", "sick", "--group", "g", "--max", "3").out.split()
+    got = shell("consume sick --group g --max 3").out.split()
     assert sorted(got) == ["a", "b", "c"]
-    assert "there is no group 'none'" in shell("deadletters", "list", "sick", "--group", "none").err
+    assert "there is no group 'none'" in shell("deadletters list sick --group none").err
     hint = "it has g; did you mean 'g'?\n"
-    assert shell("deadletters", "list", "sick", "--group", "gg").err.endswith(hint)
-    assert "did you mean 'g'?\n" in shell("peek", "sick", "--group", "gg").err
-    refused = shell("groups", "describe", "sick", "gg", code=66)
+    assert shell("deadletters list sick --group gg").err.endswith(hint)
+    assert "did you mean 'g'?\n" in shell("peek sick --group gg").err
+    refused = shell("groups describe sick gg", code=66)
     assert "no group 'gg' reads topic 'sick': g does; did you mean 'g'?" in refused.err
 
 
 def test_topics_are_created_once_and_listed(shell: Shell) -> None:
-    (made,) = shell(
-        "topics", "create", "wide", "--partitions", "4", "--max-deliveries", "2", "--json"
-    ).lines()
+    (made,) = shell("topics create wide --partitions 4 --max-deliveries 2 --json").lines()
     assert made["partitions"] == 4
-    shell("topics", "create", "wide", "--partitions", "4")
-    assert (
-        "max_deliveries = 2, not 3" in shell("topics", "create", "wide", "--max-deliveries", "3", code=64).err
-    )
-    listed = {line["topic"]: line for line in shell("topics", "list", "--json").lines()}
+    shell("topics create wide --partitions 4")
+    assert "max_deliveries = 2, not 3" in shell("topics create wide --max-deliveries 3", code=64).err
+    listed = {line["topic"]: line for line in shell("topics list --json").lines()}
     assert listed["wide"]["max_deliveries"] == 2
     assert listed["wide"]["replicas"] == made["replicas"]
-    assert "wide" in shell("topics", "list").out
-    assert "rf = 3" in shell("topics", "create", "wide", "--rf", "1", code=64).err
+    assert "wide" in shell("topics list").out
+    assert "rf = 3" in shell("topics create wide --rf 1", code=64).err
 
 
 def test_partitions_are_no_afterthought_of_a_topic_that_has_messages(shell: Shell) -> None:
-    shell("publish", "grown", "one", "--key", "k")
-    refused = shell("topics", "create", "grown", "--partitions", "3", code=64)
+    shell("publish grown one --key k")
+    refused = shell("topics create grown --partitions 3", code=64)
     assert "topic 'grown' was made by publishing, with 1 partition, and has messages" in refused.err
-    shell("topics", "create", "grown", "--max-deliveries", "7")
-    assert json.loads(shell("topics", "set", "grown", "--partitions", "3", "--json").out)["partitions"] == 3
+    shell("topics create grown --max-deliveries 7")
+    assert json.loads(shell("topics set grown --partitions 3 --json").out)["partitions"] == 3
 
 
 def test_settings_change_one_by_one(shell: Shell) -> None:
-    (made,) = shell("topics", "create", "tuned", "--ttl", "5m", "--backoff", "1s,10s", "--json").lines()
+    (made,) = shell("topics create tuned --ttl 5m --backoff 1s,10s --json").lines()
     assert (made["ttl_s"], made["backoff"], made["retention_s"]) == (300.0, [1.0, 10.0], 0.0)
-    (now,) = shell(
-        "topics", "set", "tuned", "--retention", "7d", "--backoff", "none", "--partitions", "3", "--json"
-    ).lines()
+    (now,) = shell("topics set tuned --retention 7d --backoff none --partitions 3 --json").lines()
     changed = {"retention_s": 604800.0, "backoff": [], "partitions": 3, "replicas": now["replicas"]}
     assert now == {**made, **changed}
     assert now["replicas"][:1] == made["replicas"]
-    assert "nothing to change" in shell("topics", "set", "tuned", code=64).err
-    assert "can only become more" in shell("topics", "set", "tuned", "--partitions", "2", code=64).err
-    assert "no topic 'untuned'" in shell("topics", "set", "untuned", "--ttl", "1", code=66).err
+    assert "nothing to change" in shell("topics set tuned", code=64).err
+    assert "can only become more" in shell("topics set tuned --partitions 2", code=64).err
+    assert "no topic 'untuned'" in shell("topics set untuned --ttl 1", code=66).err
 
 
 def test_a_topic_is_deleted_for_good_and_its_name_is_free(shell: Shell) -> None:
-    shell("topics", "create", "brief", "--rf", "3")
-    shell("publish", "brief", "one", "two")
-    refused = shell("topics", "delete", "brief", stdin=b"n\n", code=1)
+    shell("topics create brief --rf 3")
+    shell("publish brief one two")
+    refused = shell("topics delete brief", stdin=b"n\n", code=1)
     assert "with all messages" in refused.err
-    (gone,) = shell("topics", "delete", "brief", "--yes", "--json").lines()
-    assert "was deleted" in shell("topics", "delete", "brief", "--yes", code=66).err
-    assert "was deleted" in shell("consume", "brief", "--group", "g", "--wait", "0.2", code=66).err
-    assert "brief" not in [line["topic"] for line in shell("topics", "list", "--json").lines()]
-    (again,) = shell("topics", "create", "brief", "--rf", "1", "--json").lines()
+    (gone,) = shell("topics delete brief --yes --json").lines()
+    assert "was deleted" in shell("topics delete brief --yes", code=66).err
+    assert "was deleted" in shell("consume brief --group g --wait 0.2", code=66).err
+    assert "brief" not in [line["topic"] for line in shell("topics list --json").lines()]
+    (again,) = shell("topics create brief --rf 1 --json").lines()
     assert again["id"] != gone["id"]
-    shell("publish", "brief", "three")
-    assert shell("consume", "brief", "--group", "g", "--max", "1").out.split() == ["three"]
+    shell("publish brief three")
+    assert shell("consume brief --group g --max 1").out.split() == ["three"]
 
 
 @pytest.mark.parametrize(
@@ -323,7 +268,7 @@ def test_a_topic_is_deleted_for_good_and_its_name_is_free(shell: Shell) -> None:
 def test_what_cannot_work_is_refused_with_the_value(
     shell: Shell, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
-    shell("publish", "errors", "x")
+    shell("publish errors x")
     err = shell(*arguments, code=code).err
     assert err.startswith("quorumq: ")
     assert said in err
@@ -331,15 +276,15 @@ def test_what_cannot_work_is_refused_with_the_value(
 
 
 def test_status_counts_what_is_ready_held_dead_and_done(shell: Shell) -> None:
-    shell("publish", "counted", *(str(number) for number in range(6)))
-    shell("consume", "counted", "--group", "g", "--max", "2")
-    shell("consume", "counted", "--group", "g", "--max", "1", "--dead-letter", "no")
-    shell("consume", "counted", "--group", "g", "--max", "1", "--no-ack")
+    shell("publish counted", *(str(number) for number in range(6)))
+    shell("consume counted --group g --max 2")
+    shell("consume counted --group g --max 1 --dead-letter no")
+    shell("consume counted --group g --max 1 --no-ack")
     # A replica that was not in the majority may be a moment behind, and the hold lasts two seconds.
     wanted = {"ready": 2, "held": 1, "dead": 1, "done": 2}
     end = time.monotonic() + 1.5
     while True:
-        found = json.loads(shell("status", "--json").out)
+        found = json.loads(shell("status --json").out)
         (topic,) = [topic for topic in found["topics"] if topic["topic"] == "counted"]
         if topic["groups"]["g"] == wanted or time.monotonic() > end:
             break
@@ -355,62 +300,50 @@ def test_status_counts_what_is_ready_held_dead_and_done(shell: Shell) -> None:
 
 
 def test_nodes_that_are_down_are_named_and_without_a_majority_nothing_is_delivered(shell: Shell) -> None:
-    mid = shell("publish", "outage", "before", "left").out.split()[0]
-    shell("consume", "outage", "--group", "g", "--max", "1")
+    mid = shell("publish outage before left").out.split()[0]
+    shell("consume outage --group g --max 1")
     shell.cluster.kill("n3")
     try:
         out = shell("status").out
         assert "down" in out
         assert "n3 is down" in out
-        shell("publish", "outage", "with two of three")
-        assert "n3: no answer" in shell("show", "outage", mid, "--timeout", "1").out
+        shell("publish outage 'with two of three'")
+        assert "n3: no answer" in shell(f"show outage {mid} --timeout 1").out
         never = mid.rpartition("/")[0] + "/99"
-        unknown = shell("show", "outage", never, "--timeout", "1", code=75)
+        unknown = shell(f"show outage {never} --timeout 1", code=75)
         assert "n3 did not answer and may have it" in unknown.err
-        assert shell("consume", "outage", "--group", "g", "--max", "1").out
+        assert shell("consume outage --group g --max 1").out
 
         shell.cluster.kill("n2")
         assert "only 1 of 3 nodes answer" in shell("status").out
-        assert "replicas" in shell("publish", "outage", "x", "--timeout", "0.5", code=75).err
+        assert "replicas" in shell("publish outage x --timeout 0.5", code=75).err
         # There is a message that cannot be held: not the same as nothing.
-        nothing = shell("consume", "outage", "--group", "g", "--wait", "0.1", code=75)
+        nothing = shell("consume outage --group g --wait 0.1", code=75)
         assert (nothing.out, "nothing came" in nothing.err) == ("", False)
     finally:
         shell.cluster.start("n2")
         shell.cluster.start("n3")
-    found = json.loads(shell("status", "--json").out)
+    found = json.loads(shell("status --json").out)
     (node,) = [node for node in found["nodes"] if node["node"] == "n3"]
     assert node["incarnation"] == 2
     assert 0 <= node["quarantine_s"] <= 2.04, "on a slow machine it is over before anybody asks"
     shell.cluster.wait_ready(quarantine=True)
-    assert shell("consume", "outage", "--group", "g", "--max", "1").out
-    found = json.loads(shell("status", "--json").out)
+    assert shell("consume outage --group g --max 1").out
+    found = json.loads(shell("status --json").out)
     assert not any("n3" in problem for problem in found["problems"])
 
 
 @pytest.mark.parametrize("kind", ["drain", "stream", "latency", "fanin", "fanout", "backlog"])
 def test_a_tiny_benchmark_is_verified(shell: Shell, kind: str) -> None:
     nodes = [part for address in shell.cluster.addresses for part in ("--node", address)]
-    options = [
-        "--messages",
-        "60",
-        "--warm-up",
-        "5",
-        "--size",
-        "100",
-        "--hold-time",
-        "2",
-        "--partitions",
-        "2",
-        *nodes,
-    ]
+    options = "--messages 60 --warm-up 5 --size 100 --hold-time 2 --partitions 2"
     more = {
-        "drain": ["--producers", "2", "--consumers", "2"],
-        "fanin": ["--connections", "5"],
-        "fanout": ["--groups", "2"],
-        "backlog": ["--single"],
-    }.get(kind, [])
-    result = json.loads(shell("bench", kind, *options, *more, "--json").out)
+        "drain": "--producers 2 --consumers 2",
+        "fanin": "--connections 5",
+        "fanout": "--groups 2",
+        "backlog": "--single",
+    }.get(kind, "")
+    result = json.loads(shell(f"bench {kind} {options} {more} --json", *nodes).out)
     assert result["verified"] is True
     assert result["messages"] == 60
     assert sum(result["outcomes"].values()) == 60 * result.get("groups", 1)
@@ -445,8 +378,8 @@ def test_a_benchmark_with_a_node_that_dies_goes_on_and_loses_nothing(shell: Shel
 def test_a_cluster_of_one_is_stopped_cleanly_continued_and_gone(tmp_path: Path) -> None:
     with LocalCluster(1, keep=tmp_path, settings={"cluster_id": "mine"}) as cluster:
         shell = Shell(cluster)
-        shell("topics", "create", "solo", "--rf", "1")
-        shell("publish", "solo", "kept")
+        shell("topics create solo --rf 1")
+        shell("publish solo kept")
         assert cluster.terminate("n1") == 0
         cluster.start("n1")
         assert cluster.status("n1")["quarantine_s"] == 0, "a clean stop costs no quarantine"
@@ -487,7 +420,7 @@ def test_a_node_that_is_paused_is_not_ready() -> None:
 
 def test_dev_prints_where_it_is_and_stops_everything_on_a_signal() -> None:
     (port,) = free_ports(1)
-    command = [sys.executable, "-c", "from quorumq.cli.main import main; main()", "dev"]
+    command = [*QUORUMQ, "dev"]
     options = ["--nodes", "1", "--port", str(port), "--topic", "jobs", "--json"]
     early = CliRunner().invoke(main, ["dev", *options, "--wait", "0.1"])
     assert early.exit_code == 69

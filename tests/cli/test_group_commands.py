@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 from rich.markup import escape
@@ -16,90 +13,74 @@ from rich.markup import escape
 from quorumq.cli.common import console, table
 from quorumq.client.blocking import connect
 from quorumq.client.protocol import SOFTWARE
-from quorumq.lab.local import LocalCluster
-from tests.cli.test_cluster_commands import Shell
+from tests.cli.shell import QUORUMQ, Shell
 
 pytestmark = pytest.mark.e2e
 
-
-@pytest.fixture(scope="module")
-def shell() -> Iterator[Shell]:
-    with LocalCluster(3, hold_time_max=2.0) as cluster:
-        yield Shell(cluster)
-
-
-def states(shell: Shell, topic: str, group: str = "g") -> dict[str, int]:
-    """How many messages are in each state; of what nobody has, `ready` is also what an old hold still blocks: that of a
-    replica which missed the REJECT.
-    """
-    found: dict[str, int] = {}
-    look = ("--group", group, "--which", "all", "--limit", "100000", "--complete", "--json")
-    for line in shell("peek", topic, *look).lines():
-        state = "ready" if line["state"] == "held" else line["state"]
-        found[state] = found.get(state, 0) + 1
-    return found
+HOLD_S = 3.0
+"""Not that of test_cluster_commands.py, which kills nodes: their stamps are ahead of the time afterwards."""
 
 
 def publish(shell: Shell, topic: str, count: int) -> None:
     # What all have acked stays, to be read again and listed.
-    shell("topics", "create", topic, "--retention", "1h")
-    shell("publish", topic, "--lines", stdin="".join(f"{number}\n" for number in range(count)).encode())
+    shell(f"topics create {topic} --retention 1h")
+    shell(f"publish {topic} --lines", stdin="".join(f"{number}\n" for number in range(count)).encode())
 
 
 def die(shell: Shell, topic: str, count: int, reason: str = "no") -> None:
-    shell("consume", topic, "--group", "g", "--max", str(count), "--dead-letter", reason)
+    shell(f"consume {topic} --group g --max {count} --dead-letter", reason)
 
 
 def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
     publish(shell, "read", 3)
     time.sleep(0.05)
-    (new,) = shell("groups", "create", "read", "--group", "new", "--from", "latest", "--json").lines()
+    (new,) = shell("groups create read --group new --from latest --json").lines()
     assert new["from_ms"] > 0
     assert abs(new["since_ms"] - time.time() * 1000) < 10_000
-    assert "begins with the oldest message" in shell("groups", "create", "read", "--group", "old").out
+    assert "begins with the oldest message" in shell("groups create read --group old").out
     time.sleep(0.05)
     publish(shell, "read", 2)
-    assert sorted(shell("consume", "read", "--group", "new", "--wait", "0.3").out.split()) == ["0", "1"]
-    assert sorted(shell("consume", "read", "--group", "old", "--max", "5").out.split()) == list("00112")
-    lines = {line["group"]: line for line in shell("groups", "list", "read", "--json").lines()}
+    assert sorted(shell("consume read --group new --wait 0.3").out.split()) == ["0", "1"]
+    assert sorted(shell("consume read --group old --max 5").out.split()) == list("00112")
+    lines = {line["group"]: line for line in shell("groups list read --json").lines()}
     assert set(lines) == {"new", "old"}
     assert (lines["old"]["generation"], lines["old"]["since_ms"]) == (0, None)
-    assert "the oldest message" in shell("groups", "list").out
+    assert "the oldest message" in shell("groups list").out
 
-    (moved,) = shell("groups", "rewind", "read", "--group", "old", "--to", "1h", "--json").lines()
+    (moved,) = shell("groups rewind read --group old --to 1h --json").lines()
     assert moved["generation"] > 0
-    assert sorted(shell("consume", "read", "--group", "old", "--max", "5").out.split()) == list("00112")
-    shell("groups", "rewind", "read", "--group", "old", "--to", "2099-01-01T00:00")
-    assert shell("consume", "read", "--group", "old", "--wait", "0.2").out == ""
-    assert states(shell, "read", "old") == {"acked": 5}, "what is before the beginning stands as it was"
-    shell("groups", "rewind", "read", "--group", "old", "--to", "earliest")
-    assert states(shell, "read", "old") == {"ready": 5}
+    assert sorted(shell("consume read --group old --max 5").out.split()) == list("00112")
+    shell("groups rewind read --group old --to 2099-01-01T00:00")
+    assert shell("consume read --group old --wait 0.2").out == ""
+    assert shell.states("read", "old") == {"acked": 5}, "what is before the beginning stands as it was"
+    shell("groups rewind read --group old --to earliest")
+    assert shell.states("read", "old") == {"ready": 5}
 
 
 def test_a_group_is_deleted_for_good_until_it_is_created_again(shell: Shell) -> None:
     publish(shell, "typo", 2)
-    shell("consume", "typo", "--group", "mian", "--max", "1")
-    refused = shell("groups", "delete", "typo", "mian", stdin=b"n\n", code=1)
+    shell("consume typo --group mian --max 1")
+    refused = shell("groups delete typo mian", stdin=b"n\n", code=1)
     assert "delete mian of typo" in refused.err
-    assert "no GROUP" in shell("groups", "delete", "typo", "--yes", code=2).err
-    assert "one group" in shell("groups", "describe", "typo", "mian", "--group", "main", code=2).err
-    (by_option,) = shell("groups", "describe", "typo", "--group", "mian", "--json").lines()
+    assert "no GROUP" in shell("groups delete typo --yes", code=2).err
+    assert "one group" in shell("groups describe typo mian --group main", code=2).err
+    (by_option,) = shell("groups describe typo --group mian --json").lines()
     assert by_option["group"] == "mian"
-    assert "mian of typo: deleted" in shell("groups", "delete", "typo", "--group", "mian", "--yes").out
-    assert shell("groups", "list", "typo", "--json").lines() == []
-    assert "was deleted" in shell("consume", "typo", "--group", "mian", "--wait", "0.2", code=66).err
-    assert "no group 'main'" in shell("groups", "delete", "typo", "main", "--yes", code=66).err
-    (again,) = shell("groups", "delete", "typo", "mian", "--yes", "--json").lines()
+    assert "mian of typo: deleted" in shell("groups delete typo --group mian --yes").out
+    assert shell("groups list typo --json").lines() == []
+    assert "was deleted" in shell("consume typo --group mian --wait 0.2", code=66).err
+    assert "no group 'main'" in shell("groups delete typo main --yes", code=66).err
+    (again,) = shell("groups delete typo mian --yes --json").lines()
     assert again["deleted"]
-    shell("groups", "create", "typo", "--group", "mian")
-    assert sorted(shell("consume", "typo", "--group", "mian", "--max", "2").out.split()) == ["0", "1"]
+    shell("groups create typo --group mian")
+    assert sorted(shell("consume typo --group mian --max 2").out.split()) == ["0", "1"]
 
 
 def test_describe_shows_what_a_group_has_still_to_do(shell: Shell) -> None:
     publish(shell, "todo", 4)
-    shell("consume", "todo", "--group", "g", "--max", "1")
+    shell("consume todo --group g --max 1")
     die(shell, "todo", 1)
-    (found,) = shell("groups", "describe", "todo", "g", "--json").lines()
+    (found,) = shell("groups describe todo g --json").lines()
     assert (found["ready"], found["dead"], len(found["partitions"])) == (2, 1, 1)
     assert found["oldest"] >= 0
     assert (found["delivered"], found["settled"]) == (2, 2), "one was acked, one died"
@@ -107,22 +88,22 @@ def test_describe_shows_what_a_group_has_still_to_do(shell: Shell) -> None:
     assert (reader["delivered"], reader["address"]) == (2, "127.0.0.1")
     assert reader["software"] == SOFTWARE
     assert found["partitions"][0]["consumers"] == found["consumers"]
-    table = shell("groups", "describe", "todo", "g").out
+    table = shell("groups describe todo g").out
     assert all(heading in table for heading in ("delivered/s", "read by", "machine"))
     assert "oldest" in table
     assert max(map(len, table.splitlines())) <= 80
-    assert "no group 'h'" in shell("groups", "describe", "todo", "h", code=66).err
-    (topic,) = [line for line in shell("status", "--json").lines()[0]["topics"] if line["topic"] == "todo"]
+    assert "no group 'h'" in shell("groups describe todo h", code=66).err
+    (topic,) = [line for line in shell("status --json").lines()[0]["topics"] if line["topic"] == "todo"]
     assert topic["kept_by"] == "g"
 
 
 def test_consuming_from_latest_begins_now(shell: Shell) -> None:
     publish(shell, "late", 3)
     time.sleep(0.05)
-    assert shell("consume", "late", "--group", "g", "--from", "latest", "--wait", "0.2").out == ""
+    assert shell("consume late --group g --from latest --wait 0.2").out == ""
     time.sleep(0.05)
     publish(shell, "late", 1)
-    assert shell("consume", "late", "--group", "g", "--wait", "0.3").out == "0\n"
+    assert shell("consume late --group g --wait 0.3").out == "0\n"
 
 
 @pytest.mark.parametrize(
@@ -142,28 +123,28 @@ def test_consuming_from_latest_begins_now(shell: Shell) -> None:
     ],
 )
 def test_what_cannot_work_says_so(shell: Shell, arguments: tuple[str, ...], code: int, said: str) -> None:
-    shell("publish", "known", "x")
-    shell("groups", "create", "known", "--group", "g")
+    shell("publish known x")
+    shell("groups create known --group g")
     done = shell(*arguments, code=code)
     assert said in " ".join(done.err.split())
 
 
 def test_purge_asks_and_settles_one_group_s_backlog(shell: Shell) -> None:
     publish(shell, "full", 5)
-    shell("groups", "create", "full", "--group", "h")
-    shell("consume", "full", "--group", "g", "--max", "1")
+    shell("groups create full --group h")
+    shell("consume full --group g --max 1")
     die(shell, "full", 1)
-    refused = shell("purge", "full", "--group", "g", stdin=b"n\n", code=1)
+    refused = shell("purge full --group g", stdin=b"n\n", code=1)
     assert "purge 3 messages of full for g?" in refused.err
-    (done,) = shell("purge", "full", "--group", "g", "--yes", "--json").lines()
+    (done,) = shell("purge full --group g --yes --json").lines()
     assert done == {"topic": "full", "group": "g", "purged": 3}
-    assert states(shell, "full") == {"acked": 1, "dead": 1, "skipped": 3}
-    assert states(shell, "full", "h") == {"ready": 5}
-    refused = shell("purge", "full", "--group", "g", "--dead", stdin=b"n\n", code=1)
+    assert shell.states("full") == {"acked": 1, "dead": 1, "skipped": 3}
+    assert shell.states("full", "h") == {"ready": 5}
+    refused = shell("purge full --group g --dead", stdin=b"n\n", code=1)
     assert "purge 1 dead letter of full for g?" in refused.err
-    assert shell("deadletters", "purge", "full", "--group", "g", "--yes").out == "purged 1 dead letter\n"
-    assert states(shell, "full") == {"acked": 1, "purged": 1, "skipped": 3}
-    assert shell("purge", "full.deadletters", "--group", "g", "--yes").out == "purged 0 dead letters\n"
+    assert shell("deadletters purge full --group g --yes").out == "purged 1 dead letter\n"
+    assert shell.states("full") == {"acked": 1, "purged": 1, "skipped": 3}
+    assert shell("purge full.deadletters --group g --yes").out == "purged 0 dead letters\n"
 
 
 @pytest.mark.parametrize(("topic", "group"), [("queue", "g!dead"), ("queue.deadletters", "g")])
@@ -171,26 +152,25 @@ def test_dead_letters_are_consumed_with_their_reasons(shell: Shell, topic: str, 
     publish(shell, "queue", 3)
     die(shell, "queue", 3, "the printer is on fire")
     command = '[ "$(cat)" = 1 ]'
-    found = shell(
-        "consume", topic, "--group", group, "--exec", command, "--max", "3", "--tries", "1", "--backoff", "60", "--json"
-    ).lines()  # fmt: skip
+    options = "--max 3 --tries 1 --backoff 60 --json"
+    found = shell(f"consume {topic} --group {group} {options} --exec", command).lines()
     assert sorted(line["outcome"] for line in found) == ["acked", "requeued", "requeued"]
-    assert len(shell("peek", topic, "--group", group, "--which", "delayed", "--json").lines()) == 2
-    assert shell("consume", topic, "--group", group, "--wait", "0.2").out == ""
-    (kind,) = shell("deadletters", "list", topic, "--group", group, "--json").lines()
+    assert len(shell(f"peek {topic} --group {group} --which delayed --json").lines()) == 2
+    assert shell(f"consume {topic} --group {group} --wait 0.2").out == ""
+    (kind,) = shell(f"deadletters list {topic} --group {group} --json").lines()
     assert (kind["count"], kind["message"]) == (2, "the printer is on fire")
     assert "dead letter already" in shell(
         "consume", *unread(shell), "--max", "1", "--dead-letter", "again", code=64
     ).err  # fmt: skip
-    shell("deadletters", "purge", topic, "--group", group, "--yes")
-    assert states(shell, "queue")["purged"] in (3, 6)
+    shell(f"deadletters purge {topic} --group {group} --yes")
+    assert shell.states("queue")["purged"] in (3, 6)
 
 
 def unread(shell: Shell) -> tuple[str, ...]:
     """The dead letters of a topic of its own, of which the first says why it died."""
     publish(shell, "unread", 1)
     die(shell, "unread", 1, "no paper")
-    (line,) = shell("consume", "unread", "--group", "g!dead", "--max", "1", "--reject", "0", "--json").lines()
+    (line,) = shell("consume unread --group g!dead --max 1 --reject 0 --json").lines()
     assert (line["letter"]["message"], line["letter"]["reason"]) == ("no paper", "rejected")
     return ("unread.deadletters", "--group", "g")
 
@@ -202,14 +182,12 @@ def test_a_dry_run_redrives_nothing_and_a_limit_takes_the_oldest(shell: Shell) -
     (would,) = shell(*redrive, "--all", "--dry-run", "--json").lines()
     assert (would["chosen"], would["dry_run"]) == (30, True)
     assert "10 dead letters would be" in shell(*redrive, "--limit", "10", "--dry-run").out
-    assert states(shell, "many") == {"dead": 30}
+    assert shell.states("many") == {"dead": 30}
     began = time.monotonic()
     assert shell(*redrive, "--limit", "10", "--rate", "20").out == "redriven 10 messages\n"
     assert time.monotonic() - began > 0.35
-    assert sorted(map(int, shell("consume", "many", "--group", "g", "--max", "10").out.split())) == list(
-        range(10)
-    )
-    assert states(shell, "many") == {"acked": 10, "dead": 20}
+    assert sorted(map(int, shell("consume many --group g --max 10").out.split())) == list(range(10))
+    assert shell.states("many") == {"acked": 10, "dead": 20}
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -217,24 +195,22 @@ def test_a_redrive_that_is_killed_and_run_again_adds_nothing(shell: Shell, how: 
     topic = f"halfway-{how.name.lower()}"
     publish(shell, topic, 60)
     die(shell, topic, 60)
-    code = "from quorumq.cli.main import main; main()"
     options = ("deadletters", "redrive", topic, "--group", "g", "--all", "--yes", "--rate", "10")
-    nodes = {"QUORUMQ_NODES": ",".join(shell.cluster.addresses)}
     with subprocess.Popen(
-        [sys.executable, "-c", code, *options], env={**os.environ, **nodes}, stderr=subprocess.PIPE, text=True
+        [*QUORUMQ, *options], env=shell.environ, stderr=subprocess.PIPE, text=True
     ) as first:
-        while states(shell, topic).get("ready", 0) < 5:
+        while shell.states(topic).get("ready", 0) < 5:
             assert first.poll() is None
         first.send_signal(how)
         assert first.wait(10) == (-9 if how is signal.SIGKILL else 130)
         assert first.stderr is not None
         assert ("run it again" in first.stderr.read()) == (how is signal.SIGINT)
-    before = states(shell, topic)
+    before = shell.states(topic)
     assert 0 < before["ready"] < 60
-    (done,) = shell("deadletters", "redrive", topic, "--group", "g", "--all", "--yes", "--json").lines()
+    (done,) = shell(f"deadletters redrive {topic} --group g --all --yes --json").lines()
     assert done["redriven"] == before["dead"]
-    assert states(shell, topic) == {"ready": 60}
-    got = shell("consume", topic, "--group", "g", "--wait", "0.5").out.split()
+    assert shell.states(topic) == {"ready": 60}
+    got = shell(f"consume {topic} --group g --wait 0.5").out.split()
     assert sorted(map(int, got)) == list(range(60)), "each once"
 
 
@@ -242,7 +218,7 @@ ESC = "\x1b]0;owned\x07\x9b31m\u202e"
 
 
 def test_no_text_of_others_reaches_the_terminal_as_it_is(shell: Shell) -> None:
-    refused = shell("groups", "create", "evil", "--group", f"g{ESC}", code=64)
+    refused = shell("groups create evil --group", f"g{ESC}", code=64)
     assert "must be printable" in refused.err
     with connect(shell.cluster.addresses) as client:
         for number in range(2):
@@ -254,19 +230,19 @@ def test_no_text_of_others_reaches_the_terminal_as_it_is(shell: Shell) -> None:
             except Exception as error:
                 message.dead_letter(error)
     shown = [
-        shell("peek", "evil", "--group", "g", "--which", "all"),
-        shell("peek", "evil", "--group", "g", "--which", "all", "--json"),
-        shell("deadletters", "list", "evil", "--group", "g"),
-        shell("deadletters", "list", "evil", "--group", "g", "--each"),
-        shell("deadletters", "list", "evil", "--group", "g", "--each", "--json"),
-        shell("show", "evil", str(message.id)),
-        shell("show", "evil", str(message.id), "--json"),
-        shell("groups", "list"),
-        shell("groups", "describe", "evil", "g"),
+        shell("peek evil --group g --which all"),
+        shell("peek evil --group g --which all --json"),
+        shell("deadletters list evil --group g"),
+        shell("deadletters list evil --group g --each"),
+        shell("deadletters list evil --group g --each --json"),
+        shell("show evil", str(message.id)),
+        shell("show evil", str(message.id), "--json"),
+        shell("groups list"),
+        shell("groups describe evil g"),
         shell("status"),
-        shell("status", "--json"),
-        shell("consume", "evil", "--group", "g", "--max", "1", "--json"),
-        shell("show", "evil", f"{message.id}{ESC}", code=64),
+        shell("status --json"),
+        shell("consume evil --group g --max 1 --json"),
+        shell("show evil", f"{message.id}{ESC}", code=64),
         shell("consume", f"evil{ESC}", "--group", "g", "--max", "1", "--wait", "0", code=66),
     ]
     for done in shown:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from quorumq.lab.local import LocalCluster
-from tests.cli.test_cluster_commands import Shell
-from tests.cli.test_group_commands import states
+from tests.cli.shell import Running, Shell, until
 
 pytestmark = pytest.mark.e2e
 
@@ -26,71 +22,8 @@ SIGNALS = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def shell() -> Iterator[Shell]:
-    with LocalCluster(3, hold_time_max=HOLD_S) as cluster:
-        yield Shell(cluster)
-
-
-def heard() -> None:
-    """A shell that runs tests in the background has SIGINT ignored, and its children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def deaf() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-class Running:
-    """A command in a process of its own, whose standard input stays open."""
-
-    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
-        self.process = process
-        self.out = out
-        self.err = err
-
-    def type(self, text: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(text)
-        self.process.stdin.flush()
-
-    def send(self, how: signal.Signals) -> int:
-        """Send a signal; the exit code."""
-        self.process.send_signal(how)
-        return self.process.wait(20)
-
-
-@pytest.fixture
-def start(shell: Shell, tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    begun = []
-
-    def one(*arguments: str, before: Callable[[], None] = heard, out: int | None = None) -> Running:
-        environ = {**os.environ, "QUORUMQ_NODES": ",".join(shell.cluster.addresses)}
-        program = [sys.executable, "-c", "from quorumq.cli.main import main; main()", *arguments]
-        files = tmp_path / f"out{len(begun)}", tmp_path / f"err{len(begun)}"
-        with files[0].open("wb") as stdout, files[1].open("wb") as stderr:
-            process = subprocess.Popen(
-                program,
-                env=environ,
-                stdin=subprocess.PIPE,
-                stdout=out or stdout,
-                stderr=stderr,
-                preexec_fn=before,
-            )
-        begun.append(process)
-        return Running(process, *files)
-
-    yield one
-    for process in begun:
-        process.kill()
-        process.communicate()
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 @SIGNALS
@@ -102,7 +35,7 @@ def test_publish_waiting_for_lines(
     until(lambda: running.out.read_text().count("\n") == 1, "its id is told while more is awaited")
     assert running.send(how) == code
     assert running.err.read_text() == ""
-    assert states(shell, f"lines-{code}") == {"ready": 1}
+    assert shell.states(f"lines-{code}") == {"ready": 1}
 
 
 def test_publish_waiting_for_a_file(shell: Shell, start: Callable[..., Running]) -> None:
@@ -110,7 +43,7 @@ def test_publish_waiting_for_a_file(shell: Shell, start: Callable[..., Running])
     running.type(b"the beginning of a message")
     until(lambda: running.out.read_text().count("\n") == 1, "the message before it is published")
     assert running.send(signal.SIGINT) == 130
-    assert states(shell, "file") == {"ready": 1}, "half a message is none"
+    assert shell.states("file") == {"ready": 1}, "half a message is none"
 
 
 @SIGNALS
@@ -118,7 +51,7 @@ def test_consume_gives_back_what_it_holds(
     shell: Shell, start: Callable[..., Running], how: signal.Signals, code: int
 ) -> None:
     topic = f"held-{code}"
-    shell("publish", topic, *(str(number) for number in range(20)))
+    shell(f"publish {topic}", *(str(number) for number in range(20)))
     running = start("consume", topic, "--group", "g", "--exec", "sleep 60", "--hold-time", str(HOLD_S))
     until(lambda: any(line["state"] == "held" for line in peeked(shell, topic)), "something is held")
     assert running.send(how) == code
@@ -126,7 +59,7 @@ def test_consume_gives_back_what_it_holds(
 
 
 def peeked(shell: Shell, topic: str) -> list[dict[str, object]]:
-    return list(shell("peek", topic, "--group", "g", "--which", "all", "--json").lines())
+    return list(shell(f"peek {topic} --group g --which all --json").lines())
 
 
 @pytest.mark.parametrize(
@@ -136,8 +69,8 @@ def test_a_question_that_is_not_answered_is_no_yes(
     shell: Shell, start: Callable[..., Running], answer: bytes | None, code: int
 ) -> None:
     topic = f"asked-{'' if answer is None else answer.hex()}-{code}"
-    shell("publish", topic, "a", "b")
-    shell("groups", "create", topic, "--group", "g")
+    shell(f"publish {topic} a b")
+    shell(f"groups create {topic} --group g")
     running = start("purge", topic, "--group", "g")
     until(lambda: f"purge 2 messages of {topic}" in running.err.read_text(), "it asks")
     if answer is None:
@@ -146,13 +79,13 @@ def test_a_question_that_is_not_answered_is_no_yes(
         running.process.communicate(answer, timeout=20)
         assert running.process.returncode == code
     assert "Traceback" not in running.err.read_text()
-    assert states(shell, topic).get("ready", 0) == (0 if code == 0 else 2)
+    assert shell.states(topic).get("ready", 0) == (0 if code == 0 else 2)
 
 
 def test_the_second_ctrl_c_ends_what_cannot_be_cancelled(shell: Shell, start: Callable[..., Running]) -> None:
     """Standard output is a pipe that nobody reads."""
     for _ in range(3):
-        shell("publish", "stuck", *("x" * 50_000 for _ in range(2)))
+        shell("publish stuck", *("x" * 50_000 for _ in range(2)))
     running = start("consume", "stuck", "--group", "g", out=subprocess.PIPE)
     until(lambda: blocked(running.process.pid), "the pipe is full")
     running.process.send_signal(signal.SIGINT)
@@ -176,7 +109,7 @@ def test_in_the_background_of_a_shell_ctrl_c_stays_ignored(
     running.process.send_signal(signal.SIGINT)
     running.process.communicate(b"second\n", timeout=20)
     assert running.process.returncode == 0
-    assert states(shell, "deaf") == {"ready": 2}
+    assert shell.states("deaf") == {"ready": 2}
 
 
 @pytest.mark.parametrize(
@@ -192,22 +125,23 @@ def test_in_the_background_of_a_shell_ctrl_c_stays_ignored(
     ],
 )
 def test_standard_files_that_are_closed(shell: Shell, command: str, code: int, said: str) -> None:
-    shell("topics", "create", "closed")
-    shell("groups", "create", "closed", "--group", "g")
-    environ = {**os.environ, "QUORUMQ_NODES": ",".join(shell.cluster.addresses)}
-    program = f"exec {sys.executable} -c 'from quorumq.cli.main import main; main()' {command}"
-    done = subprocess.run(["/bin/sh", "-c", program], env=environ, capture_output=True, text=True, timeout=30)
+    shell("topics create closed")
+    shell("groups create closed --group g")
+    program = f"exec {sys.executable} -m quorumq {command}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", program], env=shell.environ, capture_output=True, text=True, timeout=30
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert said in done.stderr
 
 
 def test_waiting_for_nothing_takes_all_that_is_there(shell: Shell) -> None:
-    shell("publish", "there", *(str(number) for number in range(20)))
-    assert len(shell("consume", "there", "--group", "g", "--wait", "0").out.split()) == 20
+    shell("publish there", *(str(number) for number in range(20)))
+    assert len(shell("consume there --group g --wait 0").out.split()) == 20
 
 
 def test_a_key_that_no_environment_can_have_is_left_out(shell: Shell) -> None:
-    shell("publish", "keyed", "m", "--key", "k" * 100_000)
+    shell("publish keyed m --key", "k" * 100_000)
     command = 'test -z "$QUORUMQ_KEY"'
-    (line,) = shell("consume", "keyed", "--group", "g", "--max", "1", "--exec", command, "--json").lines()
+    (line,) = shell("consume keyed --group g --max 1 --exec", command, "--json").lines()
     assert (line["exit_code"], line["outcome"]) == (0, "acked")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
 
 from quorumq.lab.local import LocalCluster
-from tests.cli.test_cluster_commands import Shell
+from tests.cli.shell import QUORUMQ, Shell
 
 pytestmark = pytest.mark.e2e
 
@@ -36,8 +34,8 @@ LOOKS = pytest.mark.parametrize(
 def shell() -> Iterator[Shell]:
     with LocalCluster(1, hold_time_max=60.0) as cluster:
         shell = Shell(cluster)
-        shell("publish", "jobs", "\u4e16\u754c", "--key", "\x1b[31mred", "--header", "\x07=\x1b]0;title\x07")
-        shell("consume", "jobs", "--group", "g", "--max", "1", "--dead-letter", "\u4e16 is broken")
+        shell("publish jobs 世界 --key", "\x1b[31mred", "--header", "\x07=\x1b]0;title\x07")
+        shell("consume jobs --group g --max 1 --dead-letter '世 is broken'")
         yield shell
 
 
@@ -45,10 +43,9 @@ def run(
     shell: Shell, arguments: tuple[str, ...], out: str = "", **more: str
 ) -> subprocess.CompletedProcess[bytes]:
     """A command in a process of its own, its standard output where ``out`` of the shell says."""
-    program = [sys.executable, "-m", "quorumq", *arguments]
     return subprocess.run(
-        ["/bin/sh", "-c", f'"$@" {out}', "sh", *program],
-        env={**os.environ, "QUORUMQ_NODES": ",".join(shell.cluster.addresses), **more},
+        ["/bin/sh", "-c", f'"$@" {out}', "sh", *QUORUMQ, *arguments],
+        env={**shell.environ, **more},
         capture_output=True,
         timeout=60,
     )
@@ -60,8 +57,8 @@ def test_fingerprints_and_addresses_are_whole_on_80_columns(
     shown = io.StringIO()
     for module in ("deadletters", "status"):
         monkeypatch.setattr(f"quorumq.cli.{module}.console", lambda: Console(file=shown, width=80))
-    (kind,) = shell("deadletters", "list", "jobs", "--group", "g", "--json").lines()
-    shell("deadletters", "list", "jobs", "--group", "g")
+    (kind,) = shell("deadletters list jobs --group g --json").lines()
+    shell("deadletters list jobs --group g")
     shell("status")
     assert f" {kind['fingerprint']} " in shown.getvalue()
     assert f" {shell.cluster.addresses[0]} " in shown.getvalue()
@@ -75,10 +72,10 @@ def test_a_full_disk_under_the_output_is_said(shell: Shell, arguments: tuple[str
 
 
 def test_what_is_consumed_into_a_full_disk_is_not_acked(shell: Shell) -> None:
-    shell("publish", "full", "one")
+    shell("publish full one")
     done = run(shell, ("consume", "full", "--group", "g", "--max", "1", "--hold-time", "0.5"), ">/dev/full")
     assert (done.returncode, b"cannot be written" in done.stderr) == (74, True)
-    assert shell("consume", "full", "--group", "g", "--max", "1").out == "one\n"
+    assert shell("consume full --group g --max 1").out == "one\n"
 
 
 @LOOKS
@@ -95,16 +92,15 @@ def test_what_the_output_cannot_encode_is_shown_by_number(shell: Shell, argument
 
 
 def test_peek_lets_no_control_characters_of_keys_and_headers_through(shell: Shell) -> None:
-    shown = shell("peek", "jobs", "--group", "other", "--bodies").out
+    shown = shell("peek jobs --group other --bodies").out
     assert "key \\x1b[31mred" in shown
     assert "\\x07 = \\x1b]0;title\\x07" in shown
     assert not [char for char in shown if char != "\n" and not char.isprintable()]
 
 
 def test_status_watched_through_a_pipe_is_printed_each_time(shell: Shell) -> None:
-    program = [sys.executable, "-c", "from quorumq.cli.main import main; main()"]
     arguments = ["status", "--watch", "--every", "0.1", "--node", shell.cluster.addresses[0]]
-    with subprocess.Popen([*program, *arguments], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*QUORUMQ, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             heads = (line for line in process.stdout if line.startswith("cluster "))

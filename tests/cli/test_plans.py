@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +14,12 @@ import trio
 from quorumq.client import MessageId, connect
 from quorumq.client.client import Peek
 from quorumq.core.types import Kind
-from quorumq.lab.local import LocalCluster
-from tests.cli.test_cluster_commands import Done, Shell
+from tests.cli.shell import Done, Running, Shell, until
 
 pytestmark = pytest.mark.e2e
 
-
-@pytest.fixture(scope="module")
-def shell() -> Iterator[Shell]:
-    # No test here waits for a hold to end, and some take hundreds of messages at once: on a busy machine, too.
-    with LocalCluster(3, hold_time_max=60.0) as cluster:
-        yield Shell(cluster)
+HOLD_S = 60.0
+"""No test here waits for a hold to end, and some take hundreds of messages at once: on a busy machine, too."""
 
 
 class Plan:
@@ -35,10 +27,8 @@ class Plan:
 
     def __init__(self, shell: Shell, path: Path, topic: str, group: str = "g") -> None:
         self.path = path
-        (known,) = [line for line in shell("topics", "list", "--json").lines() if line["topic"] == topic]
-        listed = shell(
-            "deadletters", "list", topic, "--group", group, "--each", "--json", "--limit", "1000"
-        ).lines()
+        (known,) = [line for line in shell("topics list --json").lines() if line["topic"] == topic]
+        listed = shell(f"deadletters list {topic} --group {group} --each --json --limit 1000").lines()
         self.ids = [(line["id"], line["n"]) for line in listed]
         self.head: dict[str, Any] = {"quorumq_plan": 1, "cluster": None}
         self.decision = {
@@ -63,86 +53,80 @@ def total_of(done: Done) -> dict[str, int]:
 
 
 def test_a_plan_is_redriven_once_however_often_it_is_run(shell: Shell, tmp_path: Path) -> None:
-    shell("publish", "planned", *"abcdef", "--partition", "0")
-    shell("consume", "planned", "--group", "g", "--max", "6", "--dead-letter", "no")
+    shell("publish planned", *"abcdef", "--partition", "0")
+    shell("consume planned --group g --max 6 --dead-letter no")
     plan = Plan(shell, tmp_path / "plan", "planned")
     assert len(plan.ids) == 6
     # Since the plan was made one dead letter was acked, which purges it, and one was redriven and died again.
-    shell("consume", "planned", "--group", "g!dead", "--max", "1")
-    left = shell("deadletters", "list", "planned", "--group", "g", "--each", "--json").lines()
-    shell("deadletters", "redrive", "planned", "--group", "g", "--limit", "1")
-    again = shell(
-        "consume", "planned", "--group", "g", "--max", "1", "--dead-letter", "still no", "--json"
-    ).lines()
+    shell("consume planned --group g!dead --max 1")
+    left = shell("deadletters list planned --group g --each --json").lines()
+    shell("deadletters redrive planned --group g --limit 1")
+    again = shell("consume planned --group g --max 1 --dead-letter 'still no' --json").lines()
     assert again[0]["id"] in [line["id"] for line in left]
 
-    first = shell("deadletters", "redrive", "--plan", str(plan), "--dry-run")
+    first = shell("deadletters redrive --plan", str(plan), "--dry-run")
     words = "4 messages would be redriven, 1 had been redriven before, 1 purged meanwhile"
     assert first.out.splitlines() == [f"planned g f: {words}", words]
-    assert len(shell("deadletters", "list", "planned", "--group", "g", "--each", "--json").lines()) == 5
+    assert len(shell("deadletters list planned --group g --each --json").lines()) == 5
 
-    done = total_of(shell("deadletters", "redrive", "--plan", str(plan), "--json"))
+    done = total_of(shell("deadletters redrive --plan", str(plan), "--json"))
     assert done == {"chosen": 6, "redriven": 4, "redriven_before": 1, "purged": 1}
-    done = total_of(shell("deadletters", "redrive", "--plan", str(plan), "--rate", "1000", "--json"))
+    done = total_of(shell("deadletters redrive --plan", str(plan), "--rate", "1000", "--json"))
     assert done == {"chosen": 6, "redriven_before": 5, "purged": 1}
-    got = shell("consume", "planned", "--group", "g", "--max", "5", "--wait", "0.5", "--json").lines()
+    got = shell("consume planned --group g --max 5 --wait 0.5 --json").lines()
     assert len({line["id"] for line in got}) == len(got) == 4, (
         "each is back once, and those left alone are not"
     )
-    done = total_of(shell("deadletters", "redrive", "--plan", str(plan), "--json"))
+    done = total_of(shell("deadletters redrive --plan", str(plan), "--json"))
     assert done == {"chosen": 6, "acked": 4, "redriven_before": 1, "purged": 1}
 
 
-def test_a_plan_that_was_killed_goes_on_where_it_stopped(shell: Shell, tmp_path: Path) -> None:
-    shell("publish", "stopped", *(str(number) for number in range(40)))
-    shell("consume", "stopped", "--group", "g", "--max", "40", "--dead-letter", "no")
+def test_a_plan_that_was_killed_goes_on_where_it_stopped(
+    shell: Shell, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    shell("publish stopped", *(str(number) for number in range(40)))
+    shell("consume stopped --group g --max 40 --dead-letter no")
     plan = Plan(shell, tmp_path / "plan", "stopped")
-    nodes = [part for address in shell.cluster.addresses for part in ("--node", address)]
-    program = [sys.executable, "-c", "from quorumq.cli.main import main; main()"]
-    command = [*program, "deadletters", "redrive", "--plan", str(plan), "--rate", "15", *nodes]
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 20
-    while len(shell("peek", "stopped", "--group", "g", "--json", "--limit", "99").lines()) < 3:
-        assert time.monotonic() < end, "nothing was redriven"
-    running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=20)
-    assert (running.returncode, "run it again" in err) == (130, True)
-    rest = total_of(shell("deadletters", "redrive", "--plan", str(plan), "--rate", "9999", "--json"))
+    running = start("deadletters", "redrive", "--plan", str(plan), "--rate", "15")
+    until(lambda: shell.states("stopped").get("ready", 0) > 2, "something is redriven")
+    assert running.send(signal.SIGINT) == 130
+    assert "run it again" in running.err.read_text()
+    rest = total_of(shell("deadletters redrive --plan", str(plan), "--rate", "9999", "--json"))
     assert 0 < rest["redriven_before"] < 40
     assert rest["redriven"] + rest["redriven_before"] == 40
-    got = shell("consume", "stopped", "--group", "g", "--max", "41", "--wait", "0.5", "--json").lines()
+    got = shell("consume stopped --group g --max 41 --wait 0.5 --json").lines()
     assert len({line["id"] for line in got}) == len(got) == 40
 
 
 def test_a_plan_of_another_cluster_or_topic_changes_nothing(shell: Shell, tmp_path: Path) -> None:
-    shell("publish", "guarded", "a", "b")
-    shell("consume", "guarded", "--group", "g", "--max", "2", "--dead-letter", "no")
+    shell("publish guarded a b")
+    shell("consume guarded --group g --max 2 --dead-letter no")
     plan = Plan(shell, tmp_path / "plan", "guarded")
     ids = plan.ids
 
     plan.head["cluster"] = "elsewhere"
     plan.write()
-    said = shell("deadletters", "redrive", "--plan", str(plan), code=78).err
+    said = shell("deadletters redrive --plan", str(plan), code=78).err
     assert "'elsewhere'" in said
 
     plan.head["cluster"] = None
     plan.ids = [(name.replace("/n", "/x", 1), n) for name, n in ids]
     plan.write()
-    said = shell("deadletters", "redrive", "--plan", str(plan), code=64).err
+    said = shell("deadletters redrive --plan", str(plan), code=64).err
     assert "none of the 2 messages" in said
     # What is settled for good may have been reclaimed: a plan that names this cluster is not suspected.
     plan.head["cluster"] = "local"
     plan.write()
-    done = total_of(shell("deadletters", "redrive", "--plan", str(plan), "--json"))
+    done = total_of(shell("deadletters redrive --plan", str(plan), "--json"))
     assert done == {"chosen": 2, "unknown": 2}
 
     plan.ids = [(name.replace(plan.decision["topic_id"], "ab" * 16), n) for name, n in ids]
     plan.decision["topic_id"] = "ab" * 16
     plan.write()
-    said = shell("deadletters", "redrive", "--plan", str(plan), code=66).err
+    said = shell("deadletters redrive --plan", str(plan), code=66).err
     assert "line 2" in said
     assert "ab" * 16 in said
-    assert len(shell("deadletters", "list", "guarded", "--group", "g", "--each", "--json").lines()) == 2
+    assert len(shell("deadletters list guarded --group g --each --json").lines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -163,23 +147,23 @@ def test_a_plan_of_another_cluster_or_topic_changes_nothing(shell: Shell, tmp_pa
 def test_a_plan_with_a_wrong_line_is_refused_before_anything_is_done(
     shell: Shell, tmp_path: Path, line: str, said: str
 ) -> None:
-    if "wrong" not in [line["topic"] for line in shell("topics", "list", "--json").lines()]:
-        shell("publish", "wrong", "a", "b")
-        shell("consume", "wrong", "--group", "g", "--max", "2", "--dead-letter", "no")
+    if "wrong" not in [line["topic"] for line in shell("topics list --json").lines()]:
+        shell("publish wrong a b")
+        shell("consume wrong --group g --max 2 --dead-letter no")
     plan = Plan(shell, tmp_path / "plan", "wrong")
     name, topic = plan.ids[0][0], plan.decision["topic_id"]
     text = line.replace("ID", name).replace("OTHER", name.replace(topic, "ab" * 16)).replace("TOPIC", topic)
     plan.path.write_text(plan.path.read_text() + text + "\n")
-    assert said in shell("deadletters", "redrive", "--plan", str(plan), code=64).err
-    assert len(shell("deadletters", "list", "wrong", "--group", "g", "--each", "--json").lines()) == 2
+    assert said in shell("deadletters redrive --plan", str(plan), code=64).err
+    assert len(shell("deadletters list wrong --group g --each --json").lines()) == 2
 
 
 def test_a_lookup_finds_scattered_messages_and_no_others(shell: Shell) -> None:
     made = []
     for _ in range(4):  # four producers, so four origins
         numbers = (str(number) for number in range(150))
-        made += shell("publish", "looked", *numbers, "--partition", "0").out.split()
-    shell("consume", "looked", "--group", "g", "--max", "600", "--dead-letter", "no")
+        made += shell("publish looked", *numbers, "--partition", "0").out.split()
+    shell("consume looked --group g --max 600 --dead-letter no")
     names = [MessageId.parse(text) for text in made]
     first, last = names[0], names[-1]
     strangers = [
@@ -204,12 +188,12 @@ def test_a_lookup_finds_scattered_messages_and_no_others(shell: Shell) -> None:
 def test_what_is_no_plan_is_refused(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "plan"
     path.write_text("")
-    assert "is empty" in shell("deadletters", "redrive", "--plan", str(path), code=64).err
+    assert "is empty" in shell("deadletters redrive --plan", str(path), code=64).err
     path.write_text('{"quorumq_plan": 2}\n')
-    assert "line 1" in shell("deadletters", "redrive", "--plan", str(path), code=64).err
+    assert "line 1" in shell("deadletters redrive --plan", str(path), code=64).err
     path.write_text('{"quorumq_plan": 1}\n{"id": "x", "generation": 0, "n": 0}\n')
-    assert "without a decision" in shell("deadletters", "redrive", "--plan", str(path), code=64).err
+    assert "without a decision" in shell("deadletters redrive --plan", str(path), code=64).err
     path.write_text('{"quorumq_plan": 1}\n')
-    assert shell("deadletters", "redrive", "--plan", str(path)).out == "the plan has nothing to redrive\n"
-    assert "only --rate" in shell("deadletters", "redrive", "t", "--plan", str(path), code=2).err
-    assert "--plan FILE" in shell("deadletters", "redrive", "t", code=2).err
+    assert shell("deadletters redrive --plan", str(path)).out == "the plan has nothing to redrive\n"
+    assert "only --rate" in shell("deadletters redrive t --plan", str(path), code=2).err
+    assert "--plan FILE" in shell("deadletters redrive t", code=2).err

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,13 +16,9 @@ from quorumq.cli.main import main
 from quorumq.cli.work import named
 from quorumq.client import Message, connect
 from quorumq.core.errors import UsageError
-from quorumq.lab.local import LocalCluster
-from tests.cli.test_cluster_commands import Shell
-from tests.cli.test_group_commands import states
+from tests.cli.shell import PATIENCE_S, Running, Shell, until
 
 HOLD_S = 60.0
-PATIENCE_S = 90.0
-PROGRAM = "from quorumq.cli.main import main; main()"
 
 TASKS = """
 import os, pathlib, time
@@ -45,49 +38,20 @@ def poison(message):
 
 def mixed(message):
     time.sleep(float(message.payload))
-
-def failing(message):
-    raise {b"0": ValueError, b"1": TimeoutError}[message.payload]("no")
 """
 
 
-@pytest.fixture(scope="module")
-def shell() -> Iterator[Shell]:
-    with LocalCluster(3, hold_time_max=HOLD_S) as cluster:
-        yield Shell(cluster)
+Start = Callable[..., Running]
 
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def start(shell: Shell, tmp_path: Path) -> Iterator[Start]:
+@pytest.fixture(autouse=True)
+def tasks(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(TASKS)
-    begun = []
-
-    def one(*arguments: str) -> subprocess.Popen[str]:
-        environ = {**os.environ, "QUORUMQ_NODES": ",".join(shell.cluster.addresses)}
-        command = [sys.executable, "-c", PROGRAM, "work", *arguments, "--json"]
-        process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-        begun.append(process)
-        return process
-
-    yield one
-    for process in begun:
-        process.kill()
-        process.communicate()
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.3)
 
 
 def is_settled(shell: Shell, topic: str, dead: int) -> bool:
     """Whether nothing is left to do. What is acked may be reclaimed, and then is not counted any more."""
-    found = states(shell, topic)
+    found = shell.states(topic)
     return found.pop("dead", 0) == dead and not found.keys() - {"acked"}
 
 
@@ -97,12 +61,10 @@ def both_wait(folder: Path) -> None:
     time.sleep(2.0)
 
 
-def stopped(process: subprocess.Popen[str]) -> dict[str, int]:
+def stopped(worker: Running) -> dict[str, int]:
     """What a worker says that it has done, when it is told to stop."""
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
-    found: dict[str, int] = json.loads(out)
+    assert worker.send(signal.SIGTERM) == 0
+    found: dict[str, int] = json.loads(worker.out.read_text())
     return found
 
 
@@ -110,22 +72,22 @@ def stopped(process: subprocess.Popen[str]) -> dict[str, int]:
 def test_two_workers_share_jobs_and_sigterm_counts_nothing(
     shell: Shell, start: Start, tmp_path: Path
 ) -> None:
-    shell("topics", "create", "jobs")
-    shell("groups", "create", "jobs", "--group", "g")
-    workers = [start("jobs", "tasks:slow", "--group", "g") for _ in range(2)]
+    shell("topics create jobs")
+    shell("groups create jobs --group g")
+    workers = [start("work", "jobs", "tasks:slow", "--group", "g", "--json") for _ in range(2)]
     both_wait(tmp_path)
-    shell("publish", "jobs", *(str(number) for number in range(8)))
+    shell("publish jobs", *(str(number) for number in range(8)))
     until(lambda: is_settled(shell, "jobs", 0), "all are done")
     assert [stopped(worker)["done"] for worker in workers] == [4, 4]
 
 
 @pytest.mark.e2e
 def test_a_worker_that_joins_late_gets_what_the_first_has_not_begun(shell: Shell, start: Start) -> None:
-    shell("topics", "create", "late")
-    shell("publish", "late", *(str(number) for number in range(12)))
-    first = start("late", "tasks:slow", "--group", "g")
-    until(lambda: states(shell, "late").get("ready", 12) < 12, "the first has begun")
-    second = start("late", "tasks:slow", "--group", "g")
+    shell("topics create late")
+    shell("publish late", *(str(number) for number in range(12)))
+    first = start("work", "late", "tasks:slow", "--group", "g", "--json")
+    until(lambda: shell.states("late").get("ready", 12) < 12, "the first has begun")
+    second = start("work", "late", "tasks:slow", "--group", "g", "--json")
     until(lambda: is_settled(shell, "late", 0), "all are done")
     done = [stopped(worker)["done"] for worker in (first, second)]
     assert sum(done) == 12
@@ -134,12 +96,12 @@ def test_a_worker_that_joins_late_gets_what_the_first_has_not_begun(shell: Shell
 
 @pytest.mark.e2e
 def test_nobody_waits_for_the_slow_handler_of_another(shell: Shell, start: Start, tmp_path: Path) -> None:
-    shell("topics", "create", "mixed")
-    shell("groups", "create", "mixed", "--group", "g")
-    workers = [start("mixed", "tasks:mixed", "--group", "g") for _ in range(2)]
+    shell("topics create mixed")
+    shell("groups create mixed --group g")
+    workers = [start("work", "mixed", "tasks:mixed", "--group", "g", "--json") for _ in range(2)]
     both_wait(tmp_path)
     began = time.monotonic()
-    shell("publish", "mixed", "6", *["0.5"] * 12)
+    shell("publish mixed 6", *["0.5"] * 12)
     until(lambda: is_settled(shell, "mixed", 0), "all are done")
     took = time.monotonic() - began
     done = sorted(stopped(worker)["done"] for worker in workers)
@@ -174,13 +136,13 @@ def test_a_loop_that_starts_handlers_has_no_more_than_100_at_once(shell: Shell) 
 
 @pytest.mark.e2e
 def test_sigterm_gives_back_what_is_not_begun(shell: Shell, start: Start) -> None:
-    shell("publish", "many", *(str(number) for number in range(100)))
-    worker = start("many", "tasks:stuck", "--group", "g")
-    until(lambda: 0 < states(shell, "many").get("ready", 0) < 99, "it has begun")
+    shell("publish many", *(str(number) for number in range(100)))
+    worker = start("work", "many", "tasks:stuck", "--group", "g", "--json")
+    until(lambda: 0 < shell.states("many").get("ready", 0) < 99, "it has begun")
     worked = stopped(worker)
     assert worked["retried"] == worked["lost"] == worked["dead_lettered"] == 0
-    assert states(shell, "many").get("ready", 0) == 100 - worked["done"]
-    lines = shell("consume", "many", "--group", "g", "--max", "99", "--wait", "1", "--json").lines()
+    assert shell.states("many").get("ready", 0) == 100 - worked["done"]
+    lines = shell("consume many --group g --max 99 --wait 1 --json").lines()
     assert {line["attempt"] for line in lines} == {1}
 
 
@@ -190,19 +152,19 @@ def test_one_poison_message_kills_its_worker_and_no_neighbour(
     shell: Shell, start: Start, concurrency: int
 ) -> None:
     topic = f"poison-{concurrency}"
-    shell("topics", "create", topic, "--max-deliveries", "3")
-    shell("publish", topic, *(str(number) for number in range(41)))
-    options = (topic, "tasks:poison", "--group", "g", "--hold-time", "2", "--concurrency", str(concurrency))
-    worker = start(*options)
+    shell(f"topics create {topic} --max-deliveries 3")
+    shell(f"publish {topic}", *(str(number) for number in range(41)))
+    options = ("work", topic, "tasks:poison", "--group", "g", "--hold-time", "2", "--json")
+    worker = start(*options, "--concurrency", str(concurrency))
     crashes = []
     end = time.monotonic() + PATIENCE_S
     while not is_settled(shell, topic, 1):
-        assert time.monotonic() < end, states(shell, topic)
-        if worker.poll() is not None:
-            crashes.append(worker.returncode)
-            worker = start(*options)
+        assert time.monotonic() < end, shell.states(topic)
+        if worker.process.poll() is not None:
+            crashes.append(worker.process.returncode)
+            worker = start(*options, "--concurrency", str(concurrency))
         time.sleep(0.3)
-    assert crashes == [9] * 3, shell("deadletters", "list", topic, "--group", "g", "--json").out
+    assert crashes == [9] * 3, shell(f"deadletters list {topic} --group g --json").out
     stopped(worker)
 
 

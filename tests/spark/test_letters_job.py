@@ -23,7 +23,7 @@ from spark.jobs.letters_analysis import period
 from spark.jobs.letters_input import Input
 from spark.jobs.output import SUMMARY
 from spark.transforms import letters as t
-from tests.cli.test_cluster_commands import Shell
+from tests.cli.shell import Shell
 from tests.spark.cluster_on_disk import DiskCluster
 from tests.spark.rows import NOON, frame, letter
 
