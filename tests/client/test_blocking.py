@@ -57,8 +57,7 @@ def test_what_is_published_is_delivered_and_acked(client: Client) -> None:
 
 
 def test_rejected_dead_lettered_extended_and_redriven(client: Client) -> None:
-    with client.producer("jobs") as producer:
-        producer.publish_many([b"%d" % number for number in range(4)])
+    client.producer("jobs").publish_many([b"%d" % number for number in range(4)])
     a, b, c, d = client.fetch("jobs", "g")
     a.extend(20.0)
     a.reject(0)
@@ -195,8 +194,7 @@ async def spawned(client: Client, task: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_what_is_there_is_taken_without_waiting(client: Client) -> None:
-    with client.producer("jobs") as producer:
-        producer.publish_many(b"%d" % number for number in range(10))
+    client.producer("jobs").publish_many(b"%d" % number for number in range(10))
     with client.consumer("jobs", "g") as consumer:
         assert next(consumer).payload == b"0"
         found: list[bytes] = []
@@ -277,8 +275,7 @@ with connect(sys.argv[1:]) as client:
     with LocalCluster(3, hold_time_max=60.0) as cluster, blocking.connect(cluster.addresses) as client:
         client.create_topic("jobs")
         client.create_topic("empty")
-        with client.producer("jobs") as producer:
-            producer.publish_many([b"x"] * 20)
+        client.producer("jobs").publish_many([b"x"] * 20)
         command = [sys.executable, "-c", program, *cluster.addresses]
         with subprocess.Popen(
             command,
@@ -366,8 +363,7 @@ def test_nothing_is_lost_where_a_call_is_interrupted(
 
 def test_many_outputs_of_one_message_are_numbered_and_published_once(client: Client) -> None:
     client.create_topic("parts")
-    with client.producer("jobs") as producer:
-        producer.publish(b"input")
+    client.publish("jobs", b"input")
     (message,) = client.fetch("jobs", "g")
     for _ in range(2):  # as after a crash before the ack
         with client.producer("parts") as producer:

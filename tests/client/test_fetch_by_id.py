@@ -32,8 +32,7 @@ async def test_messages_are_fetched_by_their_ids_from_all_partitions() -> None:
 
 async def test_many_ids_take_several_requests() -> None:
     async with jobs() as (_, client):
-        async with client.producer("jobs") as producer:
-            ids = await producer.publish_many([b"%d" % n for n in range(2500)])
+        ids = await client.producer("jobs").publish_many([b"%d" % n for n in range(2500)])
         found = await client.fetch("jobs", "g", ids=ids[::-1])
         assert {message.id for message in found} == set(ids)
 

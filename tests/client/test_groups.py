@@ -290,8 +290,7 @@ async def test_a_backlog_counts_what_is_ready_held_delayed_and_dead_and_how_old_
         assert empty[:5] == (0, 0, 0, 0, None)
         await publish(client, 10)
         await trio.sleep(3)
-        async with client.producer("jobs") as producer:
-            await producer.publish(b"later", delay=60)
+        await client.publish("jobs", b"later", delay=60)
         one, two, three = await client.fetch("jobs", "g", max_messages=3)
         await client.dead_letter([one], error=ValueError("no"))
         await two.reject(delay=30)

@@ -18,6 +18,7 @@ from quorumq.client import (
     NotStored,
     OriginClosed,
     OutcomeUnknown,
+    QuorumqError,
     StorageFull,
     TooFewReplicas,
     TooLarge,
@@ -317,15 +318,6 @@ async def test_once_it_was_sent_the_outcome_is_unknown() -> None:
             assert (await producer.publish(b"2")).seq == 2
 
 
-async def test_storage_full_is_raised_as_such() -> None:
-    async with jobs() as (cluster, client):
-        cluster.answer = failing("storage-full", times=1_000, of=Publish)
-        async with client.producer("jobs", timeout=3.0) as producer:
-            pending = await producer.send(b"0")
-            with pytest.raises(StorageFull):
-                await pending.wait()
-
-
 async def test_leaving_raises_what_nobody_waited_for() -> None:
     async with jobs() as (cluster, client):
         with pytest.raises(NotStored) as caught:  # noqa: PT012
@@ -443,15 +435,19 @@ async def test_what_waited_for_room_while_the_session_was_closed_goes_under_the_
         assert (second.origin != first.origin, second.seq) == (True, 0)
 
 
-async def test_usage_errors_are_raised_at_once() -> None:
-    async with jobs() as (cluster, client):
-        cluster.answer = failing("conflict", times=1_000, of=Publish)
-        async with client.producer("jobs") as producer:
-            began = trio.current_time()
-            pending = await producer.send(b"0")
-            with pytest.raises(UsageError, match="as the test asked"):
-                await pending.wait()
-            assert trio.current_time() == began
+@pytest.mark.parametrize(
+    ("code", "error", "after"), [("conflict", UsageError, 0.0), ("storage-full", StorageFull, 3.0)]
+)
+async def test_usage_errors_are_raised_at_once_and_a_full_disk_in_the_end(
+    code: str, error: type[QuorumqError], after: float
+) -> None:
+    async with jobs() as (cluster, client), client.producer("jobs", timeout=3.0) as producer:
+        cluster.answer = failing(code, times=1_000, of=Publish)
+        began = trio.current_time()
+        pending = await producer.send(b"0")
+        with pytest.raises(error, match="as the test asked"):
+            await pending.wait()
+        assert trio.current_time() - began == pytest.approx(after, abs=0.5 * after)
 
 
 # -------------------------------------------------------------------------------- topics

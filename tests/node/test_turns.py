@@ -117,7 +117,11 @@ async def served(found: World, frames: int) -> None:
         await trio.sleep(0.01)
 
 
-async def test_what_comes_on_many_connections_at_once_is_one_step() -> None:
+@pytest.mark.parametrize("selector", [turns.make_selector, turns.Selector], ids=["here", "without epoll"])
+async def test_what_comes_on_many_connections_at_once_is_one_step(
+    selector: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "make_selector", selector)
     async with world() as found:
         pairs = [found.connect() for _ in range(50)]
         await trio.testing.wait_all_tasks_blocked()
@@ -125,24 +129,10 @@ async def test_what_comes_on_many_connections_at_once_is_one_step() -> None:
             ours.send(frame(number))
         await served(found, 50)
         assert [sorted(step) for step in found.steps] == [list(range(50))]
+        pairs[0][1].close()
         pairs[7][0].send(frame(99))
         await served(found, 51)
         assert found.steps[1:] == [[99]]
-
-
-async def test_the_same_is_so_where_there_is_no_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "make_selector", turns.Selector)
-    async with world() as found:
-        pairs = [found.connect() for _ in range(5)]
-        await trio.testing.wait_all_tasks_blocked()
-        for number, (ours, _) in enumerate(pairs):
-            ours.send(frame(number))
-        await served(found, 5)
-        assert [sorted(step) for step in found.steps] == [list(range(5))]
-        pairs[0][1].close()
-        pairs[1][0].send(frame(9))
-        await served(found, 6)
-        assert found.steps[1:] == [[9]]
 
 
 async def test_half_a_frame_is_waited_for_alone_and_keeps_nobody() -> None:
