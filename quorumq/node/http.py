@@ -1,6 +1,8 @@
 """HTTP for those that watch a node: /live, /ready and /metrics. It reads; nothing can be changed through it.
 
 It has bounds of its own: whoever is slow, many or wrong here is hung up on, and no client or peer of the node notices.
+Where one more comes than there is room for, the oldest ends: mute connections must not keep out the probe on whose word
+a node is restarted.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class HttpServer:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._metrics = Metrics(node)
-        self._open = 0
+        self._open: dict[trio.CancelScope, None] = {}  # the oldest first
 
     async def run(self, sockets: list[socket.socket]) -> None:
         """Serve until cancelled.
@@ -45,45 +47,50 @@ class HttpServer:
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         async with stream:
-            if self._open >= CONNECTIONS_MAX:
-                return
-            self._open += 1
+            if len(self._open) >= CONNECTIONS_MAX:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                oldest.cancel()
+            scope = trio.move_on_after(DEADLINE_S)
+            self._open[scope] = None
             try:
-                with trio.move_on_after(DEADLINE_S):
+                with scope:
                     await self._talk(stream)
             except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
                 pass  # it has gone
             except Exception as error:  # it is about this answer alone
                 self._node.log.error("http_failed", reason=repr(error), exc_info=error)
             finally:
-                self._open -= 1
+                self._open.pop(scope, None)
 
     async def _talk(self, stream: trio.SocketStream) -> None:
         """One request, one answer."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
+        method = b""
         try:
             while (event := connection.next_event()) is h11.NEED_DATA:
                 connection.receive_data(await stream.receive_some(RECEIVE_BYTES))
             if not isinstance(event, h11.Request):
                 return  # it said goodbye
-            status, kind, body = await self._answer(event.method, event.target)
+            method = event.method
+            status, kind, body = await self._answer(method, event.target)
         except h11.RemoteProtocolError as error:
             status, kind, body = error.error_status_hint, TEXT, f"{error}\n".encode()
         if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]
         if status == 405:
-            headers.append(("Allow", "GET"))
+            headers.append(("Allow", "GET, HEAD"))
         parts = (
             h11.Response(status_code=status, headers=headers, reason=b""),
-            h11.Data(data=body),
+            h11.Data(data=b"" if method == b"HEAD" else body),
             h11.EndOfMessage(),
         )
         await stream.send_all(b"".join(connection.send(part) or b"" for part in parts))
 
     async def _answer(self, method: bytes, target: bytes) -> Answer:
-        if method != b"GET":
-            return 405, TEXT, b"only GET\n"
+        if method not in (b"GET", b"HEAD"):
+            return 405, TEXT, b"only GET and HEAD\n"
         match target.partition(b"?")[0]:
             case b"/live":
                 return (503, TEXT, b"stopping\n") if self._node.has_failed else (200, TEXT, b"live\n")

@@ -100,19 +100,29 @@ async def test_nobody_harms_the_node_or_those_who_ask_after_him(monkeypatch: pyt
         for data, code in (
             (b"POST /live HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", b"405"),
             (b"GET /secret HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
+            (b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),
+            (b"GET /live HTTP/1.1\r\nHost: x\r\nUpgrade: x\r\nExpect: 100-continue\r\n\r\n", b"200"),
             (b"\x16\x03\x01 garbage\r\n\r\n", b"400"),
             (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 3000, b"431"),
         ):
             assert (await said(port, data))[9:12] == code, data[:20]
+        head, _, body = (await said(port, b"HEAD /live HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
+        assert (head[9:12], b"Content-Length: 5" in head, body) == (b"200", True, b"")
+        assert not cluster.logs["a"].of("http_failed")
         for data in (b"", b"GET /live HTTP/1.1\r\nHost:"):
             slow = await said_slowly(port, data)
             assert slow == b"", "it was hung up on"
+        monkeypatch.setattr(http, "DEADLINE_S", 1000.0)
         mute = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(4)]
         await trio.sleep(0.05)
-        assert await said(port, b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n") == b"", "no room"
+        for _ in range(2):
+            assert (await got(port, "/live"))[0] == 200, "those who say nothing keep nobody out"
+        with trio.fail_after(20):
+            assert await mute[0].receive_some(1) == b"", "the oldest has ended for it"
+        with trio.move_on_after(0.1) as waiting:
+            await mute[1].receive_some(1)
+        assert waiting.cancelled_caught, "and no other: who has its answer makes room"
         assert isinstance(await (await cluster.client("a")).ask(m.StatusRequest()), m.StatusReply)
-        await trio.sleep(0.6)
-        assert (await got(port, "/live"))[0] == 200, "the mute ones have ended"
         for stream in mute:
             await stream.aclose()
         monkeypatch.setattr(Metrics, "page", broken)
