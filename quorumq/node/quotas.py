@@ -7,7 +7,6 @@ What settles or gives back messages is never refused, as it makes room; it count
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
@@ -18,6 +17,7 @@ from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.deadnames import dead_letter_names, source_of
 from quorumq.core.errors import Busy, TooLarge
+from quorumq.core.spans import SpanSet
 from quorumq.core.types import Owner, PartitionId
 from quorumq.wire.rights import Client
 
@@ -25,13 +25,16 @@ BURST_S: Final = 1.0
 """What a client did not use of so many seconds, it may use at once."""
 
 DEBT_S: Final = 10.0
-"""What is never refused, and what answers brought, is made up for within so many seconds."""
+"""What is never refused is made up for within so many seconds."""
 
 DELAY_MAX_S: Final = 20.0
 """The longest that a client is told to wait before it asks again."""
 
 UNSETTLED_DELAY_S: Final = 0.25
 """After so long a client asks again that has as many unsettled messages as it may: one may be settled by then."""
+
+Delivered = tuple[PartitionId, str, Owner]
+"""Which delivery: where, to which group, and by which hold."""
 
 SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.CloseSession)
 """Never refused."""
@@ -105,14 +108,17 @@ class Bucket:
 
 
 class Unsettled:
-    """Messages that were handed over to one client, by the delivery. Each is settled here, or runs out."""
+    """Messages that were handed over to one client, by the delivery. Each is settled here, or runs out.
+
+    By message, not by number: one that is settled twice makes room once.
+    """
 
     __slots__ = ("_handed", "count", "most")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.count = 0
-        self._handed: OrderedDict[tuple[PartitionId, str, Owner], tuple[int, float]] = OrderedDict()
+        self._handed: dict[Delivered, tuple[SpanSet, float]] = {}
 
     def hand_over(self, reply: m.FetchReply, now: float) -> None:
         """A FETCH is answered."""
@@ -120,40 +126,35 @@ class Unsettled:
             for delivery in part.deliveries:
                 receipt = delivery.receipt
                 key = (receipt.partition, receipt.group, receipt.owner)
-                self._set(key, self._of(key) + receipt.span.size, now + reply.hold_time)
+                spans, _ = self._handed.get(key) or (SpanSet(), 0.0)
+                self.count += sum(span.size for span in spans.add(receipt.span))
+                self._handed[key] = (spans, now + reply.hold_time)
 
     def settle(self, items: Iterable[m.ReceiptPart]) -> None:
         """These are settled, or given back."""
-        for receipt, spans in items:
+        for receipt, named in items:
             key = (receipt.partition, receipt.group, receipt.owner)
-            if key in self._handed:
-                _, until = self._handed[key]
-                self._set(key, self._of(key) - sum(span.size for span in spans), until)
+            spans, _ = self._handed.get(key) or (SpanSet(), 0.0)
+            for span in named:
+                self.count -= sum(part.size for part in spans.remove(span))
+            if not spans.runs:
+                self._handed.pop(key, None)
 
     def extend(self, items: Iterable[m.ReceiptPart], until: float) -> None:
         """These run out later."""
         for receipt, _ in items:
             key = (receipt.partition, receipt.group, receipt.owner)
             if key in self._handed:
-                self._set(key, self._of(key), until)
+                self._handed[key] = (self._handed[key][0], until)
 
     def room(self, now: float) -> int:
         """How many more there may be."""
         if self.count >= self.most:
-            for key, (_, until) in list(self._handed.items()):
+            for key, (spans, until) in list(self._handed.items()):
                 if until <= now:
-                    self._set(key, 0, until)
+                    self.count -= sum(span.size for span in spans.items())
+                    del self._handed[key]
         return max(0, self.most - self.count)
-
-    def _of(self, key: tuple[PartitionId, str, Owner]) -> int:
-        return self._handed.get(key, (0, 0.0))[0]
-
-    def _set(self, key: tuple[PartitionId, str, Owner], count: int, until: float) -> None:
-        self.count += max(0, count) - self._of(key)
-        if count > 0:
-            self._handed[key] = (count, until)
-        else:
-            self._handed.pop(key, None)
 
 
 class Usage:
@@ -215,7 +216,7 @@ class Usage:
     def delivered(self, reply: m.FetchReply, size: int, now: float) -> None:
         """An answer with messages goes out, of so many bytes."""
         if self._bytes is not None:
-            self._bytes.charge(size, now)
+            self._bytes.spend(size, now)  # all of it, as many may be under way at once
         if self._unsettled is not None:
             self._unsettled.hand_over(reply, now)
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.errors import Busy
+from quorumq.core.types import Span
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.node.quotas import BURST_S, DELAY_MAX_S, Bucket, Quotas, Usage
+from quorumq.wire.codec import sealed_items
 from quorumq.wire.rights import Client
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
 
@@ -141,6 +143,40 @@ async def test_no_more_is_handed_over_than_may_be_unsettled_and_acks_make_room(t
         assert len(payloads(await greedy.ask(fetch()))) == 3
         await trio.sleep(4.0)  # the holds run out
         assert len(payloads(await greedy.ask(fetch(most=4)))) > 0
+
+
+async def test_a_message_that_is_named_again_and_again_makes_room_once(tmp_path: Path) -> None:
+    path = clients(tmp_path / "clients.toml", unsettled=5)
+    async with world("a", clients_file=path) as cluster:
+        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+        topic, origin = await modest.topic(rf=1), await modest.session()
+        await modest.ask(publish(topic, origin, 0, *[b"%d" % n for n in range(20)]))
+        (got,) = receipts(await greedy.ask(fetch()))
+        first = Span(origin, 0, 1)
+        for _ in range(2):
+            await greedy.ack(got._replace(spans=(first,) * 5))
+        assert payloads(await greedy.ask(fetch())) == [b"5"]
+        await greedy.ack(got)
+        assert len(payloads(await greedy.ask(fetch()))) == 4
+        await greedy.ask(m.ExtendRequest(sealed_items([got]), 4.0, 0.0))
+        await trio.sleep(4.0)  # the holds run out
+        assert len(payloads(await greedy.ask(fetch(most=4)))) == 4
+
+
+async def test_what_answers_brought_is_made_up_for_however_many_were_under_way(tmp_path: Path) -> None:
+    path = clients(tmp_path / "clients.toml", bytes_per_s=10_000)
+    async with world("a", clients_file=path) as cluster:
+        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+        topic, origin = await modest.topic(rf=1), await modest.session()
+        for seq in range(10):
+            await modest.ask(publish(topic, origin, seq, bytes(50_000)))
+        numbers = [await greedy.send(fetch(most=1)) for _ in range(10)]
+        got = [await greedy.receive(number) for number in numbers]
+        assert sum(len(payloads(reply)) for reply in got) == 10
+        await trio.sleep(40.0)
+        assert (await greedy.ask(m.Metadata())).code == "busy", "half a megabyte takes fifty seconds"
+        await trio.sleep(12.0)
+        assert isinstance(await greedy.ask(m.Metadata()), m.MetadataReply)
 
 
 async def test_topics_and_groups_are_made_up_to_a_number_and_those_that_are_there_are_used(
