@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from quorumq.cli.common import console, json_option, print_json, table, tell
 from quorumq.core.errors import NotFound, StorageError, UsageError
-from quorumq.node.clients import NAME, Entry, entry_of, new_token, quotas_of, read_clients, write_clients
+from quorumq.node.clients import NAME, Entry, changing, entry_of, new_token, quotas_of, read_clients
 
 PATTERNS = "a name, or a pattern such as 'orders.*'; '*' is every"
 
@@ -89,13 +91,13 @@ def add(
         raise UsageError(f"{name!r}: a client's name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'")
     if not (publish or consume or admin):
         raise UsageError(f"{name!r} may do nothing: give at least one of --publish, --consume and --admin")
-    entries = read_clients(path) if path.exists() else {}
-    if name in entries:
-        raise UsageError(f"{path} has a client {name!r}: revoke it first, or edit its rights in the file")
     token, kept = new_token(name)
     given = {quota: most for quota, most in quotas.items() if most is not None}
     entry = {"token": kept, "publish": publish, "consume": consume, "admin": admin, **given}
-    _write(path, {**entries, name: entry_of(path, name, entry)})
+    with _changing(path) as entries:
+        if name in entries:
+            raise UsageError(f"{path} has a client {name!r}: revoke it first, or edit its rights in the file")
+        entries[name] = entry_of(path, name, entry)
     tell(token, {"client": name, "token": token, "file": str(path)}, as_json)
 
 
@@ -139,16 +141,18 @@ def revoke(name: str, path: Path, as_json: bool) -> None:
     \b
     quorumq clients revoke shop --file clients.toml
     """
-    entries = read_clients(path)
-    if entries.pop(name, None) is None:
-        raise NotFound(f"{path} has no client {name!r}: it has {', '.join(entries) or 'none'}")
-    _write(path, entries)
+    read_clients(path)  # says so where there is none
+    with _changing(path) as entries:
+        if entries.pop(name, None) is None:
+            raise NotFound(f"{path} has no client {name!r}: it has {', '.join(entries) or 'none'}")
     text = f"{name} may not connect any more, once each node has this {path}."
     tell(text, {"client": name, "revoked": True, "file": str(path)}, as_json)
 
 
-def _write(path: Path, entries: dict[str, Entry]) -> None:
+@contextlib.contextmanager
+def _changing(path: Path) -> Iterator[dict[str, Entry]]:
     try:
-        write_clients(path, entries)
+        with changing(path) as entries:
+            yield entries
     except OSError as error:
         raise StorageError(f"{path} cannot be written ({error.strerror}); it is as it was") from None

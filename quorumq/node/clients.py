@@ -7,6 +7,8 @@ those of the last one that was right, and log and status say so: a slip of an ed
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
 import json
@@ -14,7 +16,7 @@ import os
 import re
 import secrets
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,8 @@ from quorumq.wire.rights import Client, check_rights
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+NOBODY: Final = "sha256:" + 64 * "0"
+"""What a token is compared with that names no client: it takes as long, and so tells no names."""
 FILE_BYTES_MAX: Final = 4 * MIB
 SECRET_BYTES: Final = 32
 NAMES_SHOWN: Final = 20
@@ -61,11 +65,16 @@ def read_clients(path: str | os.PathLike[str]) -> dict[str, Entry]:
     """
     try:
         with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise UsageError(
             f"clients_file {path} cannot be read ({error.strerror}): `quorumq clients add` makes one"
         ) from None
+    if mode & 0o002:
+        raise UsageError(
+            f"clients_file {path} can be written by everybody on this machine, who may give himself any right: chmod o-w it"
+        )
     if len(data) > FILE_BYTES_MAX:
         raise UsageError(f"clients_file {path} has more than {FILE_BYTES_MAX} bytes: is it the right file?")
     try:
@@ -105,7 +114,7 @@ def quotas_of(entry: Entry) -> dict[str, Any]:
 
 
 def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) -> None:
-    """Replace a file of clients, at once and durably.
+    """Replace a file of clients, at once and durably. Who could read and write it still can: nodes, of another user.
 
     Raises:
         OSError: it cannot be written; the old one is as it was.
@@ -120,11 +129,46 @@ def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) ->
         ]
     target = Path(os.path.realpath(path))
     new = target.with_name(f".{target.name}.new")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as file:
-        file.write("\n".join(lines) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, target)
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                _belong_as(file.fileno(), os.stat(target))
+            file.write("\n".join(lines) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(new, target)
+        except BaseException:
+            new.unlink()
+            raise
+
+
+def _belong_as(descriptor: int, old: os.stat_result) -> None:
+    found = os.fstat(descriptor)
+    if (found.st_uid, found.st_gid) != (old.st_uid, old.st_gid):
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, old.st_mode & 0o775)
+
+
+@contextlib.contextmanager
+def changing(path: str | os.PathLike[str]) -> Iterator[dict[str, Entry]]:
+    """The clients of a file, to be changed: they are written when the block ends. Others who change it wait meanwhile.
+
+    Else of two who read the same file the later one would undo what the earlier one did, as that a client is revoked.
+
+    Raises:
+        UsageError: the file is there and cannot be used.
+        OSError: it cannot be written; the old one is as it was.
+    """
+    target = Path(os.path.realpath(path))
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        entries = read_clients(target) if target.exists() else {}
+        yield entries
+        write_clients(target, entries)
+    finally:
+        os.close(folder)
 
 
 def _some(names: Iterable[str]) -> str:
@@ -189,7 +233,7 @@ class Clients:
         """Whose token it is; None where it is nobody's."""
         name, _, secret = token.partition(".")
         entry = self._entries.get(name)
-        wanted = entry.token if entry is not None else "sha256:"
+        wanted = entry.token if entry is not None else NOBODY
         if not hmac.compare_digest(hashed(secret), wanted) or entry is None:
             return None
         return Client(name, entry.publish, entry.consume, entry.admin)
@@ -247,6 +291,18 @@ class Badge:
         assert self._usage is not None
         return self._usage
 
+    def allow(self, request: Any, catalogue: Catalogue) -> None:
+        """Refuse what the client may not do, by the file as it is now.
+
+        Raises:
+            Unauthorized: says what is missing.
+            NotStored: this node cannot say.
+        """
+        if unknown := self.problem():
+            raise Unauthorized(unknown)
+        topics = catalogue.topics
+        check_rights(self.client, request, lambda id: topics[id].name if id in topics else None)
+
     def check(self, request: Any, size: int, catalogue: Catalogue) -> Any:
         """Refuse what the client may not do, or not now.
 
@@ -260,8 +316,5 @@ class Badge:
             Unauthorized: says what is missing.
             Busy, TooLarge: it is beyond a quota.
         """
-        if unknown := self.problem():
-            raise Unauthorized(unknown)
-        topics = catalogue.topics
-        check_rights(self.client, request, lambda id: topics[id].name if id in topics else None)
+        self.allow(request, catalogue)
         return self.usage.take(self.client, request, size, catalogue, self._clock())

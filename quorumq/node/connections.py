@@ -24,7 +24,16 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.core.effects import Event, Gone, Raised, Received, Request, Unsent
-from quorumq.core.errors import BadReceipt, Busy, Code, PeerError, StorageError, TooLarge, Unauthorized
+from quorumq.core.errors import (
+    BadReceipt,
+    Busy,
+    Code,
+    NotStored,
+    PeerError,
+    StorageError,
+    TooLarge,
+    Unauthorized,
+)
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
 from quorumq.core.types import NodeId
 from quorumq.node.admission import Door, admitted, wrong_door
@@ -248,9 +257,15 @@ class Inbound:
         return False
 
     def clients_changed(self) -> None:
-        """Hang up, where it is a client that may not be here any more."""
-        if self.badge is not None and (unknown := self.badge.problem()):
-            self.give_up(unknown)
+        """Hang up, where it is a client that may not be here any more, or may not have what it waits for."""
+        if self.badge is None:
+            return
+        waits = [request for _, _, request in self._open.values() if isinstance(request, m.Fetch)]
+        try:
+            for request in (m.Metadata(), *waits):
+                self.badge.allow(request, self.node.core.catalogue)
+        except Unauthorized as error:
+            self.give_up(str(error))
 
     def _crowd(self) -> str:
         """Of which clients there are too many for one more; "" where there is room."""
@@ -372,7 +387,7 @@ class Inbound:
             self._hold_back(error)
             self._answer(number, failed(error))
             return None
-        except (BadReceipt, TooLarge, Unauthorized) as error:
+        except (BadReceipt, NotStored, TooLarge, Unauthorized) as error:
             self.node.changes.refused(message, self.name, error.code)
             self._answer(number, failed(error))
             return None

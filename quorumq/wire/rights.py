@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumq.core import messages as m
 from quorumq.core.deadnames import dead_letter_names, source_of
-from quorumq.core.errors import Unauthorized
+from quorumq.core.errors import NotStored, Unauthorized
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import PartitionId
 
@@ -25,7 +25,7 @@ EVERYTHING: Final = "*"
 """The pattern that a right to the whole cluster has."""
 
 NameOf = Callable[[bytes], "str | None"]
-"""The name of a topic by its id, or None where there is none: the core says so then."""
+"""The name of a topic by its id, or None where none is known here."""
 
 
 class Client(NamedTuple):
@@ -87,17 +87,24 @@ def _of_group(rights: tuple[str, ...], topics: Sequence[str], group: str) -> lis
 
 def _settled(request: Any, name: NameOf) -> list[Need]:
     places = dict.fromkeys((item.receipt.partition.topic, item.receipt.group) for item in request.items)
-    return [Need(_CONSUME, name(topic), source_of(group)) for topic, group in places]
+    return [Need(_CONSUME, name(topic) or EVERYTHING, source_of(group)) for topic, group in places]
 
 
 def _named(partition: PartitionId, name: NameOf) -> str | None:
     return name(partition.topic)
 
 
+_FOUND_BY_ID: Final = (m.Publish, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
+"""Name a topic by its id alone, and are carried out where only another node knows it (core/finding.py). What that is
+called is not known when rights are looked at, so all that it may be called has to be covered."""
+
+
 _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.OpenSession: lambda request, name: [Need(_PUBLISH)],
     m.CloseSession: lambda request, name: [Need(_PUBLISH)],
-    m.Publish: lambda request, name: [Need(_PUBLISH, _named(request.batch.header.partition, name))],
+    m.Publish: lambda request, name: [
+        Need(_PUBLISH, _named(request.batch.header.partition, name) or EVERYTHING)
+    ],
     m.CreateTopic: lambda request, name: [Need(_PUBLISH if request.implicit else _ADMIN, request.name)],
     m.AlterTopic: lambda request, name: [Need(_ADMIN, request.name)],
     m.DeleteTopic: lambda request, name: [Need(_ADMIN, request.name)],
@@ -130,9 +137,17 @@ def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
 
     Raises:
         Unauthorized: says which right to what is missing, and where rights are given.
+        NotStored: whether it may cannot be said here, where the topic is not known.
     """
     for need in _NEEDS[type(request)](request, name_of):
         if not any(client.may(right, need.topic, need.group) for right in need.rights):
+            if need.topic == EVERYTHING and isinstance(request, _FOUND_BY_ID):
+                need = need._replace(topic=None)
+            if need.topic is None and any(client.may(right, None, need.group) for right in need.rights):
+                raise NotStored(
+                    f"this node does not know a topic that {type(request).__name__} is for, nor so whether client "
+                    f"{client.name!r} has a right to it: ask another node"
+                )
             what = "any topic" if need.topic is None else f"topic {need.topic!r}"
             if need.group is not None:
                 what = f"group {need.group!r} of {what}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from quorumq.core import messages as m
 from quorumq.core.effects import Request
 from quorumq.core.errors import Unauthorized, UsageError
 from quorumq.core.nodecore import NodeCore
-from quorumq.node.clients import Entry, new_token, read_clients, write_clients
+from quorumq.node.clients import Entry, changing, new_token, read_clients, write_clients
 from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost
 from quorumq.wire.receipts import seal, seal_session
@@ -34,10 +35,10 @@ ENTRIES = {
 
 
 @asynccontextmanager
-async def guarded(path: Path) -> AsyncIterator[World]:
+async def guarded(path: Path, **settings: Any) -> AsyncIterator[World]:
     """A node that serves the clients of a file."""
     write_clients(path, ENTRIES)
-    async with world("a", clients_file=str(path)) as cluster:
+    async with world("a", clients_file=str(path), **settings) as cluster:
         yield cluster
 
 
@@ -127,6 +128,27 @@ async def test_of_all_that_a_client_has_no_right_to_nothing_reaches_the_core(
         assert reached == [m.Metadata()]
 
 
+async def test_a_topic_that_only_other_nodes_know_is_not_open_to_who_may_publish_to_another(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "clients.toml"
+    write_clients(path, ENTRIES)
+    async with world("abc", clients_file=str(path)) as cluster:
+        shop, boss, there = [
+            await cluster.client(node, token=token) for node, token in (("a", SHOP), ("a", BOSS), ("b", BOSS))
+        ]
+        origin, topic = await shop.session(), await there.topic("payroll")
+        await trio.sleep(0.1)
+        context = cluster.services["a"].node.core.context
+        for asker, code in ((shop, "not-stored"), (boss, None)):
+            # As a node is that has not heard of the topic yet.
+            for known in (context.catalogue.topics, context.catalogue.names):
+                known.pop(topic.id if topic.id in known else "payroll", None)  # type: ignore[attr-defined]
+            context.replicas.clear()
+            answer = await asker.ask(publish(topic, origin, 0, b"x"))
+            assert getattr(answer, "code", None) == code, answer
+
+
 async def fetch_for_ever(client: Client) -> None:
     while True:  # each waits for a tenth of its hold time
         assert isinstance(await client.ask(fetch(wait=20.0)), m.FetchReply)
@@ -152,6 +174,20 @@ async def test_a_client_that_is_revoked_is_hung_up_on_while_it_waits_and_rights_
             await cluster.client("a", token=SHOP)
 
 
+async def test_who_waits_for_messages_to_which_he_has_no_right_any_more_is_hung_up_on(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    async with guarded(path, hold_time_max=60.0) as cluster:
+        boss, worker = [await cluster.client("a", token=token) for token in (BOSS, WORKER)]
+        topic, origin = await boss.topic(rf=1), await boss.session()
+        await worker.send(fetch(wait=20.0, hold_time=60.0))
+        await trio.sleep(0.1)
+        change(path, {**ENTRIES, "worker": Entry(WORKER_ENTRY, consume=(("jobs", "other"),))})
+        await trio.sleep(1.2)
+        await boss.ask(publish(topic, origin, 0, b"secret"))
+        assert await worker.closed(0.1)
+        assert payloads(await boss.ask(fetch())) == [b"secret"], "it was handed to nobody"
+
+
 async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_log_and_the_status(
     tmp_path: Path,
 ) -> None:
@@ -170,6 +206,55 @@ async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_lo
         write_clients(path, ENTRIES)
         await trio.sleep(1.1)
         assert (await boss.ask(m.StatusRequest())).facts["clients_file_problem"] == ""
+
+
+def test_of_two_who_change_the_file_at_once_neither_undoes_what_the_other_did(tmp_path: Path) -> None:
+    path, names = tmp_path / "clients.toml", [f"worker-{number}" for number in range(8)]
+    write_clients(path, {**ENTRIES, **dict.fromkeys(names, ENTRIES["worker"])})
+    ready = threading.Barrier(len(names))
+
+    def revoke(name: str) -> None:
+        ready.wait()
+        with changing(path) as entries:
+            del entries[name]
+
+    threads = [threading.Thread(target=revoke, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_clients(path) == ENTRIES
+
+
+def test_a_change_that_fails_leaves_the_file_and_who_may_read_it_stays(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    write_clients(path, ENTRIES)
+    path.chmod(0o640)
+    with pytest.raises(KeyError), changing(path) as entries:
+        del entries["boss"], entries["nobody"]
+    assert read_clients(path) == ENTRIES
+    with changing(path) as entries:
+        del entries["shop"]
+    assert (path.stat().st_mode & 0o777, [*read_clients(path)]) == (0o640, ["worker", "boss"])
+    assert [found.name for found in tmp_path.iterdir()] == ["clients.toml"]
+
+
+def test_a_file_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    write_clients(path, ENTRIES)
+    path.chmod(0o602)
+    with pytest.raises(UsageError, match="chmod o-w"):
+        read_clients(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_the_nodes_user_stays_his_where_root_changes_it(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    write_clients(path, ENTRIES)
+    os.chown(path, 1234, 1235)
+    with changing(path) as entries:
+        del entries["shop"]
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 1235)
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.errors import Unauthorized
+from quorumq.core.errors import NotStored, Unauthorized
 from quorumq.core.types import (
     STAMP_ZERO,
     Group,
@@ -133,9 +133,17 @@ def test_what_concerns_the_whole_cluster_needs_the_right_to_all_of_it(request_: 
     assert passes(Client("x", admin=("*",)), request_)
 
 
-def test_an_unknown_topic_id_passes_with_any_such_right_and_the_core_says_that_it_is_unknown() -> None:
-    assert check_rights(CLIENTS["publish"], m.Publish(BATCH), lambda _: None) is None
-    assert not passes(CLIENTS["admin"], m.Publish(BATCH))
+@pytest.mark.parametrize("name", ["Publish", "AckRequest", "RejectRequest", "ExtendRequest", "LeaveRequest"])
+def test_by_an_id_that_is_not_known_here_only_who_may_do_it_everywhere_gets_on(name: str) -> None:
+    """Another node may know the topic, and it is carried out there."""
+    request, (right,) = REQUESTS[name]
+    everywhere = Client("x", publish=("*",), consume=(("*", "g"),))
+    assert check_rights(everywhere, request, lambda _: None) is None
+    with pytest.raises(NotStored, match="ask another node"):
+        check_rights(CLIENTS[right], request, lambda _: None)
+    for who in (CLIENTS["admin"], Client("nobody"), Client("x", consume=(("*", "h"),))):
+        with pytest.raises(Unauthorized, match="any topic"):
+            check_rights(who, request, lambda _: None)
 
 
 def test_a_pattern_that_is_asked_for_has_to_lie_within_one_that_is_allowed() -> None:
