@@ -73,7 +73,7 @@ def read_clients(path: str | os.PathLike[str]) -> dict[str, Entry]:
         ) from None
     if mode & 0o002:
         raise UsageError(
-            f"clients_file {path} can be written by everybody on this machine, who may give himself any right: chmod o-w it"
+            f"clients_file {path} can be written by everybody on this machine, who so has any right: chmod o-w it"
         )
     if len(data) > FILE_BYTES_MAX:
         raise UsageError(f"clients_file {path} has more than {FILE_BYTES_MAX} bytes: is it the right file?")
