@@ -177,6 +177,8 @@ class Driver:
                 taken = list(self.events)
                 self.events.clear()
                 self.carry_out(self.core.step(taken, now, self.rng))
+                if self.core.serving:
+                    self.core.rest(self.port.now().mono)
                 if not self.events:
                     self.port.flush()
                     # Silent, nobody waits any more, and nothing may stand behind the last records.

@@ -41,6 +41,7 @@ class World:
         self.answers: list[list[Effect]] = []
         self.steps: list[list[Event]] = []
         self.done: list[Any] = []  # what happened outside, in order
+        self.serving = False
         self.state = SimpleNamespace(me="a", incarnation=Incarnation(1, 1), clock=SimpleNamespace(value=7))
         self.ticket = self.durable = self.target = 0
         self.driver = Driver(self, self, self, random.Random(0))  # type: ignore[arg-type]
@@ -51,6 +52,9 @@ class World:
 
     def next_deadline(self) -> float | None:
         return None
+
+    def rest(self, mono: float) -> None:
+        self.done.append(("rest", mono))
 
     def does(self, *effects: Effect) -> None:
         """Have the core answer an event with these."""
@@ -127,6 +131,21 @@ def test_one_fsync_covers_what_the_step_appended_and_the_next_what_came_meanwhil
     assert world.done.count("sync") == 2
     world.sync()
     assert [item for item in world.done if isinstance(item, ReleaseReply)] == [MESSAGE, OTHER, MESSAGE]
+
+
+def test_what_is_costly_rests_from_the_moment_on_at_which_all_that_it_led_to_is_carried_out() -> None:
+    world = World()
+    world.does(Send("b", MESSAGE))
+    assert world.done == [MESSAGE, "flush"], "there was nothing costly"
+    world.done.clear()
+
+    def slow(to: str, message: PeerMessage) -> None:
+        world.mono += 0.03
+        world.done.append(message)
+
+    world.send, world.serving = slow, True  # type: ignore[method-assign]
+    world.does(Send("b", MESSAGE), Send("c", OTHER))
+    assert world.done[:3] == [MESSAGE, OTHER, ("rest", 100.06)]
 
 
 def test_an_answer_without_records_waits_for_what_stands_before_it() -> None:

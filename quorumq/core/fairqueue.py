@@ -9,10 +9,13 @@ of each of the others. What costs little never comes here.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 Asker = int | str
 """Whose turn it is: a client's connection, a node, or 0 for what is nobody's."""
+
+NOBODY: Final = ""
+"""Whose turn it is where what earlier steps had no time for is done, for whoever may come: it has a pause each time."""
 
 Work = TypeVar("Work")
 

@@ -70,7 +70,7 @@ CHEAP = 16
 COSTLY_PER_STEP = 1024
 """What one step serves of the others, and it begins one: some 2 ms."""
 COSTLY_PAUSE_S = 0.005
-"""From one such share to the next, so that half of the time is for all others."""
+"""From the end of one such share to the next, or as long as it took, so that half of the time is for all others."""
 COSTLY_WAIT_S = 0.02
 """For so long what waits for its turn lets steps go first in which something came."""
 

@@ -46,6 +46,7 @@ from quorumq.core.effects import (
     Unsent,
 )
 from quorumq.core.errors import Code
+from quorumq.core.fairqueue import NOBODY
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
@@ -120,7 +121,9 @@ class NodeCore:
         self.orphans = replay.orphans  # batches of deleted topics that the journal still had at this start
         self.started = False
         self.stopped = False
-        self._served_at = now.mono  # when something costly had its turn last
+        self.serving = False  # something costly had its turn in the last step
+        self._served_at = now.mono  # and when it had
+        self._share_s = 0.0  # how long the last share of what is costly took
 
     @property
     def replicas(self) -> dict[PartitionId, Replica]:
@@ -197,6 +200,7 @@ class NodeCore:
         """
         state = self.state
         self.context.rng = rng
+        self.serving = False
         effects: list[Effect] = []
         if self.vouching.lost:
             events = [event for event in events if isinstance(event, Durable)]
@@ -223,7 +227,7 @@ class NodeCore:
         elif state.stirred:
             self._absorb(self._advance_stirred(now), effects, now)
         if self.context.costly.lines:
-            self._serve_costly(effects, now, waited, bool(events))
+            self._serve_costly(effects, now, waited or NOBODY in self.context.costly.lines, bool(events))
         clock, reserve = state.clock, None
         if max(clock.value, clock.wanted, now.wall_ms << 16) > clock.reserving - HALF_STEP:  # seldom
             reserve = None if self.stopped else clock.next_reserve(now)
@@ -274,19 +278,24 @@ class NodeCore:
     def _serve_costly(self, effects: list[Effect], now: Now, waited: bool, busy: bool) -> None:
         """Take as much of what is costly as one step has time for, from one asker after another.
 
-        Where it has ``waited`` already, there is a pause before the next share, for others; and where something else
-        came, ``busy``, the next step does it, in which nothing comes, but not for long.
+        Where it has ``waited`` already, there is a pause before the next share, for others, as long as the last one
+        took at least; and where something else came, ``busy``, the next step does it, in which nothing comes, but not
+        for long.
         """
         costly, spent = self.context.costly, 0
-        pause = limits.COSTLY_WAIT_S if busy else limits.COSTLY_PAUSE_S
+        pause = max(self._share_s, limits.COSTLY_WAIT_S if busy else limits.COSTLY_PAUSE_S)
         if not waited or now.mono >= self._served_at + pause:
-            self._served_at = now.mono
+            self.serving, self._served_at, self._share_s = True, now.mono, 0.0
             while costly.lines and spent < limits.COSTLY_PER_STEP and not self.stopped:
                 cost, work = costly.take()
                 spent += cost
                 self._absorb(self._begin(work, now), effects, now)
         if costly.lines:
             self.state.at(max(now.mono, self._served_at + limits.COSTLY_PAUSE_S), ("serve",))
+
+    def rest(self, mono: float) -> None:
+        """All is carried out that the last step, which was `serving`, led to: its pause begins."""
+        self._share_s, self._served_at = mono - self._served_at, mono
 
     def _begin(self, work: Costly, now: Now) -> list[Effect]:
         """It has its turn."""
@@ -571,6 +580,7 @@ class NodeCore:
 
     def check(self, now: Now) -> None:
         """Assert every invariant that holds between any two steps."""
-        if self.state.timers and self.state.timers[0][0] <= now.mono:
+        due = self.state.timers and self.state.timers[0][0] <= now.mono
+        if due or NOBODY in self.context.costly.lines:
             return  # what is due, and a later step does, may be offered or not
         self.context.check(now)

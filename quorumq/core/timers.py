@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from quorumq.core import costs, resync
+from quorumq.core import costs, limits, resync
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect
+from quorumq.core.fairqueue import NOBODY
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.remote import SplitCoordinator
@@ -102,6 +103,8 @@ class Timers:
                 context.costly.put(asker, costs.runs(len(timer[-1])), timer)
             case ("close", asker, origin, partitions):
                 return self.door.close_session(asker, origin, partitions, now)
+            case ("look",) | ("batch", *_) if waits:
+                context.costly.put(NOBODY, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):
                 context.replicas[partition].storing.on_offered(number, first, now)
             case ("look",):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,9 +28,10 @@ from quorumq.core.messages import (
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.tally import tally
 from quorumq.core.types import Incarnation, Kind, Origin, Owner, PartitionId, Span, Stamp, Topic
+from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
-from tests.core.test_growth import QUIET, answered, steps_of, with_holes
+from tests.core.test_growth import QUIET, answered, filled, steps_of, with_holes
 
 
 def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, Origin]:
@@ -137,9 +139,45 @@ def test_groups_of_partitions_that_are_added_begin_bit_by_bit(monkeypatch: pytes
     for number in range(30):
         cluster.ask("a", SetGroup("jobs", f"g{number:02}"))
     assert longest(cluster, AlterTopic("jobs", partitions=101), monkeypatch) <= 100_000
-    cluster.advance(0.01)
+    cluster.advance(0.1)
     for number in range(101):
         assert len(cluster.nodes["b"].replicas[PartitionId(topic.id, number)].views.groups) == 30
+
+
+def test_between_the_steps_in_which_groups_begin_others_have_their_time() -> None:
+    """Each is short, and there may be a hundred: a publish goes through several nodes, and would wait at each."""
+    cluster = Cluster(**QUIET)
+    cluster.checks = False
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    for number in range(30):
+        cluster.ask("a", SetGroup("jobs", f"g{number:02}"))
+    began = cluster.time
+    answered(cluster, "a", AlterTopic("jobs", partitions=301))
+    state, left = cluster.nodes["b"].state, []
+    while state.behind:
+        cluster.advance(limits.COSTLY_PAUSE_S)
+        cluster.ask("b", Publish(cluster.batch(topic, origin, len(left), [b"x"])))
+        left.append(sum(len(replica.views.unmade) for replica in cluster.nodes["b"].replicas.values()))
+    made = [before - after for before, after in pairwise(left)]
+    assert max(made) <= limits.LOOKS_PER_STEP, made
+    assert cluster.time - began >= (300 * 30 / limits.LOOKS_PER_STEP - 2) * limits.COSTLY_PAUSE_S
+
+
+def test_what_a_batch_of_many_sessions_costs_many_groups_is_done_with_pauses() -> None:
+    cluster = filled(1, **QUIET)
+    (topic,) = cluster.nodes["a"].catalogue.topics.values()
+    for number in range(32):
+        cluster.ask("a", SetGroup(topic.name, f"group-{number}"))
+    origins = sorted(cluster.ask("a", OpenSession()).origin for _ in range(512))  # type: ignore[union-attr]
+    spans, records = tuple(Span(origin, 0, 1) for origin in origins), [encode_record(Message(b"x"))] * 512
+    batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
+    began = cluster.time
+    cluster.ask("a", Publish(batch))
+    (replica,) = cluster.nodes["a"].replicas.values()
+    while replica.group("group-0").available.messages < 513:
+        cluster.advance(limits.COSTLY_PAUSE_S)
+    steps = 512 * 32 / limits.REFRESHED_PER_STEP
+    assert cluster.time - began >= (steps - 3) * limits.COSTLY_PAUSE_S
 
 
 @pytest.mark.usefixtures("few")

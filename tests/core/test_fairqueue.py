@@ -217,6 +217,38 @@ def test_half_of_the_time_is_for_others() -> None:
     assert cluster.time - began >= 29 * limits.COSTLY_PAUSE_S - 1e-9
 
 
+class Slow(dict[int, Any]):
+    """Answers that take long to carry out, as where they have to be encoded."""
+
+    def __init__(self, cluster: Cluster, seconds: float) -> None:
+        self.cluster = cluster
+        self.seconds = seconds
+
+    def __setitem__(self, key: int, reply: Any) -> None:
+        super().__setitem__(key, reply)
+        self.cluster.time += self.seconds
+
+
+def test_a_pause_is_as_long_as_the_share_before_it_with_all_that_this_leads_to() -> None:
+    cluster = wide(limits.PARTITIONS_MAX)
+    took = 6 * limits.COSTLY_PAUSE_S
+    cluster.replies = Slow(cluster, took)
+    many = send(cluster, [m.DescribeGroup("jobs", "g")] * 10)
+    began, steps = cluster.time, 0
+    while not all(key in cluster.replies for key in many):
+        cluster.time += limits.COSTLY_PAUSE_S
+        cluster.drivers["a"].feed()
+        steps += 1
+    assert cluster.time - began >= 9 * 2 * took - 1e-9
+    assert steps <= 9 * 7, "and no longer"
+    cluster.replies = Slow(cluster, 0.0)
+    cluster.time += 1.0
+    many = send(cluster, [m.DescribeGroup("jobs", "g")] * 10)
+    began = cluster.time
+    wait_for(cluster, many, limits.COSTLY_PAUSE_S)
+    assert cluster.time - began <= 12 * limits.COSTLY_PAUSE_S, "a long one counts once"
+
+
 def test_what_waits_for_its_turn_can_be_called_off() -> None:
     cluster = wide(limits.PARTITIONS_MAX)
     many = send(cluster, [fetch()] * 5)
