@@ -2,7 +2,8 @@
 
 `quorumq bench stream` and `latency` on three processes of this machine, plain, with a clients file, and with TLS
 between nodes and to clients, in turns, so that whatever else the machine does slows all. Ratios are of medians, to the
-plain one. No test: machines are too noisy for a bound.
+plain one. Producer and consumer each have a node of their own: where they choose one they share it in one run of three,
+which costs a third. No test: machines are too noisy for a bound.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from quorumq.cli.clients import entry_of
 from quorumq.lab.bench import measure
-from quorumq.lab.bench_runs import Bench, Latency, Stream
+from quorumq.lab.bench_runs import Bench, Latency, Stream, Worker
 from quorumq.lab.local import LocalCluster
 from quorumq.node.clients import new_token, write_clients
 from quorumq.wire.hello import TOKEN_VARIABLE
@@ -54,6 +55,22 @@ def cluster_of(kind: str, folder: Path) -> Iterator[LocalCluster]:
             del os.environ[name]
 
 
+def placed(bench: type[Bench]) -> type[Bench]:
+    """The same benchmark, whose workers each ask a node of their own."""
+
+    class Placed(bench):  # type: ignore[misc, valid-type]
+        def _worker(self, name: str) -> Worker:
+            addresses = self.addresses
+            self.addresses = [addresses[len(self.workers) % len(addresses)]]
+            try:
+                made: Worker = super()._worker(name)
+            finally:
+                self.addresses = addresses
+            return made
+
+    return Placed
+
+
 def measured(bench: type[Bench], cluster: LocalCluster) -> float:
     """Messages a second, or the median of milliseconds."""
     options = {
@@ -65,7 +82,7 @@ def measured(bench: type[Bench], cluster: LocalCluster) -> float:
         "as_json": True,
         "consumers": 1 if bench is Stream else 0,
     }
-    found = measure(bench, options, cluster)
+    found = measure(placed(bench), options, cluster)
     rate: float = found["stream"]["messages_per_s"] if bench is Stream else found["whole_ms"]["p50"]
     return rate
 
