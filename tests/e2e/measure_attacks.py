@@ -133,7 +133,8 @@ def settling(make: Callable[[tuple[m.ReceiptPart, ...]], object]) -> Attack:
                 seq += 200
                 got: list[Any] = []
                 for _ in range(200):
-                    got += receipts(raw.ask(FETCH._replace(topics=(topic.name,), max_messages=1)))
+                    reply = raw.ask(FETCH._replace(topics=(topic.name,), max_messages=1))
+                    got += receipts(reply) if isinstance(reply, m.FetchReply) else []
                 yield raw.ask(make(tuple(got)))
 
     return attack
@@ -146,7 +147,18 @@ WIDE: Final = FETCH._replace(topics=("wide",))
 ANY: Final = PartitionId(b"x" * 16, 0)
 MAPS: Final = cbor.array_head(2) + cbor.uint(TYPE_OF[m.Metadata]) + cbor.array_head(60_000) + b"\xa0" * 60_000
 
+
+def busy(address: str) -> Iterator[object]:
+    """No attack: a quarter of a processor for something else, as all that is asked for takes some of it."""
+    while True:
+        end = time.thread_time() + PAUSE_S / 3
+        while time.thread_time() < end:
+            pass
+        yield None
+
+
 ATTACKS: Final[dict[str, Attack]] = {
+    "a busy loop beside the node, for comparison": busy,
     "L4 REDRIVE at the last n": asking(m.RedriveRequest("jobs", 0, "g", (LAST,))),
     "L6 half frames of 16 MiB": half_frames,
     "L7 ACK of 200 receipts": settling(m.AckRequest),
@@ -188,7 +200,8 @@ def served(raw: Raw, topic: Any, origin: Any, seq: int, seconds: float) -> list[
     while time.monotonic() < end:
         began = time.monotonic()
         raw.publish(topic, origin, seq + len(found), [b"hello"])
-        got = receipts(raw.ask(FETCH._replace(topics=(topic.name,), max_wait=1.0)))
+        got = receipts(raw.ask(FETCH._replace(topics=(topic.name,), group="served", max_wait=1.0)))
+        assert got, "nobody else reads as this group"
         raw.ask(m.AckRequest(tuple(got)))
         found.append(time.monotonic() - began)
     return found
