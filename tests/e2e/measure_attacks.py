@@ -148,17 +148,22 @@ ANY: Final = PartitionId(b"x" * 16, 0)
 MAPS: Final = cbor.array_head(2) + cbor.uint(TYPE_OF[m.Metadata]) + cbor.array_head(60_000) + b"\xa0" * 60_000
 
 
-def busy(address: str) -> Iterator[object]:
-    """No attack: a quarter of a processor for something else, as all that is asked for takes some of it."""
-    while True:
-        end = time.thread_time() + PAUSE_S / 3
-        while time.thread_time() < end:
-            pass
-        yield None
+def busy(pauses: float) -> Attack:
+    """No attack: a processor is used for something else, so much longer than a pause; the attackers read answers."""
+
+    def attack(address: str) -> Iterator[object]:
+        while True:
+            end = time.thread_time() + pauses * PAUSE_S
+            while time.thread_time() < end:
+                pass
+            yield None
+
+    return attack
 
 
 ATTACKS: Final[dict[str, Attack]] = {
-    "a busy loop beside the node, for comparison": busy,
+    "for comparison: a quarter of a processor": busy(1 / 3),
+    "for comparison: nine tenths of a processor": busy(9.0),
     "L4 REDRIVE at the last n": asking(m.RedriveRequest("jobs", 0, "g", (LAST,))),
     "L6 half frames of 16 MiB": half_frames,
     "L7 ACK of 200 receipts": settling(m.AckRequest),
