@@ -128,7 +128,7 @@ class Request(NamedTuple):
 
     key: int
     request: ClientRequest
-    asker: int = 0
+    asker: Asker = 0
 
 
 class Unsent(NamedTuple):

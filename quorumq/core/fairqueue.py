@@ -4,6 +4,9 @@ A request that looks at a thousand partitions takes two milliseconds, and a conn
 way: in one step they would be half a second in which nobody else is served. So a step takes a bounded share of what
 waits, from one asker after another: who asks for much waits for itself, and who asks for one thing waits for one thing
 of each of the others. What costs little never comes here.
+
+One who has many connections has no more turns for that: first it is the turn of one name or address, then of one of its
+connections.
 """
 
 from __future__ import annotations
@@ -11,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final, Generic, NamedTuple, TypeVar
 
-Asker = int | str
-"""Whose turn it is: a client's connection, a node, or 0 for what is nobody's."""
+Asker = int | str | tuple[str, int]
+"""Whose turn it is: a client's connection, with the name or address whose connection it is; a node; or 0."""
+
+Whose = int | str | tuple[str]
+"""Who has a turn: all connections of one name or address together."""
 
 NOBODY: Final = ""
 """Whose turn it is where what earlier steps had no time for is done, for whoever may come: it has a pause each time."""
@@ -31,13 +37,14 @@ class FairQueue(Generic[Work]):
     """Pieces of work, served one from each asker in turn, those of one asker in their order.
 
     Attributes:
-        lines: who waits, and for what, by a number; who has the next turn is first. Empty where nobody waits.
+        lines: who waits, by the name or address where there is one, and for what, by a number; who has the next turn is
+            first. Empty where nobody waits.
     """
 
     __slots__ = ("_count", "_keys", "lines")
 
     def __init__(self) -> None:
-        self.lines: dict[Asker, dict[int, tuple[Hashable, Piece[Work]]]] = {}
+        self.lines: dict[Whose, dict[Asker, dict[int, tuple[Hashable, Piece[Work]]]]] = {}
         self._keys: dict[Hashable, tuple[Asker, int]] = {}  # where to find what may be called off
         self._count = 0
 
@@ -46,18 +53,23 @@ class FairQueue(Generic[Work]):
         if key is not None and key in self._keys:
             return
         self._count += 1
-        self.lines.setdefault(asker, {})[self._count] = (key, Piece(cost, work))
+        line = self.lines.setdefault(_whose(asker), {}).setdefault(asker, {})
+        line[self._count] = (key, Piece(cost, work))
         if key is not None:
             self._keys[key] = (asker, self._count)
 
     def take(self) -> Piece[Work]:
         """The next piece, of whose turn it is; there has to be one."""
-        asker = next(iter(self.lines))
-        line = self.lines.pop(asker)
+        whose = next(iter(self.lines))
+        askers = self.lines.pop(whose)
+        asker = next(iter(askers))
+        line = askers.pop(asker)
         key, piece = line.pop(next(iter(line)))
         self._keys.pop(key, None)
         if line:
-            self.lines[asker] = line
+            askers[asker] = line
+        if askers:
+            self.lines[whose] = askers
         return piece
 
     def has(self, key: Hashable) -> bool:
@@ -68,16 +80,28 @@ class FairQueue(Generic[Work]):
         """Nobody waits for what has that key any more."""
         asker, number = self._keys.pop(key, (0, 0))
         if number:
-            line = self.lines[asker]
+            whose = _whose(asker)
+            askers = self.lines[whose]
+            line = askers[asker]
             del line[number]
             if not line:
-                del self.lines[asker]
+                del askers[asker]
+            if not askers:
+                del self.lines[whose]
 
     def check(self) -> None:
         """Assert what holds between any two steps."""
         there = {
-            key: (asker, number) for asker, line in self.lines.items() for number, (key, _) in line.items()
+            key: (asker, number)
+            for askers in self.lines.values()
+            for asker, line in askers.items()
+            for number, (key, _) in line.items()
         }
         there.pop(None, None)
         assert there == self._keys, "what waits can be called off, and nothing else"
-        assert all(self.lines.values()), "nobody has a turn who waits for nothing"
+        lines = [line for askers in self.lines.values() for line in (askers, *askers.values())]
+        assert all(lines), "nobody has a turn who waits for nothing"
+
+
+def _whose(asker: Asker) -> Whose:
+    return (asker[0],) if isinstance(asker, tuple) else asker  # a client may be called as a node is

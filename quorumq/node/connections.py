@@ -34,6 +34,7 @@ from quorumq.core.errors import (
     TooLarge,
     Unauthorized,
 )
+from quorumq.core.fairqueue import Asker
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
 from quorumq.core.types import NodeId
 from quorumq.node.admission import Door, admitted, wrong_door
@@ -104,7 +105,9 @@ class Inbound:
         self.hello: m.Hello | None = None
         self.software = ""
         self.is_client = False
-        self._asker = 0  # whose requests these are, for the core: the key of its HELLO
+        self._asker: Asker = (
+            0  # whose requests these are, for the core: by name or address, and the key of its HELLO
+        )
         self.badge: Badge | None = None  # of a client, where the node asks who that is
         self.closed = False
         self._peers = peers
@@ -231,7 +234,8 @@ class Inbound:
             return await self._turn_away(decoded.request, Code.UNAUTHORIZED, unknown)
         if self.badge is not None:
             self.name = f"{self.badge.client.name} at {self.address}"
-        key = self._asker = self._admit(decoded.request, 0)
+        key = self._admit(decoded.request, 0)
+        self._asker = (self.badge.client.name if self.badge is not None else self.host, key)
         self.node.feed(Request(key, hello))
         while key in self._open:
             await self._wait_for_change()

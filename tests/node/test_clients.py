@@ -236,7 +236,11 @@ def test_a_change_that_fails_leaves_the_file_and_who_may_read_it_stays(tmp_path:
     with changing(path) as entries:
         del entries["shop"]
     assert (path.stat().st_mode & 0o777, [*read_clients(path)]) == (0o640, ["worker", "boss"])
-    assert [found.name for found in tmp_path.iterdir()] == ["clients.toml"]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_clients(folder, ENTRIES)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["clients.toml", "folder"], "nothing is left"
 
 
 def test_a_file_that_everybody_may_write_is_refused(tmp_path: Path) -> None:

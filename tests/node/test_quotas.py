@@ -109,6 +109,21 @@ async def test_a_greedy_client_is_told_to_wait_and_a_modest_one_notices_nothing(
         assert len(cluster.logs["a"].of("client_held_back")) == 1, "once, when it begins"
 
 
+async def test_who_opens_many_connections_waits_for_his_own_costly_requests(tmp_path: Path) -> None:
+    path = clients(tmp_path / "clients.toml")
+    async with world("a", clients_file=path) as cluster:
+        greedy = [await cluster.client("a", token=GREEDY) for _ in range(20)]
+        modest = await cluster.client("a", token=MODEST)
+        for client in greedy * 2:
+            await client.send(m.StatusRequest())
+        number = await modest.send(m.StatusRequest())
+        await trio.sleep(0)
+        lines = cluster.services["a"].node.core.context.costly.lines
+        assert isinstance(await modest.receive(number), m.StatusReply)
+        assert list(lines) == [("greedy",)], "all of them have one turn"
+        assert len(lines[("greedy",)]) > 10
+
+
 async def test_bytes_count_in_both_directions_and_a_request_larger_than_a_second_has_its_turn(
     tmp_path: Path,
 ) -> None:
