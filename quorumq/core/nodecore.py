@@ -278,20 +278,21 @@ class NodeCore:
     def _serve_costly(self, effects: list[Effect], now: Now, waited: bool, busy: bool) -> None:
         """Take as much of what is costly as one step has time for, from one asker after another.
 
-        Where it has ``waited`` already, there is a pause before the next share, for others, as long as the last one
-        took at least; and where something else came, ``busy``, the next step does it, in which nothing comes, but not
-        for long.
+        Before the next share there is a pause as long as the last one took, for others, and where it has ``waited``
+        already a longer one; and where something else came, ``busy``, the next step does it, in which nothing comes,
+        but not for long.
         """
         costly, spent = self.context.costly, 0
-        pause = max(self._share_s, limits.COSTLY_WAIT_S if busy else limits.COSTLY_PAUSE_S)
-        if not waited or now.mono >= self._served_at + pause:
-            self.serving, self._served_at, self._share_s = True, now.mono, 0.0
+        pause = (limits.COSTLY_WAIT_S if busy else limits.COSTLY_PAUSE_S) if waited else 0.0
+        if now.mono >= self._served_at + max(self._share_s, pause):
+            self.serving, self._served_at = True, now.mono
             while costly.lines and spent < limits.COSTLY_PER_STEP and not self.stopped:
                 cost, work = costly.take()
                 spent += cost
                 self._absorb(self._begin(work, now), effects, now)
         if costly.lines:
-            self.state.at(max(now.mono, self._served_at + limits.COSTLY_PAUSE_S), ("serve",))
+            again = self._served_at + max(self._share_s, limits.COSTLY_PAUSE_S)
+            self.state.at(max(now.mono, again), ("serve",))
 
     def rest(self, mono: float) -> None:
         """All is carried out that the last step, which was `serving`, led to: its pause begins."""
