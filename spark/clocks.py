@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Final, NamedTuple
@@ -87,30 +87,46 @@ class Placed(NamedTuple):
     broken: list[Broken]
 
 
-def place(bounds: Sequence[Bound], windows: Mapping[str, Iterable[int]], width: float) -> Placed:
+def place(
+    bounds: Sequence[Bound], windows: Mapping[str, Iterable[int]], width: float, reference: str = ""
+) -> Placed:
     """Place the clocks of one run.
 
     Args:
         bounds: in any order.
         windows: by clock those that are to be placed.
         width: of a window, in seconds of its clock.
+        reference: the clock to place them by, if it can be trusted; "" for that by which most can be placed.
     """
-    seen: dict[str, set[str]] = defaultdict(set)
-    weight: dict[str, int] = defaultdict(int)
+    after: dict[str, set[str]] = defaultdict(set)
+    before: dict[str, set[str]] = defaultdict(set)
+    weight: Counter[str] = Counter()
     for bound in bounds:
-        for one, other in ((bound.early, bound.late), (bound.late, bound.early)):
-            seen[one].add(other)
-            weight[one] += 1
-    order = sorted(windows, key=lambda clock: (-len(seen[clock]), -weight[clock], clock))
+        after[bound.early].add(bound.late)
+        before[bound.late].add(bound.early)
+        weight.update((bound.early, bound.late))
+    both = {clock: _reached(clock, after) & _reached(clock, before) for clock in windows}
+    seen = {clock: after[clock] | before[clock] for clock in windows}
+    order = sorted(windows, key=lambda it: (it != reference, -len(both[it]), -len(seen[it]), -weight[it], it))
     guilty = culprits(bounds, order, width)
     if guilty is None or not set(order) - guilty:
-        some = set(seen) if guilty is None else guilty
+        some = set(weight) if guilty is None else guilty
         graph = _Graph("", bounds, width)
         graph.mend(some)
         return Placed("", [], {}, graph.broken)
     graph = _Graph(next((it for it in order if it not in guilty), ""), bounds, width)
     graph.mend(guilty)
     return _refined(graph, bounds, windows)
+
+
+def _reached(clock: str, steps: Mapping[str, set[str]]) -> set[str]:
+    """This clock, and all that so many steps lead to."""
+    found, new = {clock}, [clock]
+    while new:
+        more = steps.get(new.pop(), set()) - found
+        found |= more
+        new += more
+    return found
 
 
 def culprits(bounds: Sequence[Bound], clocks: Sequence[str], width: float) -> set[str] | None:

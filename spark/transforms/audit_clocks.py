@@ -245,8 +245,8 @@ class Clocks:
             self._bounds[run].append(bound)
         self._placed = {run: self._place(run) for run in sorted(self._windows)}
 
-    def _place(self, run: str) -> Placed:
-        return place(self._bounds[run], self._windows[run], self.width)
+    def _place(self, run: str, reference: str = "") -> Placed:
+        return place(self._bounds[run], self._windows[run], self.width, reference)
 
     @property
     def unplaced(self) -> dict[str, set[str]]:
@@ -265,7 +265,9 @@ class Clocks:
                 self._bounds[run].append(bound._replace(early=self._placed[run].reference))
                 more.add(run)
         for run in more:
-            self._placed[run] = self._place(run)
+            by = self._placed[run].reference
+            if (placed := self._place(run, by)).reference == by:  # whose time those bounds tell
+                self._placed[run] = placed
 
     def offsets(self) -> DataFrame:
         """OFFSETS of what was placed."""

@@ -122,6 +122,17 @@ def test_a_clock_without_a_bound_on_both_sides_is_not_placed() -> None:
     assert {it.clock for it in placed.windows} == {"b", "c"}
 
 
+def test_a_clock_that_is_bounded_from_one_side_is_no_reference_however_often() -> None:
+    """A producer sends to all nodes and has no answer that bounds its clock; consumers and nodes know each other."""
+    sent = [Bound("p", k, node, k, 0.001) for k in range(9) for node in ("m", "n", "o")]
+    asked = [Bound("c", 0, node, 0, 0.001) for node in ("m", "n", "o")]
+    told = [Bound(it.late, 0, "c", 0, 0.001) for it in asked]
+    some = {"c": [0], "m": [0], "n": [0], "o": [0], "p": range(9)}
+    placed = place([*sent, *asked, *told], some, WIDTH_S)
+    assert placed.reference == "c"
+    assert {it.clock for it in placed.windows} == {"c", "m", "n", "o"}
+
+
 def test_between_bounds_and_beyond_them_a_clock_is_known_as_well_as_its_rate() -> None:
     bounds = [Bound("a", 0, "b", 0, 0.001), Bound("b", 0, "a", 0, 0.001)]
     placed = place(bounds, {"a": [0], "b": [0, 100]}, WIDTH_S)
