@@ -52,6 +52,8 @@ _ORIGIN: Final = r"^[^.]+\\.[0-9]+\\.[0-9a-fA-F]+\\.[0-9]+$"
 class Histories(NamedTuple):
     """What was read: `rows` in the schema `history` of spark/schemas.py, and `unread` in the schema `UNREAD`.
 
+    A line of which not even the run can be read is of that run of which its file is, where that is one.
+
     Attributes:
         judged: both together, to be kept by who needs both: a line is read once then.
         bytes: of the files.
@@ -63,12 +65,21 @@ class Histories(NamedTuple):
     @property
     def rows(self) -> DataFrame:
         """Lines of a history."""
-        return self.judged.where(F.col("_bad").isNull()).drop("_bad")
+        return self.judged.where(F.col("_bad").isNull()).drop("_bad", "_file")
 
     @property
     def unread(self) -> DataFrame:
         """What could not be read."""
-        return self.judged.where(F.col("_bad").isNotNull()).select("_bad.*")
+        bad = self.judged.where(F.col("_bad").isNotNull()).select("_bad.*")
+        unsaid = bad.where(F.col("run").isNull()).select(F.col("file").alias("_file")).distinct()
+        of_files = (
+            self.judged.where(F.col("_bad").isNull())
+            .join(F.broadcast(unsaid), on="_file", how="left_semi")
+            .groupBy(F.col("_file").alias("file"))
+            .agg(F.when(F.min("run") == F.max("run"), F.min("run")).alias("_run"))
+        )
+        known = bad.join(F.broadcast(of_files), on="file", how="left")
+        return known.withColumn("run", F.coalesce("run", "_run")).drop("_run")
 
 
 def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
@@ -252,7 +263,8 @@ def parsed(session: SparkSession, lines: DataFrame, torn: Sequence[tuple[str, st
         F.expr(" OR ".join(f"startswith(_reason, '{reason}')" for reason in HARMLESS)).alias("harmless"),
         F.substring("value", 1, TEXT_MAX).alias("line"),
     )
-    return Histories(judged.select(*_typed(), F.when(F.col("_reason").isNotNull(), bad).alias("_bad")))
+    of_bad = F.when(F.col("_reason").isNotNull(), bad)
+    return Histories(judged.select(*_typed(), of_bad.alias("_bad"), F.col("file").alias("_file")))
 
 
 def _typed() -> list[Column]:
@@ -298,7 +310,7 @@ def _reason() -> Column:
         return F.col(f"row.`{name}`")
 
     kind = get("kind")
-    reason = F.when(F.col("cut"), F.lit(TORN)).when(F.trim("value") == "", F.lit(BLANK))
+    reason = F.when(F.col("cut"), F.lit(TORN)).when(F.col("value").rlike(r"^\s*$"), F.lit(BLANK))
     reason = reason.when(
         F.octet_length("value") > LINE_BYTES_MAX, F.lit(f"longer than {LINE_BYTES_MAX} bytes")
     )

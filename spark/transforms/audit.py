@@ -7,6 +7,7 @@ could not be read holds nothing: what was in them is not known.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -59,8 +60,27 @@ DIVERGENCE: Final = (
 )
 
 
-def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
-    """What could not be read, and who is missing: HISTORY and UNREAD in, REMAINDER out.
+def doubled(rows: DataFrame) -> DataFrame:
+    """Writers whose first line is there more than once: HISTORY in; run, who, how often too often, whether simulated.
+
+    By a real clock no two lines are alike: a file was given twice. Two simulated runs of one name may begin alike.
+    """
+    first_lines = rows.where(F.col("kind") == "settings")
+    simulated = (F.coalesce("clock", F.lit("")) == "simulated").alias("simulated")
+    counted = first_lines.groupBy("run", "who", simulated, "at", "wall_ms", "settings").count()
+    more = counted.where(F.col("count") > 1)
+    return more.groupBy("run", "who", "simulated").agg(F.sum(F.col("count") - 1).alias("count"))
+
+
+def once(rows: DataFrame, of_doubled: DataFrame) -> DataFrame:
+    """HISTORY, each line once of a file that was given twice: DOUBLED as `doubled` gives it."""
+    twice = F.broadcast(of_doubled.where(~F.col("simulated")).select("run", "who"))
+    whole = rows.join(twice, on=["run", "who"], how="left_anti")
+    return whole.unionByName(rows.join(twice, on=["run", "who"], how="left_semi").distinct())
+
+
+def remainder(rows: DataFrame, unread: DataFrame, of_doubled: DataFrame) -> DataFrame:
+    """What could not be read, and who is missing: HISTORY, UNREAD and what `doubled` gives in, REMAINDER out.
 
     A line of which not even the run is known counts against every run; it has an empty ``run``.
     """
@@ -80,9 +100,6 @@ def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
     )
     run = Window.partitionBy("run")
     per_writer = per_writer.withColumn("simulated", F.max("simulated").over(run))
-    first_lines = (
-        rows.where(F.col("kind") == "settings").groupBy("run", "who", "at", "wall_ms", "settings").count()
-    )
     unsaid = _gap(
         per_writer.where((F.col("settings") == 0) & (F.coalesce("simulated", F.lit(0)) == 0)),
         "a writer without its first line (settings)",
@@ -91,10 +108,14 @@ def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
     cut = _gap(
         per_writer.where(F.col("truncated") > 0), "a writer reached its limit (truncated)", F.count("*")
     )
-    doubled = _gap(
-        first_lines.where(F.col("count") > 1),
+    copies = _gap(
+        of_doubled.where(~F.col("simulated")), "a file that was given twice, and is read once", F.sum("count"),
+        gap="false", lossy="false",
+    )  # fmt: skip
+    namesakes = _gap(
+        of_doubled.where("simulated"),
         "a first line that is there more than once: a file was given twice, or two runs have one name",
-        F.sum(F.col("count") - 1),
+        F.sum("count"),
     )
     named = per_writer.groupBy("run").agg(
         F.array_distinct(F.flatten(F.collect_list("nodes"))).alias("nodes"),
@@ -102,17 +123,19 @@ def remainder(rows: DataFrame, unread: DataFrame) -> DataFrame:
     )
     absent = named.select("run", F.explode(F.array_except("nodes", "wrote")).alias("who"))
     missing = _gap(absent, "a node without a history", F.count("*"), gap="false")
-    return lines.unionByName(unsaid).unionByName(cut).unionByName(doubled).unionByName(missing)
+    return reduce(DataFrame.unionByName, (lines, unsaid, cut, copies, namesakes, missing))
 
 
-def _gap(of_writers: DataFrame, what: str, count: Column, *, gap: str = "true") -> DataFrame:
+def _gap(
+    of_writers: DataFrame, what: str, count: Column, *, gap: str = "true", lossy: str = "true"
+) -> DataFrame:
     """What is the matter with some writers of a run: a row for each run, as in REMAINDER."""
     return of_writers.groupBy("run").agg(
         F.lit(what).alias("what"),
         F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
         count.alias("count"),
         F.expr(gap).alias("gap"),
-        F.expr("true").alias("lossy"),
+        F.expr(lossy).alias("lossy"),
     )
 
 

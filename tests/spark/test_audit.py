@@ -43,6 +43,7 @@ from tests.spark.audit_histories import (
     on_machines,
 )
 
+TWICE = "given-twice"
 GOOD = 6
 ON_MACHINES = 4
 MUTANT_SEEDS = 1
@@ -277,6 +278,13 @@ def stories() -> list[Story]:
         made.rows = [{**row, "run": run} for row in known.rows]
         return made
 
+    busy = Story("a-busy-producer", boot={**two, "client:p": "m9"}, ahead={**far, "client:p": 5000.0})
+    busy.rows = [{**row, "run": busy.run} for row in known.rows]
+    for op in range(2, 40):  # whose clock has more bounds than any other, all on one side
+        where = {"topic": "t", "partition": 0, "spans": [["a.1.1.2", op, op + 1]]}
+        busy.call("client:p", "publish", op / 5, {**where, "op": op}, crcs="0a0b0c0d", published_ms=int(1e12))
+        for node in b:
+            busy.add(node, "store", op / 5 + 0.001, **where)
     turned = apart("a-day-turned").publish().twice(5, 9, b)
     for row in turned.rows:
         row["wall_ms"] -= 3_600_000 * (row["who"] == "client:d" and row["at"] > 6)
@@ -286,6 +294,8 @@ def stories() -> list[Story]:
         broke.deliver(who, 20.1, 21, 1100 + number, "node:b").deliver(who, 20.12, 21, 1200 + number, "node:a")
     return [
         turned,
+        busy.publish().twice(5, 5.2, b),
+        Story(TWICE, boot=one).publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
         apart("apart").publish().twice(5, 9, b),
         apart("close").publish().twice(5, 5.2, b),
         apart("closer").publish().twice(5, 5.0001, b),
@@ -379,6 +389,8 @@ def seen_in(
                 json.dumps({name: value for name, value in story.rows[-1].items() if name != "owner"}) + "\n"
             )
         (folder / f"{story.run}.jsonl").write_text(text)
+        if story.run == TWICE:
+            (folder / "copy.jsonl").write_text(text)
     adaptive = spark.conf.get("spark.sql.adaptive.enabled")
     # It plans everything several times, for so few rows.
     spark.conf.set("spark.sql.adaptive.enabled", "false")
@@ -459,6 +471,7 @@ def test_what_is_good_holds_and_what_did_not_occur_is_not_checked(seen: Seen) ->
         ("a-day-turned", "G2", "holds"),
         ("close", "G2", "holds"),
         ("closer", "G2", "not decidable"),
+        ("a-busy-producer", "G2", "holds"),
         ("through", "G2", "broken"),
         ("again-after-acked", "G3", "broken"),
         ("token-falls", "G3", "broken"),
@@ -535,6 +548,12 @@ def test_the_clocks_of_a_run_are_shown_with_what_is_wrong_with_them(seen: Seen) 
     assert day == "had its time of day turned by 3,599.8 s meanwhile, which changes no verdict"
     assert "near" not in seen.clocks, "one clock needs no comparison"
     assert {row["findings"] != "" for row in seen.clocks["no-nodes"] if not row["reference"]} == {True}
+
+
+def test_a_producer_whose_clock_has_the_most_bounds_is_placed_and_is_no_reference(seen: Seen) -> None:
+    found = {row["clock"]: row for row in seen.clocks["a-busy-producer"]}
+    assert not found["m9"]["reference"]
+    assert all(row["placed"] > 0.9 and row["within"] < 0.05 for row in found.values())
 
 
 def test_a_history_without_deliveries_is_not_called_good(seen: Seen) -> None:
@@ -729,12 +748,12 @@ def test_a_blank_line_and_a_torn_gzip_cost_their_own_lines(spark: SparkSession, 
     lines = [json.dumps({**row, "run": "r", "detail": str(at * 7919 % 10007)}) + "\n"
              for at, row in enumerate(Story("r").publish().rows * 500)]  # fmt: skip
     packed = gzip.compress("".join(lines).encode())
-    (tmp_path / "blank.jsonl").write_text(f"{lines[0]}\n  \n{lines[1]}")
+    (tmp_path / "blank.jsonl").write_bytes(f"{lines[0]}\n  \n{lines[1]}\t\r\n\r\n".encode())
     blank = read(spark, [str(tmp_path / "blank.jsonl")])
     assert blank.rows.count() == 2
     assert [(row["reason"], row["harmless"]) for row in blank.unread.collect()] == [
         ("a blank line", True)
-    ] * 2
+    ] * 4
     for cut in (len(packed) - 1, 40):
         path = tmp_path / f"torn-{cut}.jsonl.gz"
         path.write_bytes(packed[:cut])
@@ -763,14 +782,43 @@ def test_a_number_beyond_all_clocks_is_not_read(spark: SparkSession) -> None:
     assert said == [("a number that is not finite", False)] * 2
 
 
-def test_a_file_that_is_there_twice_makes_its_run_undecided(spark: SparkSession, tmp_path: Path) -> None:
-    for name, run in (("a", "twice"), ("copy-of-a", "twice"), ("b", "once")):
-        rows = Story(run).publish().rows
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def test_a_line_that_says_no_run_counts_against_the_run_of_its_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    texts = {run: "".join(json.dumps(row) + "\n" for row in Story(run).publish().rows) for run in "abc"}
+    (tmp_path / "one.jsonl").write_text(texts["a"] + "\0\0\0\n")
+    (tmp_path / "two.jsonl").write_text(texts["b"] + texts["c"] + "\0\0\n")
     found = read(spark, [str(tmp_path)])
-    (row,) = t.remainder(found.rows, found.unread).collect()
-    assert (row["run"], row["detail"], row["count"], row["gap"]) == ("twice", "client:p", 1, True)
-    assert "given twice" in row["what"]
+    assert {tuple(row) for row in found.unread.select("run", "line").collect()} == {
+        ("a", "\0\0\0"),
+        (None, "\0\0"),  # of one of two, or of both
+    }
+
+
+def test_a_real_file_that_is_given_twice_is_read_once(seen: Seen) -> None:
+    assert seen.remainder[TWICE] == {"a file that was given twice, and is read once": 2}
+    assert {seen.verdicts[(TWICE, name)]["verdict"] for name in ("G2", "G3", "G5")} == {"holds"}
+    assert seen.verdicts[(TWICE, "G6")]["broken"] == 0
+
+
+def test_two_simulated_runs_of_one_name_hold_nothing(spark: SparkSession) -> None:
+    rows = [
+        {**row, "clock": "simulated"} if row["kind"] == "settings" else row
+        for row in Story("r").publish().rows
+    ]
+    frame = spark.createDataFrame([("f", json.dumps(row)) for row in rows * 2], "file STRING, value STRING")
+    found = parsed(spark, frame)
+    of_doubled = t.doubled(found.rows)
+    assert t.once(found.rows, of_doubled).count() == 2 * len(rows)
+    (row,) = t.remainder(found.rows, found.unread, of_doubled).collect()
+    assert (row["run"], row["detail"], row["count"], row["gap"], row["lossy"]) == (
+        "r",
+        "client:p",
+        1,
+        True,
+        True,
+    )
+    assert "two runs have one name" in row["what"]
 
 
 def test_every_kind_is_asked_about_or_left_out_on_purpose() -> None:
