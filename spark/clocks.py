@@ -96,7 +96,8 @@ def place(
         bounds: in any order.
         windows: by clock those that are to be placed.
         width: of a window, in seconds of its clock.
-        reference: the clock to place them by, if it can be trusted; "" for that by which most can be placed.
+        reference: the clock whose time some bounds tell, in its window 0; "" where the one is to be found by which
+            the most can be placed.
     """
     after: dict[str, set[str]] = defaultdict(set)
     before: dict[str, set[str]] = defaultdict(set)
@@ -108,7 +109,7 @@ def place(
     both = {clock: _reached(clock, after) & _reached(clock, before) for clock in windows}
     seen = {clock: after[clock] | before[clock] for clock in windows}
     order = sorted(windows, key=lambda it: (it != reference, -len(both[it]), -len(seen[it]), -weight[it], it))
-    guilty = culprits(bounds, order, width)
+    guilty = culprits(bounds, [it for it in order if it != reference], width, reference)
     if guilty is None or not set(order) - guilty:
         some = set(weight) if guilty is None else guilty
         graph = _Graph("", bounds, width)
@@ -129,8 +130,10 @@ def _reached(clock: str, steps: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def culprits(bounds: Sequence[Bound], clocks: Sequence[str], width: float) -> set[str] | None:
-    """The clocks that may have broken: each without which the others agree, or each pair.
+def culprits(
+    bounds: Sequence[Bound], clocks: Sequence[str], width: float, reference: str = ""
+) -> set[str] | None:
+    """Those of these clocks that may have broken: each without which the others agree, or each pair.
 
     Returns:
         None where more broke than two.
@@ -138,7 +141,7 @@ def culprits(bounds: Sequence[Bound], clocks: Sequence[str], width: float) -> se
 
     def agree(without: Iterable[str]) -> bool:
         rest = [it for it in bounds if it.early not in without and it.late not in without]
-        return _Graph("", rest, width).negative_cycle() is None
+        return _Graph(reference, rest, width).negative_cycle() is None
 
     if agree(()):
         return set()

@@ -133,6 +133,20 @@ def test_a_clock_that_is_bounded_from_one_side_is_no_reference_however_often() -
     assert {it.clock for it in placed.windows} == {"c", "m", "n", "o"}
 
 
+def test_a_producer_whose_clock_is_set_is_named_where_only_a_promise_bounds_it_from_the_other_side() -> None:
+    """What was confirmed bounds it by the time of the reference, said as of window 0, however far its reading is."""
+    at = range(10_000, 10_200, 2)
+    ahead = {k: 2.0 if k >= 10_100 else 0.0 for k in at}
+    sent = [Bound("p", k + round(ahead[k] / WIDTH_S), "a", k, 0.001 - ahead[k]) for k in at]
+    asked = [Bound("c", k, "a", k, 0.001) for k in at] + [Bound("a", k, "c", k, 0.001) for k in at]
+    heard = [Bound("a", 0, "p", k + round(ahead[k] / WIDTH_S), 0.002 + ahead[k]) for k in at]
+    windows = {"a": at, "c": at, "p": [k + round(ahead[k] / WIDTH_S) for k in at]}
+    placed = place([*sent, *asked, *heard], windows, WIDTH_S, "a")
+    assert placed.reference == "a"
+    assert {it.clock for it in placed.broken} == {"p"}
+    assert {it.clock for it in placed.windows} == {"a", "c", "p"}
+
+
 def test_between_bounds_and_beyond_them_a_clock_is_known_as_well_as_its_rate() -> None:
     bounds = [Bound("a", 0, "b", 0, 0.001), Bound("b", 0, "a", 0, 0.001)]
     placed = place(bounds, {"a": [0], "b": [0, 100]}, WIDTH_S)
