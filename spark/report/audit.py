@@ -56,7 +56,7 @@ NOTHING_TO_ASK: Final = {
     "G6": "no publish that was tried again",
     "G7": "no dead letter",
     "groups": "no register of a group",
-    "delays": "no message that was delayed",
+    "delays": "no message that was delayed, or that was asked for and has a TTL",
     "derived": "no output that was derived from a message",
     "settings": "no change of a topic together with what nodes have of it",
 }

@@ -26,7 +26,7 @@ GUARANTEES: Final[dict[str, str]] = {
     "G6": "idempotent: retrying a publish makes no second message",
     "G7": "dead letters are conserved: each is there once, until redriven, purged or acked",
     "groups": "groups as asked: generations, their starts, and purges (G3, G4)",
-    "delays": "delays as asked: what is delayed, published or given back, is not delivered before",
+    "delays": "delays as asked: what is delayed, published or given back, is not delivered before, nor after its TTL",
     "derived": "derived once: the outputs of a message are there once it is acked, each once (G3, G5, G6)",
     "settings": "settings as written: all nodes have one register of a topic, with what was written last",
 }
@@ -231,6 +231,7 @@ def tallies(
         G4=("false", "pending"),
         G6=("retried", "false"),
         G7=("letter", "letter_pending OR redrive_pending"),
+        delays=("mortal", "false"),
     )
     of_holds = counted(holds, G2=("true", "false"), delays=("was_due", "false"))
     every = F.array(*(F.lit(name) for name in GUARANTEES))

@@ -15,6 +15,10 @@ MOMENT = ("t", "low", "high", "domain")
 """What `moment` has, of a line."""
 
 
+LOSSES = ("wipe", "restore", "flip", "rot", "damage")
+"""Faults that take something of a node's disk."""
+
+
 def _setting(name: str) -> Column:
     """A number that the run was told; as if it had not been told where it is none, or one that no run can have."""
     told = F.get_json_object("settings", f"$.{name}").try_cast("double")
@@ -24,9 +28,10 @@ def _setting(name: str) -> Column:
 def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
     """A row for each run: when it was healed and drained, how many replicas, and what is missing.
 
-    ``unstopped``: a real node was killed, or still runs: the end of what it did may be in no file. ``simulated``: all
-    that was done is in the history, and in the end every node was there and had heard of everything. ``day_asked``: so
-    many nodes started again, in a simulated run with a time of day that was turned, that delays may be over early.
+    ``unstopped``: a real node was killed, or still runs, or none wrote a history: the end of what it did may be in no
+    file. ``simulated``: all that was done is in the history, and in the end every node was there and had heard of
+    everything. ``day_asked``: so many nodes started again, in a simulated run with a time of day that was turned, that
+    delays may be over early. ``steady``: no node started again, or lost anything, so all know how old messages are.
 
     Args:
         lines: what `audit_events.timed` gives.
@@ -53,8 +58,12 @@ def runs(lines: DataFrame, *, drained: bool) -> DataFrame:
         _setting("rf").alias("rf"),
         _setting("hold_min").alias("hold_min"),
         F.coalesce(F.bool_and(F.col("domain") == "simulated"), F.expr("false")).alias("simulated"),
-        (F.count_if(real & (F.col("kind") == "start")) > F.count_if(real & (F.col("kind") == "stop"))).alias(
-            "unstopped"
+        (
+            (F.count_if(real & start) > F.count_if(real & (F.col("kind") == "stop")))
+            | (F.count_if(F.startswith("who", F.lit("node:"))) == 0)
+        ).alias("unstopped"),
+        (F.count_if((start & (F.col("incarnation") > 1)) | F.col("fault").isin(*LOSSES)) == 0).alias(
+            "steady"
         ),
         F.count_if(F.col("kind") == "truncated").alias("truncated"),
         F.count("*").alias("lines"),
@@ -136,6 +145,7 @@ def group_facts(lines: DataFrame) -> DataFrame:
         F.coalesce(F.col("seen") > F.coalesce(newest, zero), F.expr("false")).alias("unregistered"),
         F.coalesce(F.greatest("_buried", "_unmade"), zero).alias("buried"),
         F.coalesce("deleted", F.expr("false")).alias("deleted"),
+        F.array_min("known.t").alias("made_at"),
         F.coalesce("unmade", F.expr("false")).alias("unmade"),
     )
 

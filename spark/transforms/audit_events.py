@@ -39,6 +39,8 @@ KINDS: Final = (
     "extend",
     "redrive",
     "list",
+    "leave",
+    "release",
 )
 """What the audit asks about messages."""
 
@@ -155,6 +157,7 @@ def events(lines: DataFrame) -> DataFrame:
         F.coalesce("n", F.lit(0)).alias("n"),
         F.when(F.col("crcs").isNotNull(), F.substr("crcs", place, F.lit(8))).alias("crc"),
         due.alias("due"),
+        F.when(F.col("ttl") > 0, F.col("ttl") * (1 + RATE_MAX) + DUE_SLACK_S).alias("dies"),
         F.coalesce(F.startswith("detail", F.lit("conflict")), F.expr("false")).alias("conflict"),
         *(f"{time}{end}" for time in ("until", "asked") for end in ("", "_low", "_high")),
         *("t", "low", "high"),

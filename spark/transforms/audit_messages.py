@@ -1,4 +1,4 @@
-"""Each message for each group, and how it ended: G1, G5, G6, G7 and groups as asked."""
+"""Each message for each group, and how it ended: G1, G5, G6, G7, groups and delays as asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from .audit_deliveries import NAMED
+from .audit_deliveries import DELAYS, NAMED
 from .audit_events import KEY, maybe, moment, sure
 from .audit_findings import Check, findings
 from .letters import with_facts
@@ -15,12 +15,16 @@ from .letters import with_facts
 CHECKS: Final = (
     # What was confirmed is on a majority, and delivered and settled, or a dead letter.
     Check("G1", "drained AND wanted AND undelivered",
-          "confirmed at {stored.t:s}, was never delivered{in_life} and is no dead letter", "complete"),
+          "confirmed at {stored.t:s}, was never delivered{in_life} and is no dead letter", "heard"),
     Check("G1", "drained AND wanted AND NOT undelivered AND unacked",
-          "was delivered{in_life}, nobody acked it, and it is no dead letter", "complete"),
+          "was delivered{in_life}, nobody acked it, and it is no dead letter", "heard"),
     Check("G1", "is_first AND stored IS NOT NULL AND size(durable_on) < floor(rf / 2) + 1",
           "was confirmed at {stored.t:s}, and durable on {array_join(durable_on, ', ')} of {int(rf)} replicas",
           "complete AND NOT unstopped", "stored.t"),
+    # What had expired wherever it is, before anybody asked, is delivered to nobody.
+    Check(DELAYS, f"was_mortal AND forall(ends, e -> {maybe('e', 'last_asked')})",
+          "delivered to a FETCH sent at {last_asked.t:s}, after its TTL was over at all its replicas",
+          f"NOT lossy AND forall(ends, e -> {sure('e', 'last_asked')})", "last_asked.t"),
     # A retry has the bytes of the first try.
     Check("G5", "is_first AND NOT startswith(origin, '~derived.') AND first_crc != last_crc",
           "published as {first_crc} and as {last_crc}", at="last_try"),
@@ -41,8 +45,8 @@ CHECKS: Final = (
           "listed dead at n = {listing.n}, and was purged"),
     # A dead letter, or its redrive, is not lost.
     Check("G7", "drained AND letter_gone", "a dead letter at n = {last_died.n} since {-last_died.col3:s}, is gone",
-          "complete"),
-    Check("G7", "drained AND redrive_lost", "redriven at n = {last_redriven.n}, and nobody ever got it", "complete"),
+          "heard"),
+    Check("G7", "drained AND redrive_lost", "redriven at n = {last_redriven.n}, and nobody ever got it", "heard"),
     # What is skipped or purged was asked for.
     Check("groups", "skipped AND NOT purge_asked", "is skipped, and nobody purged it", "complete"),
     Check("groups", "purged AND NOT dead_purge_asked AND NOT dead_acked",
@@ -66,6 +70,14 @@ FACTS: Final = {
     "drained": "drained_at IS NOT NULL",
     "over_at": "coalesce(drained_at, ends_at)",
     "complete": "NOT lossy AND NOT unregistered",
+    # Whoever was handed a message has a history: else it may have been settled, and nobody wrote of it.
+    "heard": "complete AND (simulated OR size(array_except(won, told)) = 0)",
+    "ends": "transform(copies, c -> struct(c.high + dies AS high, c.t + dies AS t, c.low + dies AS low, c.domain))",
+    # Of a group that was made later a replica may have no payload any more, and have no say.
+    "was_mortal": (
+        "steady AND dies IS NOT NULL AND last_asked IS NOT NULL AND made_at < array_min(copies.t) "
+        "AND size(array_distinct(copies.who)) >= coalesce(rf, 3)"
+    ),
     "last_died": "array_max(transform(died, d -> struct(d.generation, d.n, -d.t)))",
     "last_redriven": (
         "array_max(transform(filter(redrives, r -> r.outcome = 'ok'), r -> struct(r.generation, r.n, r.who, r.op)))"
@@ -136,6 +148,7 @@ def messages(
         "confirmed": "grp != '' AND stored IS NOT NULL AND covered",
         "copies_counted": "is_first AND stored IS NOT NULL AND rf IS NOT NULL",
         "retried": "is_first AND tries > 1",
+        "mortal": "was_mortal",
         "letter": "last_died IS NOT NULL OR last_redriven IS NOT NULL OR listing IS NOT NULL",
         "pending": "wanted AND NOT drained AND (undelivered OR unacked)",
         "letter_pending": "NOT drained AND letter_gone",
@@ -174,6 +187,10 @@ def _told(events: DataFrame) -> DataFrame:
             F.min(F.when(asked, F.col("crc"))).alias("first_crc"),
             F.max(F.when(asked, F.col("crc"))).alias("last_crc"),
             F.min(F.when(asked, F.col("published_ms"))).alias("made_ms"),
+            F.max(F.when(asked, F.col("dies"))).alias("dies"),
+            F.max(F.when(delivered & (F.col("n") == 0) & (generation == 0), moment("asked"))).alias("last_asked"),
+            F.collect_set(F.when(kind == "hold_won", F.col("owner"))).alias("won"),
+            F.collect_set(F.when(kind.isin("deliver", "leave", "release"), F.col("owner"))).alias("told"),
             F.collect_set(F.when(kind == "store", moment("t", "who"))).alias("copies"),
             F.max(F.when(delivered, life)).alias("delivered"),
             F.max(F.when(delivered, generation)).alias("delivered_in"),

@@ -244,6 +244,22 @@ def on_one_node(run: str, *last: str) -> Story:
     return story
 
 
+def won_only(run: str) -> Story:
+    """A confirmed message was handed to somebody, as its node says, and no client wrote of it."""
+    boot = dict.fromkeys(("node:a", "client:p"), "m1")
+    return Story(run, boot=boot).publish().add("node:a", "hold_won", 1, **held(1)).drained(9)
+
+
+def mortal(run: str, asked: float) -> Story:
+    """A message that three nodes have for 2 s, and that was asked for then."""
+    nodes = ("node:a", "node:b", "node:c")
+    made = Story(run, boot=dict.fromkeys((*nodes, "client:p", "client:c"), "m1")).register("node:a", -1, 0)
+    made.publish(ttl=2.0)
+    for node in nodes:
+        made.add(node, "store", 0.005, topic="t", partition=0, spans=[["a.1.1.1", 0, 1]])
+    return made.deliver("client:c", asked + 0.1, asked + 5, 1).ack("client:c", asked + 1, 1)
+
+
 def odd(run: str) -> Story:
     """Settings that a history may say and no run can have."""
     story = Story(run)
@@ -285,6 +301,11 @@ def stories() -> list[Story]:
         busy.call("client:p", "publish", op / 5, {**where, "op": op}, crcs="0a0b0c0d", published_ms=int(1e12))
         for node in b:
             busy.add(node, "store", op / 5 + 0.001, **where)
+    silent = on_one_node("no-node-wrote", "stop", "stop")
+    silent.rows = [row for row in silent.rows if not row["who"].startswith("node:")]
+    late_group = mortal("new-group", 2.2)
+    for row in late_group.rows:
+        row["at"] += 1.5 * (row["kind"] == "register")
     turned = apart("a-day-turned").publish().twice(5, 9, b)
     for row in turned.rows:
         row["wall_ms"] -= 3_600_000 * (row["who"] == "client:d" and row["at"] > 6)
@@ -333,6 +354,15 @@ def stories() -> list[Story]:
             "node:a", "settings", 0, history=1, clock="mono", settings={"nodes": ["a", "b"]}),
         on_one_node("too-few-copies", "stop", "stop"),
         on_one_node("killed-node", "stop"),
+        silent,
+        won_only("client-missing"),
+        won_only("given-back-unsent").add("node:a", "release", 1.1, **{
+            name: value for name, value in held(1).items() if name not in ("generation", "n")
+        }),
+        mortal("outlived", 2.2),
+        mortal("in-time", 1.9),
+        mortal("restarted", 2.2).add("node:b", "start", 1, incarnation=2),
+        late_group,
         created("settled").set_topic(2, settings={}, defaults={"ttl_s": 5.0})
         .has("node:b", 1.1, max_deliveries=9, ttl_s=0.0).drained(10),
         created("stale-node").drained(10),
@@ -471,6 +501,13 @@ def test_what_is_good_holds_and_what_did_not_occur_is_not_checked(seen: Seen) ->
         ("a-day-turned", "G2", "holds"),
         ("close", "G2", "holds"),
         ("closer", "G2", "not decidable"),
+        ("no-node-wrote", "G1", "not decidable"),
+        ("client-missing", "G1", "not decidable"),
+        ("given-back-unsent", "G1", "broken"),
+        ("outlived", "delays", "broken"),
+        ("in-time", "delays", "holds"),
+        ("restarted", "delays", "not checked"),
+        ("new-group", "delays", "not checked"),
         ("a-busy-producer", "G2", "holds"),
         ("through", "G2", "broken"),
         ("again-after-acked", "G3", "broken"),
@@ -839,6 +876,6 @@ def test_every_kind_is_asked_about_or_left_out_on_purpose() -> None:
         "delete_topic",
         "delete_group",
     }
-    asked.add("hold_won")
-    told_by_clients_better = {"hold_lost", "expire", "leave", "release"}
+    asked |= {"hold_won", "leave", "release"}
+    told_by_clients_better = {"hold_lost", "expire"}
     assert asked | context | told_by_clients_better == set(KINDS)
