@@ -11,12 +11,12 @@ from quorumq.client.backlog import Backlog, GroupConsumer, PartitionBacklog
 from quorumq.client.batches import Pending
 from quorumq.client.bulk import NotAllStored
 from quorumq.client.client import Client, Peek, Redriven, connect
-from quorumq.client.consumer import Consumer
+from quorumq.client.consumer import Consumer, ConsumerOptions
 from quorumq.client.message import Message, MessageId, Outcome, receipt_from_text, receipt_to_text
 from quorumq.client.nodes import Closed
 from quorumq.client.options import NewMessage, Options
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner, partition_of_key
-from quorumq.client.producer import Producer
+from quorumq.client.producer import Producer, ProducerOptions
 from quorumq.client.show import Life, Replica, Seen
 from quorumq.client.work import Task, Worked
 from quorumq.core.errors import (
@@ -45,10 +45,12 @@ __all__ = [
     "connect",
     "Client",
     "Producer",
+    "ProducerOptions",
     "Pending",
     "NewMessage",
     "Options",
     "Consumer",
+    "ConsumerOptions",
     "Message",
     "MessageId",
     "Outcome",

@@ -35,18 +35,20 @@ from quorumq.client import client as waiting
 from quorumq.client import consumer as consuming
 from quorumq.client import producer as producing
 from quorumq.client.client import Peek
+from quorumq.client.consumer import ConsumerOptions
 from quorumq.client.message import Message, MessageId
 from quorumq.client.nodes import CLOSED, Closed
 from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options, Outgoing
 from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Like, Portal, page_of
+from quorumq.client.producer import ProducerOptions
 from quorumq.client.times import Duration
 from quorumq.client.work import GRACE_S, Pool, Stop, Task, Worked
 from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
+Made = TypeVar("Made", bound="Bridged")
 
 TURN_S: Final = 0.25
 """How often the event loop turns at least, where a pool is waited for."""
@@ -384,18 +386,20 @@ class Client(Bridged, waiting.Client):
     work = waiting.Client.work  # which calls `work_all`, in the event loop
 
     @Like(waiting.Client.producer)
-    def producer(self, *args: Any, **options: Any) -> Producer:
-        return cast("Producer", self._here(Producer, super().producer(*args, **options)))
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
+        return self._here(Producer, super().producer(topic, **options))
 
     @Like(waiting.Client.consumer)
-    def consumer(self, *args: Any, **options: Any) -> Consumer:
-        return cast("Consumer", self._here(Consumer, super().consumer(*args, **options)))
+    def consumer(
+        self, topic: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        return self._here(Consumer, super().consumer(topic, group, **options))
 
-    def _here(self, kind: type[Any], made: Any) -> Any:
+    def _here(self, kind: type[Made], made: Any) -> Made:
         """What was just made, as its class here."""
         made.__class__ = kind
         made.bridge = self.bridge
-        return made
+        return cast("Made", made)
 
     @Like(waiting.Client.peek)
     async def peek(self, *args: Any, **more: Any) -> AsyncIterator[Peek]:

@@ -32,11 +32,13 @@ from quorumq.client import consumer as consuming
 from quorumq.client import message as delivered
 from quorumq.client import producer as producing
 from quorumq.client.client import Peek, Redriven
+from quorumq.client.consumer import ConsumerOptions
 from quorumq.client.message import MessageId, Outcome, Settleable
 from quorumq.client.nodes import Closed as Closed
 from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options, Outgoing
 from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Like, Portal, page_of
+from quorumq.client.producer import ProducerOptions
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
 from quorumq.client.work import GRACE_S, Pool, Stop, Task, Worked
@@ -56,17 +58,6 @@ def _blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[C
 
     def called(self: Any, /, *args: P.args, **more: P.kwargs) -> T:
         return cast("T", self.portal.call(method, self.inner, *args, **more))
-
-    return update_wrapper(called, method)
-
-
-def _making(
-    method: Callable[Concatenate[Any, P], Any], kind: Callable[[Portal, Any], T]
-) -> Callable[Concatenate[Any, P], T]:
-    """A method that makes something for an ``async with`` as one that makes its counterpart here."""
-
-    def called(self: Any, /, *args: P.args, **more: P.kwargs) -> T:
-        return kind(self.portal, method(self.inner, *args, **more))
 
     return update_wrapper(called, method)
 
@@ -316,10 +307,18 @@ class Client(Counterpart[waiting.Client]):
     dead_letter = _settling(waiting.Client.dead_letter)
     extend = _settling(waiting.Client.extend)
     publish = _blocking(waiting.Client.publish)
-    producer = _making(waiting.Client.producer, Producer)
-    consumer = _making(waiting.Client.consumer, Consumer)
     fetch = _fetching(waiting.Client.fetch)
     peek = _listing(waiting.Client.peek)
+
+    @Like(waiting.Client.producer)
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
+        return Producer(self.portal, self.inner.producer(topic, **options))
+
+    @Like(waiting.Client.consumer)
+    def consumer(
+        self, topic: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        return Consumer(self.portal, self.inner.consumer(topic, group, **options))
 
     @Like(waiting.Client.work)
     def work(

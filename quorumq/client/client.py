@@ -7,13 +7,12 @@ what each answered. Background tasks never raise: whoever waits for their work h
 
 from __future__ import annotations
 
-import inspect
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Final, Literal, Unpack
 
 import trio
 
@@ -21,14 +20,14 @@ from quorumq.client.background import background
 from quorumq.client.backlog import BacklogCalls
 from quorumq.client.browse import BrowseCalls, Peek, Redriven
 from quorumq.client.connection import Dial, dial_tcp, dial_tls
-from quorumq.client.consumer import Consumer
+from quorumq.client.consumer import Consumer, ConsumerOptions
 from quorumq.client.context import Context
 from quorumq.client.fetching import Gathering, Reader, named_sets, replica_sets_of
 from quorumq.client.groups import GroupCalls, names_of
 from quorumq.client.history import History
 from quorumq.client.message import Message, MessageId
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes
-from quorumq.client.producer import Producer
+from quorumq.client.producer import Producer, ProducerOptions
 from quorumq.client.publishing import PublishCalls
 from quorumq.client.settling import SettleCalls
 from quorumq.client.show import ShowCalls
@@ -45,27 +44,10 @@ from quorumq.wire.tls import own_ca
 
 __all__ = ["Client", "Peek", "Redriven", "connect", "suspending_clock"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 3.0
 FETCH_LANES: Final = 8
 """So many `Client.fetch` at once have connections of their own, which can be hung up where one is cancelled."""
-
-
-def _making(kind: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """A method of a client that makes one of ``kind`` for it, with the arguments that the class takes."""
-
-    def make(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
-        return kind(self, *args, **options)
-
-    init: Any = cast("Any", kind).__init__
-    arguments = inspect.signature(init).parameters.values()
-    found: Any = make
-    found.__doc__ = init.__doc__
-    found.__signature__ = inspect.Signature([one for one in arguments if one.name != "client"])
-    return make
 
 
 async def _serve(
@@ -148,8 +130,54 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
     def timeout(self, seconds: float) -> None:
         self.context.timeout = seconds
 
-    producer = _making(Producer)
-    consumer = _making(Consumer)
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
+        """A producer to one topic.
+
+        It begins with its first message, and is flushed and closed where the client is left; use it by ``async with``
+        to flush and close it before. Keep one for a topic: at most 1000 may be open.
+
+        Args:
+            topic: its name.
+            linger: seconds that a batch waits to be filled while another of its partition is under way. 0.01 if not
+                given.
+            batch_bytes: a batch closes when it has so many. None follows the load: 64 KiB where no batch is under
+                way, up to 512 KiB while many are, and for what one call of `Producer.publish_many` brings.
+            in_flight: batches sent and not answered, at most; 8 if not given.
+            buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.send` waits above it. 16 MiB if
+                not given.
+            partitioner: from key and number of partitions to a partition; by hash of the key, else round robin.
+            timeout: seconds for which a batch is retried before it is given up; the client's if None.
+            create: whether publishing to an unknown topic asks for it to be created; it does if not given.
+        """
+        return Producer(self, topic, **options)
+
+    def consumer(
+        self, topic: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        """A consumer of one group, to be used by ``async with``.
+
+        Args:
+            topic: one name or several; "t.deadletters" for the group's dead letters of topic "t". A shell-style pattern
+                (``orders.*``: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands for
+                the topics that match, those to come included.
+            group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
+            start: where the group begins if it is new: with the oldest message, or with what is published from now on.
+                "earliest" if not given.
+            hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
+                30 s if None, or the cluster's ``hold_time_max`` where that is less.
+            prefetch: messages fetched ahead, at most; 1000 if not given. What is fetched is what tasks wait for, and
+                what would be used up within about half a second at the pace seen: nothing where the handler takes
+                longer.
+            prefetch_bytes: the same in bytes; 4 MiB if not given.
+            max_unsettled: messages handed over and not settled, at most; then handing over waits. None is 100 for
+                ``async for``, and no bound for `Consumer.take` and `Consumer.batches`.
+            auto_extend: keep the holds of what the application works on; it does if not given.
+            max_extend: seconds after which a message that is not settled is no longer extended; 3600 if not given.
+            node: fetch only from this node (id or address); any of the partition's replicas if None.
+            name, version: of this consumer, for dead letters and status; the host's name if None.
+            timeout: seconds without any node before iterating raises; the client's if None. May be infinite.
+        """
+        return Consumer(self, topic, group, **options)
 
     async def work(
         self,

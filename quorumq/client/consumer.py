@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import repeat
 from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
 import trio
 
@@ -40,6 +40,22 @@ STUCK_S: Final = 10.0
 YIELD_EVERY: Final = 64
 
 log = logging.getLogger("quorumq.client")
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The keyword arguments of `Client.consumer`, which says what they mean."""
+
+    start: Literal["earliest", "latest"]
+    hold_time: Duration | None
+    prefetch: int
+    prefetch_bytes: int
+    max_unsettled: int | None
+    auto_extend: bool
+    max_extend: float
+    node: str | None
+    name: str | None
+    version: str
+    timeout: float | None
 
 
 class Consumer:
@@ -73,27 +89,6 @@ class Consumer:
         version: str = "",
         timeout: float | None = None,
     ) -> None:
-        """A consumer of one group, to be used by ``async with``.
-
-        Args:
-            topic: one name or several; "t.deadletters" for the group's dead letters of topic "t". A shell-style pattern
-                (``orders.*``: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands for
-                the topics that match, those to come included.
-            group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
-            start: where the group begins if it is new: with the oldest message, or with what is published from now on.
-            hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
-                30 s if None, or the cluster's ``hold_time_max`` where that is less.
-            prefetch: messages fetched ahead, at most. What is fetched is what tasks wait for, and what would be used up
-                within about half a second at the pace seen: nothing where the handler takes longer.
-            prefetch_bytes: the same in bytes.
-            max_unsettled: messages handed over and not settled, at most; then handing over waits. None is 100 for
-                ``async for``, and no bound for `Consumer.take` and `Consumer.batches`.
-            auto_extend: keep the holds of what the application works on.
-            max_extend: seconds after which a message that is not settled is no longer extended.
-            node: fetch only from this node (id or address); any of the partition's replicas if None.
-            name, version: of this consumer, for dead letters and status; the host's name if None.
-            timeout: seconds without any node before iterating raises; the client's if None. May be infinite.
-        """
         if prefetch < 1 or prefetch_bytes < 1:
             raise UsageError(
                 f"prefetch is {prefetch}, prefetch_bytes {prefetch_bytes}: both must be at least 1"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 import trio
 
@@ -53,6 +53,18 @@ class Made(NamedTuple):
     said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
 
 
+class ProducerOptions(TypedDict, total=False):
+    """The keyword arguments of `Client.producer`, which says what they mean."""
+
+    linger: float
+    batch_bytes: int | None
+    in_flight: int
+    buffer_bytes: int
+    partitioner: Partitioner | None
+    timeout: float | None
+    create: bool
+
+
 class Producer:
     """Publishes to one topic. Made by `Client.producer`; several tasks may share one.
 
@@ -74,22 +86,6 @@ class Producer:
         timeout: float | None = None,
         create: bool = True,
     ) -> None:
-        """A producer to one topic.
-
-        It begins with its first message, and is flushed and closed where the client is left; use it by ``async with``
-        to flush and close it before. Keep one for a topic: at most 1000 may be open.
-
-        Args:
-            topic: its name.
-            linger: seconds that a batch waits to be filled while another of its partition is under way.
-            batch_bytes: a batch closes when it has so many. None follows the load: 64 KiB where no batch is under
-                way, up to 512 KiB while many are, and for what one call of `Producer.publish_many` brings.
-            in_flight: batches sent and not answered, at most.
-            buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.send` waits above it.
-            partitioner: from key and number of partitions to a partition; by hash of the key, else round robin.
-            timeout: seconds for which a batch is retried before it is given up; the client's if None.
-            create: whether publishing to an unknown topic asks for it to be created.
-        """
         if batch_bytes is not None and not 1 <= batch_bytes <= BATCH_BYTES_MAX:
             raise UsageError(f"batch_bytes is {batch_bytes}: it must be from 1 to {BATCH_BYTES_MAX}")
         if in_flight < 1 or buffer_bytes < 1 or linger < 0:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
 import re
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, get_type_hints
 
 import pytest
 import trio
 
 import quorumq.client
-from quorumq.client import Client, Message, connect
+from quorumq.client import (
+    Client,
+    Consumer,
+    ConsumerOptions,
+    Message,
+    Producer,
+    ProducerOptions,
+    aio,
+    blocking,
+    connect,
+)
+from quorumq.core.limits import MIB
 from tests.client.fake import FakeCluster, fake_cluster
 from tests.client.steps import in_a_loop, in_a_thread, publish
 
@@ -21,6 +33,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ASYNCIO = [snippet for snippet in SNIPPETS if "quorumq.client.aio" in snippet]
 BLOCKING = [snippet for snippet in SNIPPETS if "quorumq.client.blocking" in snippet]
+OPTIONS: dict[Any, Any] = {Client.producer: ProducerOptions, Client.consumer: ConsumerOptions}
 PORTS = {"127.0.0.1:7401": "a:1", "127.0.0.1:7402": "b:1", "127.0.0.1:7403": "c:1"}
 
 
@@ -77,8 +90,45 @@ def dialling(cluster: FakeCluster) -> Any:
 
 def test_the_tables_name_every_option() -> None:
     for method in (Client.producer, Client.consumer, Client.work):
-        for name in list(inspect.signature(method).parameters)[1:]:
+        for name in arguments_of(method):
             assert f"`{name}`" in PAGE, f"docs/client.md does not name {name} of {method.__name__}"
+
+
+def arguments_of(method: Any) -> list[str]:
+    names = list(inspect.signature(method).parameters)[1:]
+    return [*names[:-1], *get_type_hints(OPTIONS[method])] if method in OPTIONS else names
+
+
+@pytest.mark.parametrize("front", [quorumq.client, blocking, aio], ids=lambda front: front.__name__)
+@pytest.mark.parametrize(
+    ("name", "kind", "options"),
+    [("producer", Producer, ProducerOptions), ("consumer", Consumer, ConsumerOptions)],
+)
+def test_what_makes_producers_and_consumers_names_every_argument(
+    front: Any, name: str, kind: Any, options: Any
+) -> None:
+    """To type checkers and editors by its annotations, to people by `help`; and they are what the class takes."""
+    method = getattr(front.Client, name)
+    assert get_type_hints(method)["options"] == Unpack[options]
+    assert not hasattr(method, "__signature__"), "it is made when the program runs: editors do not see it"
+    takes = inspect.signature(kind.__init__).parameters
+    hints = get_type_hints(kind.__init__)
+    optional = {name: hints[name] for name, one in takes.items() if one.kind is one.KEYWORD_ONLY}
+    assert get_type_hints(options) == optional
+    required = [name for name, one in takes.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert list(inspect.signature(method).parameters) == ["self", *required[2:], "options"]
+    text = pydoc.render_doc(method)
+    assert all(re.search(rf"^ +(\w+, )*{one}(, \w+)*: ", text, re.MULTILINE) for one in optional), text
+
+
+def test_what_is_not_given_is_as_help_says() -> None:
+    for method, kind in ((Client.producer, Producer), (Client.consumer, Consumer)):
+        text = " ".join((inspect.getdoc(method) or "").split())
+        for name, one in inspect.signature(kind.__init__).parameters.items():
+            if isinstance(one.default, int | float) and not isinstance(one.default, bool):
+                mib = f"{one.default / MIB:g} MiB"
+                number = mib if name.endswith("_bytes") else f"{one.default:g}"
+                assert re.search(rf"{name}: (?:(?! \w+: ).)*{number} if not given", text), name
 
 
 def test_what_is_exported_is_there() -> None:
