@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial, wraps
@@ -286,6 +286,16 @@ def table(*columns: str, title: str | None = None, cut: bool = False) -> Any:
             overflow="ellipsis" if cut else "fold",
         )
     return found
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], title: str | None = None) -> None:
+    """Print a table (see `table`) of texts and numbers as they are: nothing in a cell is markup."""
+    from rich.text import Text
+
+    found = table(*columns, title=title)
+    for row in rows:
+        found.add_row(*(Text(str(cell)) for cell in row))
+    console().print(found)
 
 
 @contextmanager

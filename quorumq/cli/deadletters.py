@@ -21,16 +21,15 @@ from quorumq.cli.common import (
     cluster,
     cluster_options,
     confirmed,
-    console,
     group_option,
     ids_option,
     local_time,
     parsed,
     partition_option,
     print_json,
+    print_table,
     say,
     shown,
-    table,
     tell,
     yes_option,
 )
@@ -353,8 +352,6 @@ def _oldest(found: list[tuple[int, Peek]], limit: int) -> list[tuple[int, Peek]]
 
 
 def _print(lines: list[dict[str, Any]], each: bool) -> None:
-    from rich.markup import escape
-
     def died(ms: int) -> str:
         return local_time(ms)[:19] if ms else ""
 
@@ -369,8 +366,8 @@ def _print(lines: list[dict[str, Any]], each: bool) -> None:
             say(f"{line['id']}\n    {died(line['died_ms'])}  {attempts}")
             say(f"    {error(line, 76)}")
         return
-    kinds = table(">count", "|fingerprint", "error", "|last died")
-    for line in lines:
-        when = died(line["last_died_ms"])
-        kinds.add_row(f"{line['count']:,}", line["fingerprint"], escape(error(line, 80)), when)
-    console().print(kinds)
+    rows = [
+        (f"{line['count']:,}", line["fingerprint"], error(line, 80), died(line["last_died_ms"]))
+        for line in lines
+    ]
+    print_table((">count", "|fingerprint", "error", "|last died"), rows)

@@ -12,14 +12,13 @@ from quorumq.cli.common import (
     cluster,
     cluster_options,
     confirmed,
-    console,
     duration,
     group_option,
     local_time,
     print_json,
+    print_table,
     say,
     shown,
-    table,
     tell,
     yes_option,
 )
@@ -220,25 +219,18 @@ def show(topic: str, group: Group, as_json: bool) -> None:
 
 
 def _print_backlog(found: Backlog) -> None:
-    from rich.markup import escape
-
-    lines = table(">partition", ">ready", ">held", ">delayed", ">dead", ">oldest")
-    rows = [(str(part.partition), part[1:6]) for part in found.partitions]
-    for name, (*counts, oldest) in [*rows, ("all", found[:5])]:
-        age = "" if oldest is None else str(timedelta(seconds=round(oldest)))
-        lines.add_row(name, *(f"{count:,}" for count in counts), age)
-    console().print(lines)
-    reading = table(">partition", ">delivered/s", ">settled/s", "read by")
-    flows = [(str(part.partition), *part[6:]) for part in found.partitions]
-    for name, delivered, settled, consumers in [*flows, ("all", *found[6:])]:
+    waiting, reading = [], []
+    for part in (*found.partitions, ("all", *found[:5], *found[6:])):
+        name, *counts, oldest, delivered, settled, consumers = part
+        age = "" if oldest is None else timedelta(seconds=round(oldest))
+        waiting.append((name, *(f"{count:,}" for count in counts), age))
         names = ", ".join(dict.fromkeys(shown(consumer.name.encode()) or "?" for consumer in consumers))
-        reading.add_row(name, per_s(delivered), per_s(settled), escape(names or "nobody"))
-    console().print(reading)
+        reading.append((name, per_s(delivered), per_s(settled), names or "nobody"))
+    print_table((">partition", ">ready", ">held", ">delayed", ">dead", ">oldest"), waiting)
+    print_table((">partition", ">delivered/s", ">settled/s", "read by"), reading)
     if found.consumers:
-        who = table("consumer", "version", "client", "machine", ">delivered/s")
-        for *texts, delivered in found.consumers:
-            who.add_row(*(escape(shown(text.encode())) for text in texts), per_s(delivered))
-        console().print(who)
+        who = [(*(shown(text.encode()) for text in texts), per_s(count)) for *texts, count in found.consumers]
+        print_table(("consumer", "version", "client", "machine", ">delivered/s"), who)
 
 
 def per_s(count: int) -> str:
@@ -252,11 +244,9 @@ def listed(consumers: Iterable[GroupConsumer]) -> list[dict[str, Any]]:
 
 
 def _print(lines: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
-
-    found = table("topic", "group", "|begins with", "|since")
+    rows = []
     for line in lines:
         begins = local_time(line["from_ms"])[:19] if line["from_ms"] else "the oldest message"
         since = local_time(line["since_ms"])[:19] if line["since_ms"] else "the start"
-        found.add_row(escape(line["topic"]), escape(line["group"]), begins, since)
-    console().print(found)
+        rows.append((line["topic"], line["group"], begins, since))
+    print_table(("topic", "group", "|begins with", "|since"), rows)

@@ -12,12 +12,11 @@ from quorumq.cli.common import (
     cluster,
     cluster_options,
     confirmed,
-    console,
     duration,
     durations,
     print_json,
+    print_table,
     say,
-    table,
     tell,
     yes_option,
 )
@@ -165,16 +164,12 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
     if not reply.topics:
         say("no topics yet: `quorumq topics create NAME` makes one", err=True)
         return
-    from rich.markup import escape
-
-    lines = table("topic", ">partitions", ">rf", ">max deliveries", "nodes", "groups")
+    rows = []
     for topic in reply.topics:
-        homes = sorted({node for replicas in topic.replicas for node in replicas})
-        lines.add_row(
-            escape(topic.name), str(topic.partitions), str(topic.rf), str(topic.max_deliveries),
-            ", ".join(homes), escape(", ".join(groups.get(topic.id, []))),
-        )  # fmt: skip
-    console().print(lines)
+        homes = ", ".join(sorted({node for replicas in topic.replicas for node in replicas}))
+        readers = ", ".join(groups.get(topic.id, []))
+        rows.append((topic.name, topic.partitions, topic.rf, topic.max_deliveries, homes, readers))
+    print_table(("topic", ">partitions", ">rf", ">max deliveries", "nodes", "groups"), rows)
 
 
 def facts_of(topic: Topic) -> dict[str, object]:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import click
 
-from quorumq.cli.common import Address, Where, json_option, print_json, run
+from quorumq.cli.common import Address, Where, console, json_option, print_json, print_table, run
 from quorumq.cli.common import cluster as connected
 from quorumq.cli.progress import bar
 from quorumq.core.errors import UsageError
@@ -234,7 +234,6 @@ def floor(messages: int, as_json: bool) -> None:
     """
     import tempfile
 
-    from quorumq.cli.common import console, table
     from quorumq.lab.bench_floor import LOOPS, measure
 
     with tempfile.TemporaryDirectory(prefix="quorumq-floor-") as folder:
@@ -243,10 +242,8 @@ def floor(messages: int, as_json: bool) -> None:
     if as_json:
         print_json({"bench": "floor", "messages": messages, "machine": machine, "whole_ms": found})
         return
-    shown = table("|whole", ">p50, ms", ">p99, ms")
-    for loop, ms in found.items():
-        shown.add_row(loop, f"{ms['p50']:.2f}", f"{ms['p99']:.2f}")
-    console().print(shown)
+    rows = [(loop, f"{ms['p50']:.2f}", f"{ms['p99']:.2f}") for loop, ms in found.items()]
+    print_table(("|whole", ">p50, ms", ">p99, ms"), rows)
 
 
 @bench.command()
@@ -260,7 +257,6 @@ def profile(batch: int, turns: int, size: int, as_json: bool) -> None:
     """
     import cProfile
 
-    from quorumq.cli.common import console, table
     from quorumq.lab.bench_hot import calls_by_file, measure
 
     profiler = cProfile.Profile(builtins=False)
@@ -269,10 +265,8 @@ def profile(batch: int, turns: int, size: int, as_json: bool) -> None:
     if as_json:
         print_json({"bench": "profile", "batch": batch, "size": size, "turns": turns, "rows": rows})
         return
-    shown = table("|file", ">calls a message", ">µs a message")
-    for row in rows:
-        shown.add_row(row["file"], f"{row['calls']:,}", f"{row['us']:,}")
-    console().print(shown)
+    lines = [(row["file"], f"{row['calls']:,}", f"{row['us']:,}") for row in rows]
+    print_table(("|file", ">calls a message", ">µs a message"), lines)
 
 
 def _run(workload: Workload, options: dict[str, Any]) -> None:
@@ -403,8 +397,6 @@ _LEGS: Final = {
 
 
 def _print_machine(machine: Mapping[str, Any]) -> None:
-    from quorumq.cli.common import console
-
     fsync = machine.get("fsync_ms")
     console().print(
         f"{machine['cores']} cores, {machine['cpu']}, Python {machine['python']}, {machine['system']}"
@@ -414,8 +406,6 @@ def _print_machine(machine: Mapping[str, Any]) -> None:
 
 
 def _print(result: Mapping[str, Any]) -> None:
-    from quorumq.cli.common import console
-
     _print_machine(result["machine"])
     for each in result.get("runs", (result,)):
         _print_run(result["bench"], each)
@@ -425,8 +415,6 @@ def _print(result: Mapping[str, Any]) -> None:
 
 
 def _print_run(name: str, run: Mapping[str, Any]) -> None:
-    from quorumq.cli.common import console, table
-
     out = console()
     facts = [plural(run["messages"], "message") + f" of {plural(run['size'], 'byte')}"]
     for key in ("partitions", "producers", "consumers", "groups", "connections"):
@@ -447,12 +435,11 @@ def _print_run(name: str, run: Mapping[str, Any]) -> None:
     if "longest_pause_ms" in run:
         out.print(f"  longest pause after a node was killed: {run['longest_pause_ms']:,} ms")
     columns = ("p50", "p99", "p999", "max", "count")
-    legs = table("|", *(f">{column}" for column in columns), title="milliseconds")
-    for key, leg in _LEGS.items():
-        if run.get(key):
-            legs.add_row(leg, *(f"{run[key][column]:,}" for column in columns))
-    if legs.row_count:
-        out.print(legs)
+    legs = [
+        (leg, *(f"{run[key][column]:,}" for column in columns)) for key, leg in _LEGS.items() if run.get(key)
+    ]
+    if legs:
+        print_table(("|", *(f">{column}" for column in columns)), legs, "milliseconds")
     for key, who in (("nodes_cpu_s", "the nodes"), ("clients_cpu_s", "the clients")):
         if key in run:
             out.print(
@@ -469,16 +456,14 @@ def _print_run(name: str, run: Mapping[str, Any]) -> None:
 
 
 def _print_hot(result: Mapping[str, Any]) -> None:
-    from quorumq.cli.common import console, table
-
     _print_machine(result["machine"])
     rows = result["rows"]
     layers = ("client", "codec", "core", "journal", "write", "other")
     console().print("µs by layer; then core steps, messages between nodes, and commits")
     numbers = [f">{name}" for name in (*layers, "steps", "sent", "commits")]
-    shown = table("|operation", *numbers)
+    lines = []
     for row in rows:
-        counts = [str(row["counts"].get(key, 0)) for key in ("steps", "messages", "commits")]
+        counts = [row["counts"].get(key, 0) for key in ("steps", "messages", "commits")]
         times = [f"{row['us'].get(layer, 0):,.0f}" for layer in layers]
-        shown.add_row(f"{row['operation']} {row['messages']}", *times, *counts)
-    console().print(shown)
+        lines.append((f"{row['operation']} {row['messages']}", *times, *counts))
+    print_table(("|operation", *numbers), lines)

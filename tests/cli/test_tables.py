@@ -26,7 +26,7 @@ class Screen:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file = io.StringIO()
-        for where in ("cli.groups", "cli.topics", "cli.deadletters", "cli.common"):
+        for where in ("cli.common", "lab.bench"):
             monkeypatch.setattr(f"quorumq.{where}.console", lambda: Console(file=self.file, width=80))
         monkeypatch.setattr(click, "echo", lambda text, **_: print(text, file=self.file))
 
