@@ -20,9 +20,9 @@ from quorumq.core.errors import QuorumqError, TooFewReplicas
 from quorumq.history import HistoryWriter, origin_text, read_history
 from quorumq.lab.demo_input import Piece, installation_files, malformed_pieces, pieces_of_installation
 from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
-from quorumq.lab.demo_view import NodeScene, Scene, View, WorkerScene
+from quorumq.lab.demo_view import NodeScene, Scene, View, Worker
 from quorumq.lab.demo_worker import Options
-from quorumq.lab.leash import Leashed, end, logged
+from quorumq.lab.leash import end, logged
 from quorumq.lab.local import HISTORIES, LocalCluster, NodeDied
 
 TOPIC: Final = "demo"
@@ -63,23 +63,6 @@ STOPPED_WORKER: Final = "w3"
 KILLED_NODE: Final = "n2"
 
 
-@dataclass(slots=True)
-class Worker:
-    """One worker process: what it is called, which node it asks first, and where it writes."""
-
-    name: str
-    node: str
-    tail: Tail
-    process: Leashed
-    paused: bool = False
-    account: Account = field(default_factory=Account)
-
-    @property
-    def who(self) -> str:
-        """As its lines of the history are signed."""
-        return f"client:{self.name}"
-
-
 @dataclass(eq=False)
 class Run:
     """One demo."""
@@ -89,8 +72,6 @@ class Run:
         list[Piece] | None
     )  # what is published; None for the source of the installation and the malformed files
     out: Any  # the console to draw on
-    account: Account = field(default_factory=Account)  # as far as the histories go now
-    workers: dict[str, Worker] = field(default_factory=dict)
     malformed: dict[MessageKey, None] = field(default_factory=dict)
     letters: dict[MessageKey, str] = field(default_factory=dict)  # at the end, with their error classes
     handed_over: int = 0  # messages to the publisher's client, to be published
@@ -103,6 +84,7 @@ class Run:
         self.histories = self.directory / HISTORIES
         self.run_name = f"demo-{time.time_ns() // 1_000_000}"
         self.scene = Scene()
+        self.account, self.workers = self.scene.account, self.scene.workers
         self.view = View(self.scene, self.out)
         self.cluster: LocalCluster
 
@@ -188,7 +170,6 @@ class Run:
             if piece.malformed:
                 self.malformed[key] = None
             self.account.published[key] = None
-            self.scene.published += 1
 
         late = len(pieces) - min(LATE_MAX, int(LATE_SHARE * len(pieces)))
         async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
@@ -199,9 +180,8 @@ class Run:
                 pending = await producer.send(message.payload, headers=message.headers)
                 self.handed_over += 1
                 nursery.start_soon(confirm, piece, pending)
-        self.view.event(
-            f"all {self.scene.published:,} messages are published: on the disks of two nodes or three"
-        )
+        count = len(self.account.published)
+        self.view.event(f"all {count:,} messages are published: on the disks of two nodes or three")
 
     def _start_worker(self, name: str, node: str, messages: int) -> None:
         pace = min(PACE_MAX_S, 3 * WORK_S / messages)
@@ -213,21 +193,14 @@ class Run:
         command = [sys.executable, "-m", "quorumq.lab.demo_worker", json.dumps(options._asdict())]
         process = logged(command, self.histories / f"{name}.log")
         self.workers[name] = Worker(name, node, Tail(path), process)
-        self.scene.workers[name] = WorkerScene(node=node)
 
     def _read_histories(self) -> None:
         for worker in self.workers.values():
-            scene = self.scene.workers[worker.name]
             for row in worker.tail.read():
                 self.account.feed(dict(row))
                 worker.account.feed(dict(row))
-                if scene.state == "starting":
-                    scene.state = "works"
-            scene.delivered = worker.account.delivered
-            scene.settled = len(worker.account.acks) + len(worker.account.rejected)
-        self.scene.acked = len(self.account.acks)
-        self.scene.rejected = len(self.account.rejected)
-        self.scene.redelivered = self.account.delivered - len(self.account.deliveries)
+                if worker.state == "starting":
+                    worker.state = "works"
 
     async def _watch_histories(self) -> None:
         while True:
@@ -269,7 +242,7 @@ class Run:
             return None
 
     async def _until_settled(self) -> None:
-        while self.scene.published < self.scene.expected or self.account.settled() < self.scene.expected:
+        while min(len(self.account.published), self.account.settled()) < self.scene.expected:
             await trio.sleep(POLL_S)
         self.view.event("every message is acked or rejected")
 
@@ -301,18 +274,18 @@ class Run:
             await trio.sleep(POLL_S / 2)
         else:
             return
-        self.scene.workers[worker.name].state = "stopped"
+        worker.state = "stopped"
         self.stopped = Stopped(worker.who, held)
         self.view.event(f"SIGSTOP to {worker.name}, which works on {held} messages: their holds will run out")
-        before = self.account.delivered - len(self.account.deliveries)
+        before = self.account.redelivered
         await trio.sleep(STOPPED_FOR_S)
         with trio.move_on_after(AGAIN_PATIENCE_S):  # others may take what else there is first
-            while self.account.delivered - len(self.account.deliveries) <= before:
+            while self.account.redelivered <= before:
                 await trio.sleep(POLL_S)
         worker.process.send_signal(signal.SIGCONT)
         worker.paused = False
         self.stopped.seconds = time.monotonic() - began
-        self.scene.workers[worker.name].state = "works"
+        worker.state = "works"
         self.view.event(
             f"SIGCONT to {worker.name} after {self.stopped.seconds:.1f} s: now it acks what others got meanwhile"
         )
@@ -332,7 +305,7 @@ class Run:
         if not held:
             return
         await self.late_answered.wait()
-        unanswered = self.handed_over - self.scene.published
+        unanswered = self.handed_over - len(self.account.published)
         self.killed = Killed(name, self.acked_share, held)
         self.cluster.kill(name)
         self._read_histories()

@@ -122,6 +122,16 @@ class Account:
         elif kind == "dead_letter" and row["outcome"] == "ok":
             self.rejected.update(dict.fromkeys(keys_of(row)))
 
+    @property
+    def redelivered(self) -> int:
+        """Deliveries beyond the first of each message."""
+        return self.delivered - len(self.deliveries)
+
+    @property
+    def ended(self) -> int:
+        """How many messages were acked or rejected so far."""
+        return len(self.acks) + len(self.rejected)
+
     def settled(self) -> int:
         """How many published messages were acked or rejected so far, by what the workers wrote."""
         return sum(key in self.acks or key in self.rejected for key in self.published)
@@ -253,7 +263,7 @@ def judge(
         dead_lettered=len(dead),
         errors=_by_class(name for key, name in dead.items() if key not in ours),
         malformed_errors=_by_class(name for key, name in dead.items() if key in ours),
-        redelivered=account.delivered - len(account.deliveries),
+        redelivered=account.redelivered,
         late_acks=late,
         lost=len(account.lost()),
         delivered_after_ack=len(account.delivered_after_ack()),

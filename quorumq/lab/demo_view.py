@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
 
-from quorumq.lab.demo_verdict import Verdict
+from quorumq.lab.demo_verdict import Account, Tail, Verdict
+from quorumq.lab.leash import Leashed
 
 EVENTS_SHOWN: Final = 7
 REFRESH_PER_S: Final = 8
@@ -29,32 +30,44 @@ class NodeScene:
 
 
 @dataclass(slots=True)
-class WorkerScene:
-    """One worker as it is now."""
+class Worker:
+    """One worker process: what it is called, which node it asks first, and where it writes."""
 
+    name: str
+    node: str
+    tail: Tail
+    process: Leashed
+    paused: bool = False
     state: str = "starting"
-    node: str = ""
-    delivered: int = 0
-    settled: int = 0
+    account: Account = field(default_factory=Account)
+
+    @property
+    def who(self) -> str:
+        """As its lines of the history are signed."""
+        return f"client:{self.name}"
 
 
 @dataclass(slots=True)
 class Scene:
     """Everything that is drawn."""
 
+    account: Account = field(default_factory=Account)  # as far as the histories go now
     nodes: dict[str, NodeScene] = field(default_factory=dict)
-    workers: dict[str, WorkerScene] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)
     expected: int = 0
-    published: int = 0
-    acked: int = 0
-    rejected: int = 0
-    redelivered: int = 0
     began: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
         """Since the beginning."""
         return time.monotonic() - self.began
+
+    @property
+    def counts(self) -> tuple[str, str, str]:
+        """How far it is, in words."""
+        it = self.account
+        published, acked, dead = len(it.published), len(it.acks), len(it.rejected)
+        return f"{published:,} published", f"{acked:,} acked", f"{dead:,} dead-lettered"
 
 
 @dataclass(eq=False)
@@ -103,11 +116,7 @@ class View:
             return
         self._next_line = scene.seconds + PLAIN_EVERY_S
         nodes = ", ".join(f"{name} {node.state}" for name, node in scene.nodes.items())
-        self.console.print(
-            f"{scene.seconds:5.1f} s  {scene.published:,} published, {scene.acked:,} acked, "
-            f"{scene.rejected:,} dead-lettered; {nodes}",
-            markup=False,
-        )
+        self.console.print(f"{scene.seconds:5.1f} s  {', '.join(scene.counts)}; {nodes}", markup=False)
 
     def _picture(self) -> Any:
         from rich.console import Group
@@ -115,40 +124,41 @@ class View:
         from rich.table import Table
         from rich.text import Text
 
-        scene = self.scene
-        done = scene.acked + scene.rejected
-        counts = Text(
-            f"{scene.seconds:5.1f} s   {scene.published:,} published   {scene.acked:,} acked   "
-            f"{scene.rejected:,} dead-lettered   {scene.redelivered:,} redelivered"
-        )
-        nodes = Table(box=None, padding=(0, 2), header_style="dim")
-        for title in ("node", "", "messages", "holds"):
-            width = 16 if title == "" else 9
-            nodes.add_column(
-                title, justify="left" if title in ("node", "") else "right", min_width=width, no_wrap=True
-            )
-        for name, node in scene.nodes.items():
-            nodes.add_row(name, _coloured(node.state), f"{node.messages:,}", f"{node.held:,}")
-        workers = Table(box=None, padding=(0, 2), header_style="dim")
-        for title in ("worker", "", "delivered", "settled"):
-            workers.add_column(title, justify="left" if title in ("worker", "") else "right", min_width=9)
-        for name, worker in scene.workers.items():
-            workers.add_row(
-                f"{name} at {worker.node}",
-                _coloured(worker.state),
-                f"{worker.delivered:,}",
-                f"{worker.settled:,}",
-            )
+        scene, account = self.scene, self.scene.account
+        counts = (f"{scene.seconds:5.1f} s", *scene.counts, f"{account.redelivered:,} redelivered")
+        nodes = [(name, node.state, node.messages, node.held) for name, node in scene.nodes.items()]
+        workers = [
+            (f"{it.name} at {it.node}", it.state, it.account.delivered, it.account.ended)
+            for it in scene.workers.values()
+        ]
         side = Table.grid(padding=(0, 4))
-        side.add_row(nodes, workers)
+        side.add_row(
+            _states(("node", "messages", "holds"), nodes),
+            _states(("worker", "delivered", "settled"), workers),
+        )
         return Group(
-            counts,
-            ProgressBar(total=max(1, scene.expected), completed=done, width=76),
+            Text("   ".join(counts)),
+            ProgressBar(total=max(1, scene.expected), completed=account.ended, width=76),
             "",
             side,
             "",
             *(Text(event) for event in self.events),
         )
+
+
+def _states(titles: tuple[str, str, str], rows: list[tuple[str, str, int, int]]) -> Any:
+    """Who is in which state, and two numbers of each."""
+    from rich.table import Table
+
+    who, *numbers = titles
+    found = Table(box=None, padding=(0, 2), header_style="dim")
+    found.add_column(who, min_width=9, no_wrap=True)
+    found.add_column(min_width=16, no_wrap=True)
+    for title in numbers:
+        found.add_column(title, justify="right", min_width=9, no_wrap=True)
+    for name, state, one, other in rows:
+        found.add_row(name, _coloured(state), f"{one:,}", f"{other:,}")
+    return found
 
 
 def _coloured(state: str) -> Any:
