@@ -19,27 +19,20 @@ ADVICE: Final = (
 
 
 class DamagedBatch(QuorumqError):
-    """The body of a stored batch is not what was written. It is not served; another replica may have it.
-
-    Args:
-        text: what was found.
-        number: the batch's number on this node, -1 where it is not known.
-    """
+    """The body of a stored batch is not what was written. It is not served; another replica may have it."""
 
     code = "damaged-batch"
     exit_code = 74
 
     def __init__(self, text: str, number: int = -1) -> None:
         super().__init__(text)
-        self.number = number
+        self.number = number  # of the batch on this node, -1 where it is not known
 
 
 class DamagedDirectory(StorageError):
     """Damage that is not confined to the body of a batch: `Journal.open` reads past it only when it is to salvage.
 
-    Args:
-        what: what was found, and where.
-        advice: what to do; "" where ``what`` says so itself, as an error does that came from elsewhere.
+    There is no ``advice`` where ``what`` says itself what to do, as an error does that came from elsewhere.
     """
 
     code = "damaged-directory"

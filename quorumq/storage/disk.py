@@ -115,11 +115,7 @@ def check_name(name: str) -> None:
 
 
 class RealDisk:
-    """A directory of the operating system. It is created, with its parents, when it is not there.
-
-    Args:
-        directory: where the files are.
-    """
+    """A directory of the operating system. It is created, with its parents, when it is not there."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
@@ -223,11 +219,7 @@ class RealDisk:
         os.close(file)
 
     def sync_dir(self) -> None:
-        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync_directory(self.directory)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         with self._readers_lock:
@@ -307,13 +299,17 @@ def place_of(parts: Sequence[int]) -> bytes:
     return hashlib.blake2b(" ".join(map(str, parts)).encode(), digest_size=8).digest()
 
 
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def _make_directory(directory: Path) -> None:
     """Create ``directory`` and what is missing above it, durably: files live as long as their directory."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync_directory(path.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from quorumq.storage.index import Index
@@ -12,21 +13,15 @@ LOOK: Final = 4096
 """Batches of the index that are looked at in one go."""
 
 
+@dataclass(eq=False)
 class Emptying:
-    """The older segment that is being emptied, one at a time, and how far that has come.
+    """The older segment that is being emptied, one at a time, and how far that has come."""
 
-    Args:
-        segments: the account of all.
-        index: where batches lie.
-        aside: where those lie that are damaged: they move too.
-    """
-
-    def __init__(self, segments: Segments, index: Index, aside: Mapping[int, BatchPosition]) -> None:
-        self._segments = segments
-        self._index = index
-        self._aside = aside
-        self._segment: int | None = None
-        self._next = 0  # from this number on its batches were not moved yet
+    _segments: Segments  # the account of all
+    _index: Index  # where batches lie
+    _aside: Mapping[int, BatchPosition]  # where those lie that are damaged: they move too
+    _segment: int | None = None
+    _next: int = 0  # from this number on its batches were not moved yet
 
     @property
     def is_over(self) -> bool:

@@ -28,12 +28,7 @@ from quorumq.wire import cbor
 
 
 class SegmentFiles:
-    """The segments in a directory, as records.
-
-    Args:
-        disk: the directory.
-        read: how a scan reads: (file name, offset, length) -> bytes; the disk's own `read` if None.
-    """
+    """The segments in a directory, as records. A scan of them may ``read`` otherwise than the disk does."""
 
     def __init__(self, disk: Disk, read: Callable[[str, int, int], bytes] | None = None) -> None:
         self.disk = disk
@@ -64,12 +59,7 @@ class SegmentFiles:
         return record
 
     def start(self, number: int, node: str, cluster_id: str) -> SegmentStart:
-        """The first record of a segment.
-
-        Args:
-            number: the segment's.
-            node: whose it must be.
-            cluster_id: of which cluster.
+        """The first record of a segment, which must be this node's of this cluster.
 
         Raises:
             DamagedDirectory: it cannot be read, or is another segment's.
@@ -100,11 +90,7 @@ class SegmentFiles:
         return start
 
     def stored_at(self, position: BatchPosition, directory: int) -> BatchStored:
-        """A batch's record, with an empty body. Of the file only the header is read.
-
-        Args:
-            position: where it lies.
-            directory: the directory's id.
+        """A batch's record, with an empty body. Of the file only the header is read; ``directory`` is its id.
 
         Raises:
             StorageError: the header is damaged, which is more than a replica can make good.

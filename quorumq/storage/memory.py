@@ -6,43 +6,37 @@ import copy
 import errno
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from quorumq.core.errors import StorageError
 from quorumq.storage.disk import PAGE_BYTES, Buffer, check_name, place_of
 
 
+@dataclass(slots=True, eq=False)
 class _Inode:
     """The bytes of one file of a `MemoryDisk`: the first ``synced`` of them are durable."""
 
-    __slots__ = ("data", "number", "synced")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.data = bytearray()
-        self.synced = 0
+    number: int
+    data: bytearray = field(default_factory=bytearray)
+    synced: int = 0
 
 
 class MemoryDisk:
-    """A disk in memory that knows what a crash would take.
-
-    Args:
-        capacity: bytes that fit on it, all files together; more is ENOSPC, after what fitted was written.
-
-    Attributes:
-        on_operation: called with (operation, name) before every call that changes something; what it
-            raises is raised there. The place to crash a node in the middle, or to fail a chosen call.
-        fail_syncs: that many of the next `sync` and `sync_dir` raise EIO. As on a real system, the bytes
-            they were for read fine afterwards, are lost by a crash, and no later sync saves them.
-        operations: how many calls changed something so far.
-    """
+    """A disk in memory that knows what a crash would take."""
 
     def __init__(self, capacity: int = 1 << 40) -> None:
-        self.capacity = capacity
+        self.capacity = (
+            capacity  # of all files together, in bytes; more is ENOSPC, after what fitted was written
+        )
         self.directory = 0  # its inode's number; the files' count up
         self._inodes = 0
         self.on_operation: Callable[[str, str], None] | None = None
+        """Called with (operation, name) before every call that changes something; what it raises is raised there. The
+        place to crash a node in the middle, or to fail a chosen call."""
         self.fail_syncs = 0
-        self.operations = 0
+        """That many of the next `sync` and `sync_dir` raise EIO. As on a real system, the bytes they were for read fine
+        afterwards, are lost by a crash, and no later sync saves them."""
+        self.operations = 0  # how many calls changed something so far
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._name_changes: list[tuple[tuple[str, _Inode | None], ...]] = []  # not synced yet, in order

@@ -37,25 +37,15 @@ SETTLED = ("acked", "skipped", "purged")
 
 
 class Found(NamedTuple):
-    """A message in a directory.
-
-    Attributes:
-        partition: of which topic and partition.
-        origin: who numbered it,
-        seq: and as what.
-        published_ms: when, by its producer's clock.
-        message: what was published; None where it cannot be read.
-        groups: what each group makes of it: open, acked, dead, skipped or purged.
-        problem: why it cannot be read.
-    """
+    """A message in a directory."""
 
     partition: PartitionId
-    origin: Origin
-    seq: int
-    published_ms: int
-    message: Message | None
-    groups: dict[str, str]
-    problem: str = ""
+    origin: Origin  # who numbered it,
+    seq: int  # and as what
+    published_ms: int  # when, by its producer's clock
+    message: Message | None  # what was published; None where it cannot be read
+    groups: dict[str, str]  # what each group makes of it: open, acked, dead, skipped or purged
+    problem: str = ""  # why it cannot be read
 
 
 class ReadOnlyDisk(RealDisk):
@@ -81,16 +71,7 @@ class ReadOnlyDisk(RealDisk):
 class OfflineDirectory:
     """A data directory, read as far as it can be. Close it, or use it as a context manager.
 
-    Args:
-        path: the directory.
-        now: the clocks; delays and TTLs go by the time of day.
-
-    Attributes:
-        node: whose directory it is.
-        cluster_id: of which cluster.
-        damage: what was found damaged besides the bodies of batches; "" where nothing was. Then records of what was
-            acked may be lost, and topics may be named by their ids.
-        notes: what else was found, in words, as a last write that was torn.
+    Delays and TTLs go by the time of day that ``now`` has.
 
     Raises:
         UsageError: it is no data directory.
@@ -110,8 +91,10 @@ class OfflineDirectory:
         read = read_directory(
             self._disk, node=start.node, cluster_id=start.cluster_id, new_directory_id=lambda: 1, salvage=True
         )
+        # What is damaged besides the bodies of batches, if anything is. Then records of what was acked may be lost, and
+        # topics may be named by their ids.
         self.damage = read.damage
-        self.notes = read.replay.notes
+        self.notes = read.replay.notes  # what else was found, in words, as a last write that was torn
         self._batches: dict[int, FoundBatch] = {}
         records: list[JournalRecord] = []
         for item in read.found:

@@ -37,21 +37,7 @@ def torn_note(name: str, size: int, torn: Gap) -> str:
 class Replay:
     """A locked directory's newest segment, found or refused when this is made; then its records, by `records`.
 
-    Args:
-        disk: the directory.
-        node: whose it must be.
-        cluster_id: of which cluster.
-        new_directory_id: asked where the directory is new: 64 random bits.
-
-    Attributes:
-        files: the directory's files.
-        start: the newest segment's first record, made up where the directory is new.
-        fresh: nothing was found.
-        segments: which files count, known once `records` is exhausted.
-        carried: batches that may not be durable: they are to be written again.
-        position: how many records were ever appended to this directory, as far as `records` has come.
-        cannot_vouch: why nobody is to vote from this directory.
-        notes: what was found worth telling, in words (a cut tail, files deleted).
+    It takes what `read_directory` takes.
 
     Raises:
         DamagedDirectory: damaged where the newest segment begins, or files that count are missing.
@@ -66,14 +52,17 @@ class Replay:
         self.node = node
         self.cluster_id = cluster_id
         self.files = SegmentFiles(disk)
-        self.segments = Segments()
-        self.carried: list[FoundBatch] = []
+        self.segments = Segments()  # which files count, known once `records` is exhausted
+        self.carried: list[FoundBatch] = []  # batches that may not be durable: they are to be written again
         self._forgotten: set[int] = set()
-        self.position = 0
-        self.fresh = False
-        self.notes: list[str] = []
+        self.position = (
+            0  # how many records were ever appended to the directory, as far as `records` has come
+        )
+        self.fresh = False  # nothing was found
+        self.notes: list[str] = []  # what was found worth telling, in words (a cut tail, files deleted)
+        # The newest segment's first record, made up where the directory is new.
         self.start = self._find(self._list(), new_directory_id)
-        self.cannot_vouch = self.start.cannot_vouch
+        self.cannot_vouch = self.start.cannot_vouch  # why nobody is to vote from this directory
 
     @property
     def directory(self) -> int:

@@ -173,17 +173,11 @@ class Salvage(Replay):
 
 
 class Directory(NamedTuple):
-    """A directory as it was read.
+    """A directory as it was read."""
 
-    Attributes:
-        replay: the reader, exhausted.
-        found: what it gave.
-        damage: what was read past, "" where nothing was.
-    """
-
-    replay: Replay
-    found: list[JournalRecord | FoundBatch]
-    damage: str
+    replay: Replay  # the reader, exhausted
+    found: list[JournalRecord | FoundBatch]  # what it gave
+    damage: str  # what was read past, "" where nothing was
 
 
 def read_directory(

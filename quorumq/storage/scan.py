@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -71,33 +72,22 @@ class Gap(NamedTuple):
     witness: Frame | None = None
 
 
+@dataclass(eq=False)
 class Scan:
-    """Reads one segment in order.
+    """Reads one segment in order."""
 
-    Args:
-        read: (offset, length) -> up to that many bytes; fewer at the end of the file only.
-        size: where to stop, in bytes: the length of the file, or of the part of it that counts.
-        salt: `salt_of` the segment. It may be set later: the first record is read without it.
-        check_bodies: read bodies and compare their checksums, else jump over them.
-
-    Attributes:
-        durable: below this offset, say the records read so far, everything was durable.
-        in_tail: they are read up to the end of the snapshot.
-        torn: where the last write was torn, once `records` is exhausted; what counts ends there.
-    """
-
-    def __init__(
-        self, read: Callable[[int, int], bytes], size: int, salt: int = 0, *, check_bodies: bool
-    ) -> None:
-        self.size = size
-        self.read = read
-        self.salt = salt
-        self.durable = 0
-        self.in_tail = False
-        self.torn: Gap | None = None
-        self._check_bodies = check_bodies
-        self._window = b""
-        self._base = 0
+    read: Callable[[int, int], bytes]  # (offset, length) -> so many bytes; fewer at the end of the file only
+    size: int  # where to stop, in bytes: the length of the file, or of the part of it that counts
+    salt: int = 0  # `salt_of` the segment. It may be set later: the first record is read without it
+    _: KW_ONLY
+    check_bodies: bool  # read bodies and compare their checksums, else jump over them
+    durable: int = 0  # below this offset, say the records read so far, everything was durable
+    in_tail: bool = False  # they are read up to the end of the snapshot
+    torn: Gap | None = (
+        None  # where the last write was torn, once `records` is exhausted; what counts ends there
+    )
+    _window: bytes = b""
+    _base: int = 0
 
     def records(self, *, newest: bool = False, holes: Mapping[int, int] = NO_HOLES) -> Iterator[Frame | Gap]:
         """Everything in the segment, from its beginning.
@@ -166,7 +156,7 @@ class Scan:
         """Exactly these bytes if the file has them (the caller compared with ``size``), else fewer."""
         start = offset - self._base
         if start < 0 or start + length > len(self._window):
-            window = WINDOW_BYTES if self._check_bodies else SKIP_WINDOW_BYTES
+            window = WINDOW_BYTES if self.check_bodies else SKIP_WINDOW_BYTES
             self._window = self.read(offset, min(max(window, length), self.size - offset))
             self._base, start = offset, 0
         return self._window[start : start + length]
@@ -206,7 +196,7 @@ class Scan:
         if body_length:
             if size + body_length > left:
                 body_ok = False  # the header says which batch it was: whoever scans decides, torn or damaged
-            elif self._check_bodies:
+            elif self.check_bodies:
                 body = self._bytes(offset + size, body_length)
                 body_ok = len(body) == body_length and crc32c(body) == body_crc
             else:

@@ -7,6 +7,7 @@ next roll; one in which few are needed is worth emptying.
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quorumq.core.limits import MIB
@@ -58,27 +59,16 @@ class FoundBatch(NamedTuple):
     damaged: bool
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
-    """A segment that counts, and what of it is still needed.
+    """A segment that counts, and what of it is still needed."""
 
-    Attributes:
-        bytes: how many of its bytes count, once nothing is appended to it any more.
-        batches: in it, neither forgotten nor moved; damaged ones are among them.
-        live_bytes: what their records take.
-        dead: the numbers of the others.
-        low: no batch number in it is below.
-        high: and none is above.
-    """
-
-    __slots__ = ("batches", "bytes", "dead", "high", "live_bytes", "low")
-
-    def __init__(self, size: int = 0) -> None:
-        self.bytes = size
-        self.batches = 0
-        self.live_bytes = 0
-        self.dead = array("Q")
-        self.low = 1 << 64
-        self.high = 0
+    bytes: int = 0  # how many of its bytes count, once nothing is appended to it any more
+    batches: int = 0  # in it, neither forgotten nor moved; damaged ones are among them
+    live_bytes: int = 0  # what their records take
+    dead: array[int] = field(default_factory=lambda: array("Q"))  # the numbers of the others
+    low: int = 1 << 64  # no batch number in it is below
+    high: int = 0  # and none is above
 
     def put(self, number: int, position: BatchPosition) -> None:
         """Count a batch."""
@@ -92,31 +82,20 @@ class Segment:
         return self.batches > 0 and self.live_bytes < SPARSE_SHARE * self.bytes
 
 
+@dataclass(eq=False)
 class Segments:
-    """All segments that count, oldest first; the one being written is the last.
+    """All segments that count, oldest first; the one being written is the last."""
 
-    Attributes:
-        by_number: the segments.
-        current: the number of the one being written; 0 before the first.
-        last_number: no file has a higher number, finished or not.
-        next_number: above every batch number that was ever used in this directory.
-        damaged: batches whose body is known to be damaged.
-        holes: what could not be read when the directory was salvaged.
-        obsolete: names of files that are of no use once the next segment is there.
-        aside: names of files of which nothing can be read: to be renamed then, not deleted.
-    """
-
-    def __init__(self) -> None:
-        self.by_number: dict[int, Segment] = {}
-        self.current = 0
-        self.last_number = 0
-        self.next_number = 0
-        self.damaged: dict[DamagedAt, None] = {}
-        self.holes: dict[Hole, None] = {}
-        self.obsolete: list[str] = []
-        self.aside: list[str] = []
-        self._sparse: dict[int, None] = {}  # those of the older ones that are worth emptying
-        self._empty: dict[int, None] = {}  # those without a live batch
+    by_number: dict[int, Segment] = field(default_factory=dict)
+    current: int = 0  # the number of the one being written; 0 before the first
+    last_number: int = 0  # no file has a higher number, finished or not
+    next_number: int = 0  # above every batch number that was ever used in this directory
+    damaged: dict[DamagedAt, None] = field(default_factory=dict)  # batches whose body is known to be damaged
+    holes: dict[Hole, None] = field(default_factory=dict)  # what could not be read at a salvage
+    obsolete: list[str] = field(default_factory=list)  # files of no use once the next segment is there
+    aside: list[str] = field(default_factory=list)  # of which nothing can be read: to be renamed then
+    _sparse: dict[int, None] = field(default_factory=dict)  # older ones that are worth emptying
+    _empty: dict[int, None] = field(default_factory=dict)  # those without a live batch
 
     def found(self, segment: int, frame: Frame, record: BatchStored | BatchMoved) -> FoundBatch:
         """A batch whose record was read; damage of its body is noted."""

@@ -11,26 +11,16 @@ from quorumq.storage.segments import BatchPosition, Segments
 
 
 class Tail:
-    """The segment that records are appended to.
-
-    Args:
-        directory: the directory's id.
-        segments: the account of all segments, in which this one was begun just now.
-
-    Attributes:
-        end: bytes appended so far.
-        durable_end: how many of them are known to be durable.
-        snapshot_bytes: where its snapshot ends.
-    """
+    """The segment that records are appended to: begun just now in the account of all segments."""
 
     def __init__(self, directory: int, segments: Segments) -> None:
         self._segments = segments
         self._number = segments.current
         self._salt = salt_of(directory, self._number)
         self._ranges: dict[tuple[bytes, int], PartitionRange] = {}
-        self.end = 0
-        self.durable_end = 0
-        self.snapshot_bytes = 0
+        self.end = 0  # bytes appended so far
+        self.durable_end = 0  # how many of them are known to be durable
+        self.snapshot_bytes = 0  # where its snapshot ends
 
     def add(
         self, record: JournalRecord | Framing, into: list[Buffer], encoded: tuple[bytes, Buffer] | None = None
