@@ -40,7 +40,7 @@ from quorumq.client.message import Message, MessageId
 from quorumq.client.nodes import CLOSED, Closed
 from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options, Outgoing
-from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Like, Portal, page_of
+from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Portal, like, page_of
 from quorumq.client.producer import ProducerOptions
 from quorumq.client.times import Duration
 from quorumq.client.work import GRACE_S, Pool, Stop, Task, Worked
@@ -315,7 +315,7 @@ class Pending(Bridged):
         """Whether `wait` would return or raise at once."""
         return self._inner.done
 
-    @Like(batches.Pending.wait)
+    @like(batches.Pending.wait)
     async def wait(self) -> MessageId:
         return await self.bridge.call(self._inner.wait, quick=lambda: self._inner)
 
@@ -324,13 +324,13 @@ class Pending(Bridged):
 class Producer(Bridged, producing.Producer):
     """Publishes to one topic: as `quorumq.client.Producer`."""
 
-    @Like(producing.Producer.send)
+    @like(producing.Producer.send)
     async def send(self, payload: bytes | None = None, **options: Unpack[Options]) -> Any:
         if self.bridge.is_here:
             return await super().send(payload, **options)
         return Pending(self.bridge, await self.bridge.call(super().send, payload, **cast("Any", options)))
 
-    @Like(producing.Producer.publish_many)
+    @like(producing.Producer.publish_many)
     async def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
         call = self.bridge.call
         bulk = await call(self._bulk, **cast("Any", options))
@@ -375,7 +375,7 @@ class Client(Bridged, waiting.Client):
             raise
         return cls(bridge, inner)
 
-    @Like(waiting.Client.close)
+    @like(waiting.Client.close)
     async def close(self) -> None:
         try:
             with suppress(Closed):
@@ -385,11 +385,11 @@ class Client(Bridged, waiting.Client):
 
     work = waiting.Client.work  # which calls `work_all`, in the event loop
 
-    @Like(waiting.Client.producer)
+    @like(waiting.Client.producer)
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
         return self._here(Producer, super().producer(topic, **options))
 
-    @Like(waiting.Client.consumer)
+    @like(waiting.Client.consumer)
     def consumer(
         self, topic: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
@@ -401,7 +401,7 @@ class Client(Bridged, waiting.Client):
         made.bridge = self.bridge
         return cast("Made", made)
 
-    @Like(waiting.Client.peek)
+    @like(waiting.Client.peek)
     async def peek(self, *args: Any, **more: Any) -> AsyncIterator[Peek]:
         source = cast("Any", super().peek(*args, **more))
 
@@ -413,7 +413,7 @@ class Client(Bridged, waiting.Client):
             with suppress(Closed):
                 await self.bridge.call(source.aclose)
 
-    @Like(waiting.Client.work_all)
+    @like(waiting.Client.work_all)
     async def work_all(
         self,
         tasks: Sequence[Task],

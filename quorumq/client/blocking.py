@@ -37,7 +37,7 @@ from quorumq.client.message import MessageId, Outcome, Settleable
 from quorumq.client.nodes import Closed as Closed
 from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options, Outgoing
-from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Like, Portal, page_of
+from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Portal, like, page_of
 from quorumq.client.producer import ProducerOptions
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
@@ -180,11 +180,11 @@ class Producer(Entered[producing.Producer]):
     close = _blocking(producing.Producer.aclose)
     publish = _blocking(producing.Producer.publish)
 
-    @Like(producing.Producer.send)
+    @like(producing.Producer.send)
     def send(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending:
         return Pending(self.portal, self.portal.call(self.inner.send, payload, **cast("Any", options)))
 
-    @Like(producing.Producer.publish_many)
+    @like(producing.Producer.publish_many)
     def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
         bulk = self.portal.call(self.inner._bulk, **cast("Any", options))
         rest = iter(messages)  # in this thread: the client's own has other things to do
@@ -237,12 +237,12 @@ class Consumer(Entered[consuming.Consumer]):
         found = self.take(1, timeout=timeout)
         return found[0] if found else None
 
-    @Like(consuming.Consumer.take)
+    @like(consuming.Consumer.take)
     def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
         take = partial(self.inner.take, max_messages, timeout=timeout)
         return _delivered(self.portal, self.inner.settler, take)
 
-    @Like(consuming.Consumer.batches)
+    @like(consuming.Consumer.batches)
     def batches(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> Iterator[list[Message]]:
         while found := self.take(max_messages, timeout=timeout):
             yield found
@@ -310,17 +310,17 @@ class Client(Counterpart[waiting.Client]):
     fetch = _fetching(waiting.Client.fetch)
     peek = _listing(waiting.Client.peek)
 
-    @Like(waiting.Client.producer)
+    @like(waiting.Client.producer)
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
         return Producer(self.portal, self.inner.producer(topic, **options))
 
-    @Like(waiting.Client.consumer)
+    @like(waiting.Client.consumer)
     def consumer(
         self, topic: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
         return Consumer(self.portal, self.inner.consumer(topic, group, **options))
 
-    @Like(waiting.Client.work)
+    @like(waiting.Client.work)
     def work(
         self,
         topic: str | Sequence[str],
@@ -335,7 +335,7 @@ class Client(Counterpart[waiting.Client]):
         task = Task(topic, group, cast("Any", handler), **options)
         return self.work_all([task], grace=grace, stop=stop, signals=signals)
 
-    @Like(waiting.Client.work_all)
+    @like(waiting.Client.work_all)
     def work_all(
         self,
         tasks: Sequence[Task],
@@ -362,19 +362,19 @@ class Client(Counterpart[waiting.Client]):
         context = copy_context()
         return replace(task, handler=lambda one: context.copy().run(handler, Message(self.portal, one)))
 
-    @Like(waiting.Client.lookup)
+    @like(waiting.Client.lookup)
     def lookup(
         self, topic: str, group: str, ids: Iterable[MessageId], *, timeout: float | None = None
     ) -> dict[MessageId, Peek]:
         return self.portal.call(self.inner.lookup, topic, group, list(ids), timeout=timeout)
 
-    @Like(waiting.Client.redrive)
+    @like(waiting.Client.redrive)
     def redrive(
         self, topic: str, group: str, items: Iterable[Peek], *, timeout: float | None = None
     ) -> Redriven:
         return self.portal.call(self.inner.redrive, topic, group, list(items), timeout=timeout)
 
-    @Like(waiting.Client.ticket)
+    @like(waiting.Client.ticket)
     def ticket(self, receipt: SealedNamed) -> Settleable:
         return self.inner.ticket(receipt)
 

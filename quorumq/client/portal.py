@@ -41,14 +41,13 @@ async def page_of(listing: AsyncIterator[T]) -> list[T]:
     return found
 
 
-class Like:
+def like(method: Callable[..., object]) -> Callable[[T], T]:
     """Has a function show the signature and the docstring of its counterpart in `quorumq.client`."""
 
-    def __init__(self, method: Callable[..., object]) -> None:
-        self.method = method
+    def shown(function: T) -> T:
+        return cast("T", update_wrapper(cast("Any", function), method))
 
-    def __call__(self, function: T) -> T:
-        return cast("T", update_wrapper(cast("Any", function), self.method))
+    return shown
 
 
 class Portal:

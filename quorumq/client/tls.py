@@ -17,13 +17,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
 
     Why not `trio.SSLStream`: it gives out one record of 16 KiB at a time, with a turn of the loop for each.
 
-    Args:
-        inner: connected, and closed with this.
-        context: of who dials.
-        host: whom the other side has to be.
-
-    Attributes:
-        inner: the same.
+    ``inner`` is connected, and closed with this; ``host`` is who the other side has to be.
     """
 
     def __init__(self, inner: trio.abc.HalfCloseableStream, context: ssl.SSLContext, host: str) -> None:
