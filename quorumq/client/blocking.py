@@ -63,12 +63,7 @@ def _blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[C
 
 
 class Counterpart(Generic[Inner]):
-    """What stands here for something of `quorumq.client`.
-
-    Attributes:
-        portal: where calls run.
-        inner: that something.
-    """
+    """What stands here for something of `quorumq.client`, ``inner``, whose calls run in ``portal``."""
 
     __slots__ = ("inner", "portal")
 

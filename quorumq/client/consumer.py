@@ -116,7 +116,7 @@ class Consumer:
         self._node = node
         # FETCHes have connections of their own: a node lets go of what it has parked when its connection ends, and
         # would else win for nobody what this consumer gives back when it is closed. Nor do acks wait behind bodies.
-        self._pool = f"consumer {context.next_number()}"
+        self._pool = f"consumer {next(context.numbers)}"
         self._ahead = Prefetch(context, self._unpack, lambda: len(self._working))
         self._working: dict[Message, float] = {}  # handed over and not settled -> when
         self._fewer = trio.lowlevel.ParkingLot()  # who waits until there are fewer of them

@@ -52,7 +52,7 @@ class Context:
     history: History | None  # where what happens is written down
     topic_names: dict[bytes, str] = field(default_factory=dict)  # by id, of topics that were heard of
     _open: dict[Flushed, None] = field(default_factory=dict)
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # each is had once
 
     def __post_init__(self) -> None:
         self.clock = self.nodes.clock  # of every deadline, in seconds
@@ -61,18 +61,10 @@ class Context:
         self.log = self.nodes.log  # what nobody hears of otherwise
         self.host = socket.gethostname()[:100]  # this machine, and a consumer that nobody names
 
-    def next_number(self) -> int:
-        """A number that nothing else of this client has."""
-        return next(self._numbers)
-
     async def start(self, task: Callable[..., Awaitable[None]]) -> None:
         """Run a background task as long as the client lives; returns when it says it has started."""
         self.nodes.check_open()
         await self.tasks.start(task)
-
-    def spawn(self, task: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Run ``task(*args)`` in the background until it ends, or the client does."""
-        self.tasks.spawn(task, *args)
 
     def open(self, flushed: Flushed) -> None:
         """Close this before the client is left, unless it is `closed` before.

@@ -88,11 +88,11 @@ class PublishCalls(Calls):
         if isinstance(error, NotFound) and self._kept.get(topic) is kept:
             del self._kept[topic]  # a topic that is made again under this name is another one
         if kept.calls == 0 and self._kept.get(topic) is not kept:
-            self.context.spawn(_close, kept.producer)
+            self.context.tasks.spawn(_close, kept.producer)
         if len(self._kept) > PRODUCERS_MAX:
             idle = next((name for name, one in self._kept.items() if one.calls == 0), None)
             if idle is not None:
-                self.context.spawn(_close, self._kept.pop(idle).producer)
+                self.context.tasks.spawn(_close, self._kept.pop(idle).producer)
 
 
 async def _close(producer: Producer) -> None:

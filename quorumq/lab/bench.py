@@ -296,13 +296,7 @@ def _run(workload: Workload, options: dict[str, Any]) -> None:
 
 
 def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster | None) -> dict[str, Any]:
-    """One run, after its warm-up.
-
-    Args:
-        kind: what to run.
-        options: as its command takes them.
-        cluster: its nodes; None for ``options["nodes"]``.
-    """
+    """One run, after its warm-up, on ``cluster`` or else on ``options["nodes"]``."""
     addresses = list(options["nodes"]) if cluster is None else cluster.addresses
     size = options["size"]
     # Of large messages fewer, so that a run of each size takes about as long.

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,15 +34,15 @@ LOOPS: Final = ("epoll", "trio")
 WARM_UP: Final = 100
 
 
+@dataclass(eq=False)
 class Passer:
     """One node of those that decide nothing: a replica, or the coordinator if it has ``replicas``."""
 
-    def __init__(self, file: int, replicas: Sequence[socket.socket]) -> None:
-        self._file = file
-        self._replicas = replicas
-        self._buffers: dict[socket.socket, bytes] = {}
-        self._client: socket.socket
-        self._open = b""  # the client's request that no replica has answered
+    _file: int
+    _replicas: Sequence[socket.socket]
+    _buffers: dict[socket.socket, bytes] = field(default_factory=dict)
+    _client: socket.socket = field(init=False)
+    _open: bytes = b""  # the client's request that no replica has answered
 
     def take(self, sock: socket.socket, data: bytes) -> None:
         """This has come."""
@@ -164,13 +165,7 @@ def ask_by_trio(sock: socket.socket, messages: int) -> list[float]:
 
 
 def measure(messages: int, loop: str, directory: Path) -> dict[str, Any]:
-    """Milliseconds of so many messages, one at a time: percentiles.
-
-    Args:
-        messages: how many.
-        loop: one of `LOOPS`.
-        directory: where the nodes write.
-    """
+    """Milliseconds of so many messages, one at a time, where the nodes write to ``directory``: percentiles."""
     with ExitStack() as stack:
 
         def begin(*ports: int) -> int:

@@ -164,11 +164,7 @@ class HotNode:
 
 
 class HotCluster:
-    """Three nodes and one client.
-
-    Args:
-        directory: for the journals.
-    """
+    """Three nodes and one client; the nodes' journals are in ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self.meter = Meter()
@@ -276,12 +272,7 @@ class HotCluster:
 def measure(
     turns: Mapping[int, int], size: int, *, profiler: cProfile.Profile | None = None
 ) -> list[dict[str, Any]]:
-    """What a batch of so many messages takes, by operation.
-
-    Args:
-        turns: how often each size of batch is measured.
-        size: bytes of a payload.
-        profiler: counts calls, too.
+    """What a batch of so many messages takes, by operation. ``turns`` says how often each size of batch is measured.
 
     Returns:
         of each: ``messages``, ``operation``, ``us`` (the median by layer) and ``counts`` (of the last turn, exact).

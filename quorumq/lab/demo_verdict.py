@@ -243,15 +243,10 @@ def judge(
     expected: int,
     seconds: float,
 ) -> Verdict:
-    """The verdict on one run.
+    """The verdict on one run, by all histories, read to their ends, and the dead-letter listing.
 
-    Args:
-        account: of all histories, read to their ends, and of the dead-letter listing.
-        malformed: the messages that were malformed on purpose.
-        killed, stopped: the faults as they happened; None where one did not.
-        hold_time: of the run, seconds: a worker must stand still for longer.
-        expected: how many messages the publisher set out to publish.
-        seconds: how long the run took.
+    A fault that did not happen is None; ``malformed`` are the messages that are so on purpose, and ``expected`` is how
+    many the publisher set out to publish.
     """
     ours = dict.fromkeys(malformed)
     dead = {key: name for key, name in account.letters.items() if key not in account.acks}

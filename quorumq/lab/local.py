@@ -410,10 +410,8 @@ class LocalCluster:
 def lack(address: str, name: str, names: Iterable[str], *, connected: bool, quarantine: bool) -> str:
     """What the node ``name`` at ``address`` lacks to be ready, in words; "" if nothing.
 
-    Args:
-        names: the nodes that it should see, itself among them.
-        connected: whether it has to vouch for its directory and to see them, or only to answer.
-        quarantine: whether its quarantine has to be over.
+    It has to answer; where ``connected``, to vouch for its directory and to see all of ``names``; where
+    ``quarantine``, to be out of it.
     """
     try:
         facts = status_of(address, timeout=1.0)
