@@ -224,7 +224,7 @@ class BrowseCalls(Calls):
                     timeout,
                     writes=True,
                     judge=judge_redrive,
-                    watch=None if self.context.history is None else self.context.history.redriving(topic),
+                    watch=self.context.watch("redrive"),
                 )
                 for verdict in reply.verdicts:
                     if verdict.outcome == "ok":

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, cast
 import trio
 
 from quorumq.client.background import Background
-from quorumq.client.history import Calling, History
+from quorumq.client.history import Calling, History, Settled
 from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.client.times import Duration, number_of
 from quorumq.core import messages as m
@@ -135,12 +135,12 @@ class Context:
         return replies, errors
 
     def watch(self, kind: str, **fields: object) -> Watch | None:
-        """What is told of the attempts of a request with receipts, if a history is written."""
-        return None if self.history is None else self.history.settling(kind, self.topic_names, **fields)
+        """What is told of the attempts of a request that names messages, if a history is written."""
+        return None if self.history is None else Settled(self.history, kind, self.topic_names, fields)
 
     def calling(self, kind: str, topic: str, **fields: object) -> Calling | None:
-        """What is told of the attempts of a request without receipts, if a history is written."""
-        return None if self.history is None else self.history.calling(kind, topic, **fields)
+        """What is told of the attempts of a request that names a topic, if a history is written."""
+        return None if self.history is None else Calling(self.history, kind, topic, fields)
 
     # --------------------------------------------------------------------- names
 

@@ -7,7 +7,7 @@ Times are the client's own clock, the one that stamps FETCH and EXTEND, as `unti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -17,7 +17,7 @@ from quorumq.client.message import Message, deadline_of
 from quorumq.core import messages as m
 from quorumq.core.errors import Code
 from quorumq.core.spans import merge_spans
-from quorumq.core.types import BatchHeader, Origin, Receipt, Span, Topic
+from quorumq.core.types import BatchHeader, Origin, PartitionId, Receipt, Span, Topic
 from quorumq.history import (
     HistoryWriter,
     label_after,
@@ -62,20 +62,6 @@ class History:
         """What the lines of a request call a topic that the request names by its name."""
         return self._labels.get(name, name)
 
-    def publishing(self, topic: str) -> Settled:
-        """To be told of the attempts to publish one batch."""
-        return Settled(self, "publish", lambda request: _published(request, topic), {})
-
-    def settling(self, kind: str, topics: dict[bytes, str], **fields: object) -> Settled:
-        """To be told of the attempts of one request with receipts.
-
-        Args:
-            kind: "ack", "reject", "dead_letter" or "extend".
-            topics: names of the topics in it, by id; one that is not there is written as its id.
-            fields: for its ``invoke`` lines.
-        """
-        return Settled(self, kind, lambda request: _settled(request, topics), fields)
-
     def delivered(self, messages: Sequence[Message]) -> None:
         """Messages are being handed to the application."""
         for delivery, found in groupby(messages, key=_delivery):
@@ -100,7 +86,7 @@ class History:
         op = self.op()
         for item in items:
             receipt = read_receipt(item.sealed)
-            fields = held(receipt, topic_name(receipt, topics))
+            fields = held(receipt, topic_name(receipt.partition, topics))
             self.write("leave", **fields, spans=spans_value(item.spans or (receipt.span,)), op=op)
 
     def listed(
@@ -120,16 +106,6 @@ class History:
                 complete=complete,
                 via=via,
             )
-
-    def calling(self, kind: str, topic: str, **fields: object) -> Calling:
-        """To be told of the attempts of one request without receipts.
-
-        Args:
-            kind: "purge", "set_group", "set_topic" or "delete_topic".
-            topic: its name.
-            fields: for all its lines.
-        """
-        return Calling(self, kind, topic, fields)
 
     def derived(self, outputs: Iterable[Output]) -> None:
         """These are about to be published: a line for each run of them."""
@@ -151,10 +127,6 @@ class History:
                     "index": first.which,
                 },
             )
-
-    def redriving(self, topic: str) -> Settled:
-        """To be told of the attempts of one redrive."""
-        return Settled(self, "redrive", lambda request: _redriven(request, self.label(topic)), {})
 
 
 _delivery: Final = attrgetter("delivery")
@@ -181,9 +153,9 @@ def _runs(origin: Origin, numbers: Iterable[int]) -> tuple[Span, ...]:
     return merge_spans(Span(origin, number, number + 1) for number in numbers)
 
 
-def topic_name(receipt: Receipt, topics: dict[bytes, str]) -> str:
-    """What a history calls a receipt's topic, or its id where the name is not known."""
-    topic = receipt.partition.topic
+def topic_name(partition: PartitionId, topics: dict[bytes, str]) -> str:
+    """What a history calls a partition's topic, or its id where the name is not known."""
+    topic = partition.topic
     return topic_label(topic, topics[topic]) if topic in topics else topic.hex()
 
 
@@ -215,12 +187,6 @@ Item = tuple[dict[str, Any], tuple[Span, ...]]
 """What a request names by a receipt, or as listed: the fields of its lines, and the messages."""
 
 
-def _published(request: m.ClientRequest, topic: str) -> list[Item]:
-    header = cast("m.Publish", request).batch.header
-    label = topic_label(header.partition.topic, topic)
-    return [({"topic": label, "partition": header.partition.number}, header.sections)]
-
-
 def _made(header: BatchHeader) -> dict[str, object]:
     """What else is said of a batch that is about to be sent."""
     times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
@@ -229,31 +195,14 @@ def _made(header: BatchHeader) -> dict[str, object]:
     return {**said, "crcs": crcs, "published_ms": header.published_ms}
 
 
-def _settled(request: m.ClientRequest, topics: dict[bytes, str]) -> list[Item]:
-    found = []
-    for item in cast("tuple[SealedNamed, ...]", cast("m.AckRequest", request).items):
-        receipt = read_receipt(item.sealed)
-        found.append((held(receipt, topic_name(receipt, topics)), item.spans or (receipt.span,)))
-    return found
-
-
-def _redriven(request: m.ClientRequest, topic: str) -> list[Item]:
-    asked = cast("m.RedriveRequest", request)
-    place = {"topic": topic, "partition": asked.partition, "group": asked.group}
-    return [
-        ({**place, "generation": entry.record.generation, "n": entry.record.n}, (entry.span,))
-        for entry in asked.entries
-    ]
-
-
 @dataclass(eq=False)
 class Settled:
     """The attempts of one PUBLISH, ACK, REJECT, EXTEND or REDRIVE."""
 
     history: History
-    kind: str
-    items_of: Callable[[m.ClientRequest], list[Item]]
-    fields: dict[str, object]
+    kind: str  # "publish", "ack", "reject", "dead_letter", "extend" or "redrive"
+    topics: dict[bytes, str]  # names of topics, by id; one that is not there is written as its id
+    fields: dict[str, object]  # for its ``invoke`` lines
     _op: int = 0
     _items: list[Item] = field(default_factory=list)
     _hold_time: float = 0.0
@@ -265,9 +214,25 @@ class Settled:
             self._hold_time = request.hold_time
         if isinstance(request, m.Publish):
             self.fields = _made(request.batch.header)
-        self._items = self.items_of(request)
+        self._items = [*self._items_of(request)]
         for item in self._items:
             self._write(item, "invoke", via=via, **self.fields)
+
+    def _items_of(self, request: m.ClientRequest) -> Iterator[Item]:
+        if isinstance(request, m.Publish):
+            header = request.batch.header
+            topic = topic_name(header.partition, self.topics)
+            yield {"topic": topic, "partition": header.partition.number}, header.sections
+        elif isinstance(request, m.RedriveRequest):
+            topic = self.history.label(request.topic)
+            place = {"topic": topic, "partition": request.partition, "group": request.group}
+            for entry in request.entries:
+                yield {**place, "generation": entry.record.generation, "n": entry.record.n}, (entry.span,)
+        else:
+            for item in cast("tuple[SealedNamed, ...]", cast("m.AckRequest", request).items):
+                receipt = read_receipt(item.sealed)
+                fields = held(receipt, topic_name(receipt.partition, self.topics))
+                yield fields, item.spans or (receipt.span,)
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
         """What came of it, for each message."""
@@ -300,9 +265,9 @@ class Calling:
     """The attempts of one request that names a topic by its name: PURGE, SETGROUP, CREATE, ALTER, DELETE …"""
 
     history: History
-    kind: str
+    kind: str  # "purge", "set_group", "delete_group", "set_topic" or "delete_topic"
     topic: str
-    fields: dict[str, object]
+    fields: dict[str, object]  # for all its lines
     _asked: dict[str, object] = field(default_factory=dict)  # what the `invoke` says
     _label: str = ""
     _op: int = 0

@@ -82,14 +82,14 @@ class Sender(NamedTuple):
             await self._publish(record_batch, record_batch.batch)
 
     async def _publish(self, record_batch: RecordBatch, batch: Batch) -> None:
-        history, clock = self.context.history, self.context.clock
+        clock = self.context.clock
         header = batch.header
         await self.context.nodes.ask(
             lambda: m.Publish(batch, max(0, int(1000 * (clock() - record_batch.made))), record_batch.seal),
             what=f"publish of {plural(header.size, 'message')} to {self.topic!r}/{header.partition.number}",
             timeout=self.timeout,
             writes=True,
-            watch=None if history is None else history.publishing(self.topic),
+            watch=self.context.watch("publish"),
         )
 
     async def _publish_derived(self, record_batch: DerivedParcel, indexes: Sequence[int]) -> None:
