@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -75,14 +75,10 @@ class Background:
         Raises:
             Cancelled: the caller is cancelled; nothing was begun.
         """
-
-        async def with_status(*, task_status: trio.TaskStatus[Any]) -> None:
-            await self._sheltered(task, task_status=task_status)
-
         await trio.lowlevel.checkpoint_if_cancelled()
         # In a cancelled scope trio would keep the task there, where nobody ends it.
         with trio.CancelScope(shield=True):
-            await self.nursery.start(with_status)
+            await self.nursery.start(self._sheltered, task)
 
     def end(self) -> None:
         """Cancel them all, and those that they begin on their way out."""

@@ -403,7 +403,10 @@ class LocalCluster:
         until = time.monotonic() + timeout
         while lacks := self._poll(names, connected, quarantine):
             if time.monotonic() > until:
-                raise not_ready(lacks, timeout)
+                what = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
+                raise NotReady(
+                    f"not ready after {timeout:g} s: {what}. Look at the nodes' logs, or allow more time"
+                )
             time.sleep(POLL_S)
 
 
@@ -428,9 +431,3 @@ def lack(address: str, name: str, names: Iterable[str], *, connected: bool, quar
     if quarantine and facts.get("quarantine_s", 0) > 0:
         return f"is in quarantine for another {facts['quarantine_s']:.1f} s"
     return ""
-
-
-def not_ready(lacks: Mapping[str, str], timeout: float) -> NotReady:
-    """The error where nodes lack something after so many seconds."""
-    what = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
-    return NotReady(f"not ready after {timeout:g} s: {what}. Look at the nodes' logs, or allow more time")
