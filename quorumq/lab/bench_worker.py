@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ SINGLES_IN_FLIGHT: Final = 64
 BATCH: Final = 500
 ACKS_IN_FLIGHT: Final = 4
 
+Receive = trio.MemoryReceiveChannel[dict[str, Any]]
+
 
 def say(**line: Any) -> None:
     """One line to whoever started this."""
@@ -43,21 +45,11 @@ def say(**line: Any) -> None:
     sys.stdout.flush()
 
 
-class Commands:
-    """Lines from standard input, as they come."""
-
-    def __init__(self) -> None:
-        self._send, self._receive = trio.open_memory_channel[dict[str, Any] | None](64)
-
-    async def read(self) -> None:
-        """Read until standard input is closed."""
+async def read(commands: trio.MemorySendChannel[dict[str, Any]]) -> None:
+    """Pass on lines of standard input, as they come, until it is closed."""
+    async with commands:
         while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
-            await self._send.send(json.loads(line))
-        await self._send.send(None)
-
-    async def next(self) -> dict[str, Any] | None:
-        """The next command; None at the end."""
-        return await self._receive.receive()
+            await commands.send(json.loads(line))
 
 
 async def produce(client: Client, command: dict[str, Any]) -> None:
@@ -219,13 +211,14 @@ class Consuming:
         say(**line, **latencies, began_ns=self.began, ended_ns=self.ended, cpu_s=cpu_s)
 
 
-async def consume(client: Client, command: dict[str, Any], commands: Commands) -> None:
-    """Consume until the next command, which is to stop."""
+async def consume(client: Client, command: dict[str, Any], commands: Receive) -> None:
+    """Consume until the next command, which is to stop, or the last one."""
     stop = trio.Event()
     consuming = Consuming(client, command)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: consuming.run(stop=stop))
-        await commands.next()
+        with suppress(trio.EndOfChannel):
+            await commands.receive()
         stop.set()
     consuming.finish()
 
@@ -275,14 +268,13 @@ async def one_by_one(client: Client, command: dict[str, Any]) -> None:
 
 async def work() -> None:
     """Do what standard input says, until it is closed."""
-    commands = Commands()
+    send, commands = trio.open_memory_channel[dict[str, Any]](64)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(commands.read)
-        first = await commands.next()
-        if first is not None:
+        nursery.start_soon(read, send)
+        async for first in commands:
             async with connect(first["nodes"]) as client:
                 say(**{"is": "ready"})
-                while (command := await commands.next()) is not None:
+                async for command in commands:
                     if command["do"] == "produce":
                         await produce(client, command)
                     elif command["do"] == "fan-in":
