@@ -72,6 +72,15 @@ def duration(value: Any) -> float:
     return seconds
 
 
+class Seconds(click.FloatRange):
+    """A time, as `duration` takes it, within bounds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(duration(value), param, ctx)
+
+
 def durations(value: str) -> tuple[float, ...]:
     """Times with commas between; "" or "none" for none at all."""
     return tuple(map(duration, [] if value in ("", "none") else value.split(",")))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import click
 
 from quorumq.cli.common import (
+    Seconds,
     Where,
     check_missed,
     cluster,
@@ -78,13 +79,13 @@ class Plan(NamedTuple):
 @click.option("--max", "most", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option(
     "--wait",
-    type=click.FloatRange(0),
-    help="Stop when nothing has come for so many seconds; 0 takes what is there.",
+    type=Seconds(0),
+    help="Stop when nothing has come for so long: seconds, or with s, m, h, d; 0 takes what is there.",
 )
 @click.option(
     "--hold-time",
-    type=click.FloatRange(limits.HOLD_TIME_MIN_S),
-    help="Seconds for which a message is ours alone, extended while a command works on it. "
+    type=Seconds(limits.HOLD_TIME_MIN_S),
+    help="For how long a message is ours alone, extended while a command works on it. "
     "[default: 30, or the most that the cluster allows]",
 )
 @click.option(
@@ -92,9 +93,9 @@ class Plan(NamedTuple):
 )
 @click.option(
     "--reject",
-    type=click.FloatRange(0),
+    type=Seconds(0),
     metavar="DELAY",
-    help="Print, then make it available again after DELAY seconds.",
+    help="Print, then make it available again after DELAY: seconds, or with s, m, h, d.",
 )
 @click.option("--dead-letter", metavar="REASON", help="Print, then make each message a dead letter.")
 @click.option(
@@ -105,8 +106,8 @@ class Plan(NamedTuple):
 )
 @click.option(
     "--backoff",
-    type=click.FloatRange(0, BACKOFF_MAX_S),
-    help="With --exec: seconds until a message whose command failed comes again; doubled each time, up to 60. "
+    type=Seconds(0, BACKOFF_MAX_S),
+    help="With --exec: how long until a message whose command failed comes again; doubled each time, up to 60. "
     "[default: the topic's backoff, or else 1]",
 )
 @click.option(

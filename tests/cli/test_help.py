@@ -197,3 +197,18 @@ def test_nobody_there_says_where_it_was_tried_and_what_to_do() -> None:
     assert result.exit_code == 69
     assert "127.0.0.1:1" in result.output
     assert "quorumq dev" in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--wait", "-1", "'-1' is not a time: say 30, 30s, 5m, 2h or 7d"),
+        ("--hold-time", "0s", "0.0 is not in the range x>=0.1"),
+        ("--reject", "soon", "'soon' is not a time"),
+        ("--backoff", "2m", "120.0 is not in the range 0<=x<=60.0"),
+    ],
+)
+def test_times_are_written_as_for_other_commands(option: str, text: str, said: str) -> None:
+    found = CliRunner().invoke(main, ["consume", "jobs", "--group", "g", option, text])
+    assert found.exit_code == 2
+    assert said in found.output
