@@ -60,6 +60,10 @@ FIRST_S: Final = 1.0
 REST: Final = 4
 """Having nothing in hand in vain, a consumer is not told again for so many times as long as that took."""
 
+ACK_TURNS: Final = 2
+"""So many turns of the loop the next FETCH leaves to who was handed something, where nobody waits for more: what is
+acked at once goes first, and the node serves the FETCH while its peers have the ACK, and not the other way about."""
+
 TEND_S: Final = 0.1
 """How often that is looked at."""
 
@@ -249,6 +253,9 @@ class Prefetch:
                     await fetcher.wake.wait()
             else:
                 await fetcher.wake.wait()
+            for _ in range(ACK_TURNS):
+                if not self.wanted:
+                    await trio.lowlevel.checkpoint()
             return
         idle = self._is_idle()
         told = idle and self._told is fetcher

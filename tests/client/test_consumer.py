@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import trio
+import trio.testing
 
 from quorumq.client import (
     Client,
@@ -418,6 +419,43 @@ async def test_a_bound_that_is_asked_for_holds_for_lists_too_and_waiting_for_eve
 
 
 # ---------------------------------------------------------------------------------- prefetch
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_what_is_acked_at_once_goes_before_the_next_fetch(turns: int) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client, client.producer("jobs") as producer:
+        await client.create_topic("jobs")
+        async with client.consumer("jobs", "g", prefetch=1) as consumer:
+            for number in range(20):
+                await producer.send(b"%d" % number)
+                message = await anext(consumer)
+                for _ in range(turns):
+                    await trio.lowlevel.checkpoint()
+                await message.ack()
+            await trio.testing.wait_all_tasks_blocked()
+    order = [type(request) for _, request in cluster.asked if isinstance(request, AckRequest | Fetch)]
+    assert order == [Fetch, *[AckRequest, Fetch] * 20]
+
+
+async def test_who_waits_for_more_and_acks_later_is_fetched_for_at_once() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with fake_cluster() as cluster, connected(cluster) as client, client.producer("jobs") as producer:
+        await client.create_topic("jobs")
+        await producer.publish_many([b"%d" % number for number in range(21)])
+        async with client.consumer("jobs", "g", prefetch=1) as consumer, trio.open_nursery() as nursery:
+            await anext(consumer)
+            nursery.start_soon(count)
+            for _ in range(20):
+                await anext(consumer)
+            nursery.cancel_scope.cancel()
+    assert turns <= 20 * 11
 
 
 async def test_prefetch_is_bounded_in_messages_and_bytes() -> None:
