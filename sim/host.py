@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -124,6 +125,7 @@ class Host(Machine):
         self.config_rng = self.world.stream(f"config/{name}")
         self.started = False
         self.wake_at: float | None = None
+        self.wake_due = math.inf  # the deadline for which that is
         self.turn: list[Event] = []  # what has come in this turn of the loop
         self.once: dict[tuple[str, int], None] = {}  # requests of which a second copy would be another write
         self.sightings = Sightings(observer, name)
@@ -190,6 +192,7 @@ class Host(Machine):
                 if any(held.owner.node == self.name for _, held in view.all_held()):
                     self.world.saw("a node went down while it held")
         self.driver = self.wake_at = None
+        self.wake_due = math.inf
         self.started = False
         self.turn.clear()
         self.links.clear()
@@ -293,13 +296,11 @@ class Host(Machine):
         if self.driver is None:
             return
         deadline = self.driver.next_deadline()
-        if deadline is None:
+        if deadline is None or deadline >= self.wake_due:
             return
-        time = self.clock.true_time(deadline)
-        if time < self.world.time:
-            time = self.world.time
+        time = max(self.clock.true_time(deadline), self.world.time)
         if self.wake_at is None or time < self.wake_at:
-            self.wake_at = time
+            self.wake_at, self.wake_due = time, deadline
             self.world.at(time, self.wake, time, self.life)
 
     def wake(self, time: float, life: int) -> None:
@@ -307,10 +308,10 @@ class Host(Machine):
         if life != self.life or self.driver is None or self.wake_at != time:
             return
         if self.frozen_until > self.world.time:
-            self.wake_at = self.frozen_until
+            self.wake_at, self.wake_due = self.frozen_until, math.inf
             self.world.at(self.frozen_until, self.wake, self.frozen_until, life)
             return
-        self.wake_at = None
+        self.wake_at, self.wake_due = None, math.inf
         deadline = self.driver.next_deadline()
         if deadline is not None:
             now = self.clock.mono(self.world.time)

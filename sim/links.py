@@ -138,13 +138,11 @@ class Links:
                 world.saw("an answer to another node was never begun")
                 self.machine.feed(Unposted(message))
             return
-        core = self.machine.core
-        assert core is not None
-        self.machine.sightings.sends(message, self.machine.life)
-        envelope = Envelope(self.name, core.state.incarnation, to, link[0], core.state.clock.value, message)
-        if isinstance(
-            message, RemoteFetchReply
-        ):  # what another node's client is answered: the bytes go along
+        machine = self.machine
+        state = machine.core.state
+        machine.sightings.sends(message, machine.life)
+        envelope = Envelope(self.name, state.incarnation, to, link[0], state.clock.value, message)
+        if type(message) is RemoteFetchReply:  # what another node's client is answered: the bytes go along
             try:
                 bodies = self.bodies(message.slices)
             except (DamagedBody, KeyError) as error:  # or forgotten since the core answered
@@ -181,20 +179,21 @@ class Links:
 
     def receive(self, envelope: Envelope, life: int) -> None:
         """Something comes in over a connection to our life number ``life``."""
-        core = self.machine.core
-        if core is None or not self.machine.started:
+        machine, world = self.machine, self.world
+        core = machine.core
+        if core is None or not machine.started:
             return
-        if self.machine.waits(self.receive, envelope, life):
+        if machine.frozen_until > world.time and machine.waits(self.receive, envelope, life):
             return
-        self.world.messages += 1
-        if life != self.machine.life:  # the other side has not noticed yet that we were started again
-            sender = self.peers[envelope.sender]
-            sender.lose(self.name, self.world.options.latency)
+        world.messages += 1
+        if life != machine.life:  # the other side has not noticed yet that we were started again
+            self.peers[envelope.sender].lose(self.name, world.options.latency)
         if core.state.superseded(envelope.sender, envelope.incarnation):
-            self.world.saw("a message of a superseded incarnation came")
-        if type(envelope.message) is RegistersReply and envelope.message.topics:
-            self.world.saw("a node asked for a topic that it did not know")
-        waited = bool(core.context.recovery.unheard)
-        self.machine.feed(Received(envelope))
-        if waited and type(envelope.message) is HoldsReply:
-            self.machine.sightings.recovers(core)
+            world.saw("a message of a superseded incarnation came")
+        kind = type(envelope.message)
+        if kind is RegistersReply and envelope.message.topics:
+            world.saw("a node asked for a topic that it did not know")
+        recovers = kind is HoldsReply and bool(core.context.recovery.unheard)
+        machine.feed(Received(envelope))
+        if recovers:
+            machine.sightings.recovers(core)

@@ -13,12 +13,14 @@ that direction.
 from __future__ import annotations
 
 import hashlib
-import heapq
+import math
 import random
 import struct
-import zlib
+from collections import defaultdict
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
+from zlib import crc32
 
 from quorumq.core.types import Now
 from quorumq.history import Row
@@ -75,7 +77,11 @@ class Clock:
 
     def now(self, time: float) -> Now:
         """One reading of both clocks."""
-        return Now(self.mono(time), EPOCH_MS + int(time * 1000 * self.rate) + self.wall_offset_ms)
+        rate = self.rate
+        value = self.mono_at_zero + time * rate  # as in `mono`: there is one reading a step
+        if value > self.last:
+            self.last = value
+        return Now(self.last, EPOCH_MS + int(time * 1000 * rate) + self.wall_offset_ms)
 
     def reboot(self, rng: random.Random, time: float) -> None:
         """The machine starts again: its monotonic clock begins elsewhere."""
@@ -105,7 +111,7 @@ class World:
         self.order = 0
         self.events = 0
         self.messages = 0
-        self.sent: dict[str, int] = {}
+        self.sent: defaultdict[str, int] = defaultdict(int)
         self.seen: dict[str, int] = {}
         self.rows: list[Row] = []
         self.run_name = f"sim-{schedule.profile}-{schedule.seed}"
@@ -132,13 +138,13 @@ class World:
 
     def at(self, time: float, action: Action, one: Any = None, two: Any = None) -> None:
         """Do ``action(one, two)`` at true time ``time``."""
-        self.order += 1
-        heapq.heappush(self.heap, (time, self.order, action, one, two))
+        self.order = order = self.order + 1
+        heappush(self.heap, (time, order, action, one, two))
 
     def after(self, seconds: float, action: Action, one: Any = None, two: Any = None) -> None:
         """Do ``action(one, two)`` in ``seconds``."""
-        self.order += 1
-        heapq.heappush(self.heap, (self.time + seconds, self.order, action, one, two))
+        self.order = order = self.order + 1
+        heappush(self.heap, (self.time + seconds, order, action, one, two))
 
     def run(self, until: float, done: Callable[[], bool] | None = None) -> bool:
         """Let events happen until true time ``until``, or until ``done``, which is asked every quarter second.
@@ -146,19 +152,17 @@ class World:
         Returns:
             Whether ``done`` said so.
         """
-        heap = self.heap
-        pop = heapq.heappop
-        pack, crc32 = _STAMP.pack, zlib.crc32
-        ask_at = self.time
-        while heap and heap[0][0] <= until:
-            if done is not None and heap[0][0] >= ask_at:
-                self.time = max(self.time, min(ask_at, heap[0][0]))
+        heap, pack = self.heap, _STAMP.pack
+        ask_at = self.time if done is not None else math.inf
+        while heap and (time := heap[0][0]) <= until:
+            if time >= ask_at and done is not None:
+                self.time = max(self.time, min(ask_at, time))
                 if done():
                     return True
                 ask_at = self.time + 0.25
-            self.time, order, action, one, two = pop(heap)
+            self.time, order, action, one, two = heappop(heap)
             self.events += 1
-            self.crc = crc32(pack(self.time, order & 0xFFFFFFFF), self.crc)
+            self.crc = crc32(pack(time, order & 0xFFFFFFFF), self.crc)
             action(one, two)
         self.time = until
         return done is not None and done()
@@ -167,25 +171,26 @@ class World:
 
     def transmit(self, source: str, target: str, action: Action, one: Any, two: Any = None) -> None:
         """Carry something from ``source`` to ``target``: ``action(one, two)`` happens there, never, or twice."""
-        if source != target and (source, target) in self.blocked:
+        if self.blocked and source != target and (source, target) in self.blocked:
             return
-        rng = self.net_rng
-        if self.loss and rng.random() < self.loss:
+        draw = self.net_rng.random
+        if self.loss and draw() < self.loss:
             if self.fifo:
                 self.on_broken(source, target)
             return
-        delay = self.latency * (0.3 + rng.expovariate(1.4))
-        if self.spikes and rng.random() < self.spikes:
-            delay += rng.random() * self.late
+        delay = self.latency * (0.3 - math.log(1.0 - draw()) / 1.4)  # `random.expovariate`, without the call
+        if self.spikes and draw() < self.spikes:
+            delay += draw() * self.late
         if self.distance and source != target and source in self.nodes and target in self.nodes:
             delay += self.distance
         time = self.time + delay
         if self.fifo:
             pair = (source, target)
             time = self.lines[pair] = max(time, self.lines.get(pair, 0.0) + 1e-7)
-        elif self.duplicate and rng.random() < self.duplicate:
-            self.at(time + rng.random() ** 3 * self.late, action, one, two)
-        self.at(time, action, one, two)
+        elif self.duplicate and draw() < self.duplicate:
+            self.at(time + draw() ** 3 * self.late, action, one, two)
+        self.order = order = self.order + 1
+        heappush(self.heap, (time, order, action, one, two))
 
     def draw(self, low: float, high: float, what: str, source: str, target: str) -> float:
         """A number for a pair of machines, as when one of them notices that their connection is broken."""
@@ -228,7 +233,7 @@ class World:
 
     def count(self, kind: str) -> None:
         """A message of this kind was sent."""
-        self.sent[kind] = self.sent.get(kind, 0) + 1
+        self.sent[kind] += 1
 
     def saw(self, name: str) -> None:
         """One of the things that a campaign must see happened."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 from quorumq.history import Row
 
@@ -37,11 +37,11 @@ class Checker:
     A method `on_KIND` takes the lines of a kind in; those of other kinds are not shown to it.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ()
+    kinds: ClassVar[dict[str, Callable[[Any, Row], None]]] = {}
     promise: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        cls.kinds = tuple(name.removeprefix("on_") for name in dir(cls) if name.startswith("on_"))
+        cls.kinds = {name[3:]: getattr(cls, name) for name in dir(cls) if name.startswith("on_")}
 
     def __init__(self) -> None:
         self.found: list[Violation] = []
@@ -50,7 +50,7 @@ class Checker:
     def see(self, row: Row) -> None:
         """Take a line of one of the ``kinds`` in."""
         self.at = row["at"]
-        getattr(self, "on_" + row["kind"])(row)
+        self.kinds[row["kind"]](self, row)
 
     def broken(self, text: str, at: float | None = None) -> None:
         """The promise was broken; if ``at`` is not given, by the line that is being seen."""
