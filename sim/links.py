@@ -188,7 +188,8 @@ class Links:
         world.messages += 1
         if life != machine.life:  # the other side has not noticed yet that we were started again
             self.peers[envelope.sender].lose(self.name, world.options.latency)
-        if core.state.superseded(envelope.sender, envelope.incarnation):
+        state, sender = core.state, envelope.sender
+        if state.known.get(sender) != envelope.incarnation and state.superseded(sender, envelope.incarnation):
             world.saw("a message of a superseded incarnation came")
         kind = type(envelope.message)
         if kind is RegistersReply and envelope.message.topics:

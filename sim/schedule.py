@@ -11,7 +11,6 @@ little of everything does not.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 from dataclasses import dataclass, field
@@ -31,6 +30,11 @@ from sim.packets import Packet, packets_of
 from sim.profiles import PROFILES, draw_distance
 
 
+def fields_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, as they are: `dataclasses.asdict` copies them all the way down."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """One run, in full: the same schedule and the same code give the same run."""
@@ -46,7 +50,8 @@ class Schedule:
 
     def to_json(self) -> str:
         """The schedule as one line of JSON."""
-        values = dataclasses.asdict(self)
+        values = fields_of(self) | {"options": fields_of(self.options)}
+        values["faults"] = [fields_of(fault) for fault in self.faults]
         if self.packets is None:
             del values["packets"]
         if not self.ends:
