@@ -35,7 +35,6 @@ from quorumq.core.messages import (
     CreateTopic,
     Failed,
     FetchReply,
-    PeerMessage,
     Store,
 )
 from quorumq.core.nodecore import NodeCore
@@ -130,6 +129,7 @@ class Host(Machine):
         self.once: dict[tuple[str, int], None] = {}  # requests of which a second copy would be another write
         self.sightings = Sightings(observer, name)
         self.links = Links(self, name, peers, self.disk_rng)
+        self.send = self.links.send  # as the driver's port
         self.disk = Disk(self, self.journal, self.disk_rng)
 
     # ------------------------------------------------------------ life and death
@@ -359,9 +359,6 @@ class Host(Machine):
 
     def raised(self, effect: Raised) -> None:
         raise effect.error
-
-    def send(self, to: NodeId, message: PeerMessage) -> None:
-        self.links.send(to, message)
 
     def send_stored(self, effect: SendStored) -> None:
         try:

@@ -19,7 +19,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from quorumq.core.types import Now
@@ -39,6 +39,10 @@ RESET = None
 """What a client gets when its connection dies: the outcome is unknown."""
 
 _STAMP = struct.Struct("<dI")
+
+_new_now: Final[Callable[[type[Now], tuple[float, int]], Now]] = (
+    tuple.__new__
+)  # half of what ``Now(...)`` takes
 
 Action = Callable[[Any, Any], None]
 
@@ -81,7 +85,7 @@ class Clock:
         value = self.mono_at_zero + time * rate  # as in `mono`: there is one reading a step
         if value > self.last:
             self.last = value
-        return Now(self.last, EPOCH_MS + int(time * 1000 * rate) + self.wall_offset_ms)
+        return _new_now(Now, (self.last, EPOCH_MS + int(time * 1000 * rate) + self.wall_offset_ms))
 
     def reboot(self, rng: random.Random, time: float) -> None:
         """The machine starts again: its monotonic clock begins elsewhere."""
