@@ -86,6 +86,7 @@ class Cluster:
         self.moments = Moments(around, self.operators, self.producers, self.faults.inflict)
         around.on_late_ack = self.moments.on_late_ack
         self.faults.on_cut = self.moments.on_cut
+        self.observer.on_steps = self.moments.on_steps
         self.topics.when_deleted.append(self.moments.on_deleted)
         self.drain = Drain(self.hosts, self.observer, self.producers, groups)
         self.healed_at = 0.0
@@ -133,6 +134,7 @@ class Cluster:
         if self.drained:
             for host in self.hosts.values():
                 host.check_deleted()
+                host.check()
 
     def heal(self) -> None:
         """No more faults: everyone is up, connected, fast and well behaved from here on."""

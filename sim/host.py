@@ -44,6 +44,7 @@ from quorumq.core.records import (
     JournalRecord,
     Started,
 )
+from quorumq.core.settle import SettleCoordinator
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import (
     Batch,
@@ -57,9 +58,10 @@ from sim.knowledge import compare, compare_holds, knows_all
 from sim.links import Links
 from sim.machine import Caller, Machine
 from sim.observer import Observer
+from sim.room import STEP_S
 from sim.sightings import Sightings, check_deleted
 from sim.store_journal import StoreJournal
-from sim.world import SimError
+from sim.world import RESET, SimError
 
 CLUSTER_ID = "sim"
 
@@ -184,9 +186,10 @@ class Host(Machine):
         self.arm()
 
     def leave_world(self, *, power: bool, clean: bool = False) -> None:
-        """The process is gone: with it everything but the journal."""
+        """The process is gone: with it everything but the journal. What it forgot by then is seen now or never."""
         core = self.core
         assert core is not None
+        self.check()
         for replica in core.replicas.values():
             for view in replica.views.groups.values():
                 if any(held.owner.node == self.name for _, held in view.all_held()):
@@ -256,10 +259,18 @@ class Host(Machine):
             self.turn.clear()
         driver.feed(*events)
         if options.check and self.recall_rng.random() < options.check:
-            core.check(self.clock.now(self.world.time))
+            self.check()
         if options.recall and self.recall_rng.random() < options.recall:
             self.recall()
+        if options.room and not self.world.healed:
+            self.observer.on_steps(self.name, self.half_done(core))
         self.arm()
+
+    def half_done(self, core: NodeCore) -> list[tuple[Caller, int]]:
+        """Who asked for what this step has left a part of to the next one."""
+        requests = core.context.requests.items()
+        left = [key for key, request in requests if isinstance(request, SettleCoordinator) and request.asks]
+        return [self.open[key] for key in left if key in self.open]
 
     def end_turn(self, life: int, _: object = None) -> None:
         """What has come in one turn of the loop goes into one step."""
@@ -298,7 +309,11 @@ class Host(Machine):
         deadline = self.driver.next_deadline()
         if deadline is None or deadline >= self.wake_due:
             return
-        time = max(self.clock.true_time(deadline), self.world.time)
+        time = self.clock.true_time(deadline)
+        if time <= self.world.time:
+            time = self.world.time
+            if self.world.options.room:  # the last step took some time, in which something may have come
+                time += self.disk_rng.random() * STEP_S
         if self.wake_at is None or time < self.wake_at:
             self.wake_at, self.wake_due = time, deadline
             self.world.at(time, self.wake, time, self.life)
@@ -391,10 +406,19 @@ class Host(Machine):
             self.keys_of[(name, op)] = key
             return
         client, _ = self.open[key]
+        half_done = self.core is not None and (client, op) in self.half_done(self.core)
         self.open[key] = (client, -1)
         # Else the core's answer is under way already when the connection ends.
         if self.disk_rng.random() < 0.5:
+            if half_done:
+                self.world.saw("a client left when half of its request was done")
             self.feed(Gone(key))
+
+    def break_off(self, client: Caller, op: int) -> None:
+        """A client's connection breaks with a request open on it: both hear of it."""
+        if (client.name, op) in self.keys_of:
+            self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
+            self.on_gone(client.name, op)
 
     def reply(self, key: int, reply: ClientReply) -> None:
         """Write an answer to whoever asked."""
@@ -430,6 +454,11 @@ class Host(Machine):
     def lose_link(self, peer: NodeId, seconds: float) -> None:
         """Our connection to ``peer`` breaks; we notice in ``seconds``."""
         self.links.lose(peer, seconds)
+
+    def check(self) -> None:
+        """Assert what holds between any two steps of the core, if it runs."""
+        if self.core is not None:
+            self.core.check(self.clock.now(self.world.time))
 
     def check_deleted(self) -> None:
         """Of topics that are deleted nothing is left."""

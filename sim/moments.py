@@ -18,6 +18,7 @@ from sim.clients.producer import Producer
 from sim.clients.surroundings import Surroundings
 from sim.fault_plan import Fault
 from sim.machine import cores_of
+from sim.room import STEP_S
 from sim.world import EPOCH_MS
 
 
@@ -110,6 +111,24 @@ class Moments:
                 operators[0].delete_now(there)
 
         operator.later(0.02 + 0.3 * rng.random(), lambda _, __: operator.alter_to(named, here, then))
+
+    def on_steps(self, name: str, asked: list[tuple[Any, int]]) -> None:
+        """A node has done a part of these requests: a client leaves before the next one, the node dies, or is cut off.
+
+        The rest follows within milliseconds, in which a fault at a random time hardly ever is.
+        """
+        rng, world = self.rng, self.world
+        if not asked or rng.random() >= 0.15:
+            return
+        what, at = rng.choice(("leave", "leave", "leave", "kill", "cut")), rng.random() * STEP_S
+        if what == "leave":
+            world.after(at / 10, self.around.machines[name].break_off, *rng.choice(asked))
+        elif what == "kill":
+            world.after(
+                at, self.inflict, Fault(world.time, "kill", (name,), round(0.02 + 0.2 * rng.random(), 4))
+            )
+        elif self.options.nodes > 1:
+            world.after(at, self.cut_off, [name], 0.1 + self.options.request_timeout * rng.random())
 
     # ------------------------------------------------------- cuts that are made for what is done
 

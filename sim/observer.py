@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from quorumq.core.messages import Release
@@ -26,6 +26,7 @@ class Observer:
         hosts: the machines, by name.
         purged: what replicas merged of messages that were purged, and who did.
         hold_rounds: HOLD rounds that asked another replica.
+        on_steps: called when a step of a node has left a part of requests to the next one, with who asked for them.
     """
 
     def __init__(self, world: World, topics: Topics, *, full: bool, steady: bool) -> None:
@@ -34,6 +35,7 @@ class Observer:
         self.full = full
         self.steady = steady
         self.hosts: Mapping[NodeId, Any] = {}
+        self.on_steps: Callable[[NodeId, list[Any]], None] = lambda name, asked: None
         self.purged: dict[tuple[PartitionId, str], SpanMap[tuple[NodeId, Record]]] = {}
         self.hold_rounds: dict[tuple[NodeId, int, int], None] = {}
         self.fetched_batches = 0

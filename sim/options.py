@@ -91,6 +91,8 @@ class Options:
     check: float = 0.0  # share of the steps of cores that are followed by the core's own `check`
     # How many runs of equal values of one origin a span map keeps in a tuple, before it sorts them otherwise.
     small: int = field(default=512, repr=False)
+    # How many runs of messages one step of a core votes on, the other limits of a step being as low; 0: as ever.
+    room: int = field(default=0, repr=False)
     recall: float = 0.0  # share of the steps after which its journal must know what the core knows
     # Share of the messages that end the process that handles them; 0: consumers do not die of messages.
     poison: float = 0.0

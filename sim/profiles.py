@@ -43,6 +43,13 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
     options = dataclasses.replace(options, small=another.choice((512, 512, 512, 512, 512, 4)))
     options = dataclasses.replace(options, by_id=sometimes(another, 0.2, 0.05, 0.3))
     options = dataclasses.replace(options, late_after=another.choice((0.0, 0.02)))
+    room = another.choice((0, 0, 0, 0, 0, 0, 1, 2, 3))
+    if room:  # and then requests with more than that
+        many = {
+            "batch_messages": max(16, options.batch_messages),
+            "fetch_messages": max(16, options.fetch_messages),
+        }
+        options = dataclasses.replace(options, room=room, **many)
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
         options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
@@ -162,7 +169,7 @@ def draw_quiet(rng: random.Random) -> Options:
     """No fault at all: a perfect but not instantaneous world."""
     options = draw_swarm(rng)
     none = dict.fromkeys(("loss", "duplicate", "spikes", "slow", "vanish", "leave", "replay"), 0.0)
-    brief = dataclasses.replace(options, **none, relay=False, fault_time=2.0)
+    brief = dataclasses.replace(options, **none, relay=False, room=0, fault_time=2.0)
     return dataclasses.replace(brief, hold_times=(4.0, 4.0), hold_time_max=4.0)
 
 

@@ -17,6 +17,7 @@ from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.history import Row
 from sim.checkers import judge
 from sim.cluster import Cluster
+from sim.room import little_room
 from sim.schedule import Schedule
 from sim.world import SimError
 
@@ -68,7 +69,7 @@ def run_schedule(
     violations: list[str] = []
     try:
         limit = cpu_max or CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)
-        with cpu_limit(limit), small_runs(schedule.options.small):
+        with cpu_limit(limit), small_runs(schedule.options.small), little_room(schedule.options.room):
             cluster.run()
     except Exception as error:  # whatever a core raises is the finding
         last = traceback.extract_tb(error.__traceback__)[-1]

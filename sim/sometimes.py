@@ -25,6 +25,7 @@ SOMETIMES: tuple[str, ...] = (
     "a clean stop's holds were restored",
     "a delivery was left",
     "a reply was never begun",
+    "a client left when half of its request was done",
     "an ACK heard acked",
     "an ACK heard acked_after_expiry",
     "an ACK heard acked_unproven",

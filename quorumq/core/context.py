@@ -451,6 +451,10 @@ class Context:
         self.costly.check()
         for replica in self.replicas.values():
             replica.check(now)
+        self.check_requests()
+
+    def check_requests(self) -> None:
+        """Assert that everything under way waits for something, also while something else is due."""
         for number, pending in self.rounds.items():
             assert number in pending.rounds, f"round {number} is not its coordinator's"
         awake = {timer[-1] for _, _, timer in self.state.timers if timer[0] in WAKING}

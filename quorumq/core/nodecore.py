@@ -583,5 +583,6 @@ class NodeCore:
         """Assert every invariant that holds between any two steps."""
         due = self.state.timers and self.state.timers[0][0] <= now.mono
         if due or NOBODY in self.context.costly.lines:
-            return  # what is due, and a later step does, may be offered or not
-        self.context.check(now)
+            self.context.check_requests()  # what is due, and a later step does, may be offered or not
+        else:
+            self.context.check(now)

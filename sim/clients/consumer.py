@@ -280,7 +280,7 @@ class Consumer(Deriving):
 
     def leave(self, receipts: list[Receipt]) -> None:
         """Give back what the application never got."""
-        items = tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
+        items = self.named(tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts))
         node = self.node()
         op = self.next_op()
         for receipt in receipts:
@@ -299,6 +299,7 @@ class Consumer(Deriving):
         tried: str = "",
     ) -> None:
         """One settling request, repeated through other nodes while its outcome is unknown."""
+        items = self.named(items)
         node = self.node(tried)
         op = self.next_op()
         world = self.world
@@ -331,6 +332,17 @@ class Consumer(Deriving):
                 )
 
         self.ask(node, request, self.timeout, then, op)
+
+    def named(self, items: tuple[ReceiptPart, ...]) -> tuple[ReceiptPart, ...]:
+        """The same messages; where a step has little room perhaps each by itself, which then takes many steps."""
+        if not self.options.room or self.rng.random() < 0.5:
+            return items
+        return tuple(
+            ReceiptPart(
+                receipt, tuple(Span(span.origin, seq, seq + 1) for span in spans for seq in range(*span[1:]))
+            )
+            for receipt, spans in items
+        )
 
     def on_settled(
         self, kind: str, items: tuple[ReceiptPart, ...], answer: Answer, op: int, until: float

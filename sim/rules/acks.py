@@ -7,9 +7,10 @@ from typing import Any
 
 from quorumq.core import types
 from quorumq.core.deliveries import Won
-from quorumq.core.effects import Persist, Send
+from quorumq.core.effects import Effect, Event, Gone, Persist, Send
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.messages import MergeReply
+from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Ballots, Facts
 from quorumq.core.partition.group import GroupView
@@ -80,6 +81,15 @@ def redrive_forgotten(self: Replica, sender: str, message: Any, now: Any) -> lis
     spans = tuple(span for span, _ in message.entries)
     return [Persist((), (Send(sender, MergeReply(message.round, spans, (), "", self.vector())),))]
 
+
+def forget_who_left(self: NodeCore, event: Event, now: Now) -> list[Effect]:
+    effects = _on_event(self, event, now)
+    if isinstance(event, Gone):
+        self.context.costly.drop(event.key)
+    return effects
+
+
+_on_event = NodeCore._on_event
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -279,5 +289,10 @@ RULES: tuple[Rule, ...] = (
         "redrive-forgotten",
         "REDRIVE is durable on a majority",
         ((Replica, "on_merge", redrive_forgotten),),
+    ),
+    Rule(
+        "forgets-who-left",
+        "what has begun goes on to its end although its client is gone",
+        ((NodeCore, "_on_event", forget_who_left),),
     ),
 )

@@ -17,6 +17,7 @@ from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
 
 QUICK = (
     "due-by-one-clock",
+    "forgets-who-left",
     "hold-majority-1",
     "no-anti-entropy",
     "no-replacing",

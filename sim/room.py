@@ -1,0 +1,49 @@
+"""How much one step of a core does, and one message carries: little, so that a short life sees what takes several.
+
+In production a step votes on 128 runs of messages, which no run here ever has. With room for two of them, most of what
+a client asks goes in several steps: a client that leaves, a crash, a cut and a retry come in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from quorumq.core import nodecore
+
+STEP_S = 0.01
+"""How long a step takes at most that leaves something to the next one, where steps have little room."""
+
+CORE = nodecore.__name__.rpartition(".")[0] + "."
+
+TIMES = {
+    "RUNS_PER_STEP": 1, "SURVEY_LIMIT": 1, "CHEAP": 1, "COSTLY_PER_STEP": 8, "REFRESHED_PER_STEP": 1,
+    "LOOKS_PER_STEP": 1, "OFFERED_PER_STEP": 1, "GROUPS_MADE_PER_STEP": 1, "TIMERS_PER_STEP": 4,
+    "STORE_BATCHES_MAX": 1, "LATE_MESSAGES_MAX": 1, "RECLAIM_BATCHES_MAX": 1, "PEEK_ITEMS_MAX": 4, "PEEK_SCAN_MAX": 8,
+    "LETTERS_PER_PIECE": 1, "GROUPS_PER_PIECE": 1, "REGISTERS_PER_PIECE": 1, "HOLDS_PER_PIECE": 1,
+    "SYNC_DIGESTS_MAX": 1, "PULL_BATCHES_MAX": 1, "BALLOTS_AT_STOP_MAX": 2,
+}  # fmt: skip
+"""Limits of one step, or of one piece of many, by name; and what each becomes, times the runs that a step votes on."""
+
+
+def places(name: str) -> list[Any]:
+    """The modules of the core that know a limit by this name."""
+    core = [module for path, module in sorted(sys.modules.items()) if path.startswith(CORE)]
+    return [module for module in core if name in vars(module)]
+
+
+@contextlib.contextmanager
+def little_room(runs: int) -> Iterator[None]:
+    """Have a step vote on so many runs, and do as little of everything else; 0: as in production."""
+    before = [
+        (place, name, getattr(place, name)) for name in (TIMES if runs else ()) for place in places(name)
+    ]
+    for place, name, most in before:
+        setattr(place, name, min(most, TIMES[name] * runs))
+    try:
+        yield
+    finally:
+        for place, name, most in before:
+            setattr(place, name, most)
