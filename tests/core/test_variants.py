@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 import pytest
 
 from quorumq.core.messages import (
     AckRequest,
+    AlterTopic,
+    AlterTopicReply,
     DeleteGroup,
+    DeleteTopic,
+    DeleteTopicReply,
     Failed,
     Hold,
     OpenSession,
+    OpenSessionReply,
     Publish,
     PurgeRequest,
     ReceiptPart,
     SetGroup,
     SettleReply,
+    SyncTopics,
 )
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -104,3 +113,41 @@ def published_on_five(cluster: Cluster) -> None:
     topic = cluster.topic(rf=5)
     origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
     cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"m"])))
+
+
+@pytest.mark.parametrize("nodes", [5, 7])
+def test_nothing_is_published_after_a_deletion_to_a_partition_that_its_node_had_not_heard_of(
+    nodes: int,
+) -> None:
+    """F6: some nodes add two partitions; others start again and delete the topic, unheard by the first."""
+    deletions = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        cluster = Cluster(nodes, seed=seed)
+        topic = cluster.topic()
+        cluster.advance(3.0)
+        here, there = (rng.sample(cluster.names, rng.randint(nodes // 2 + 1, nodes - 1)) for _ in range(2))
+        cut_off(cluster, here)
+        altered = asked(cluster, here[0], AlterTopic("jobs", partitions=3), 6.0)
+        if not isinstance(altered, AlterTopicReply):
+            continue
+        cut_off(cluster, there)
+        again(cluster, "".join(there[1:]), "kill")
+        deleted = asked(cluster, there[0], DeleteTopic("jobs", topic.id), 6.0)
+        if not isinstance(deleted, DeleteTopicReply):
+            continue
+        deletions += 1
+        cut_off(cluster, here)
+        opened = asked(cluster, here[0], OpenSession())
+        assert isinstance(opened, OpenSessionReply)
+        for partition in range(3):
+            batch = cluster.batch(altered.topic, opened.origin, 0, [b"m"], partition)
+            assert isinstance(asked(cluster, here[0], Publish(batch), 6.0), Failed)
+    assert deletions >= 3
+
+
+def cut_off(cluster: Cluster, names: Sequence[str]) -> None:
+    """What these nodes and the others say to each other is lost, and what all say of themselves."""
+    cluster.drop = lambda sender, to, message: (
+        (sender in names) != (to in names) or isinstance(message, SyncTopics)
+    )
