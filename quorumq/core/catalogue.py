@@ -220,8 +220,10 @@ class Catalogue:
         directories of a majority (RECOVERY); the later one stays.
         """
         ours = self.topics.get(topic.id)
-        merged = merge_topics(ours, topic) if ours is not None else topic
         newest = self.register_named(topic.name)
+        if ours == topic and newest is ours:
+            return None  # as nearly always: each node tells each other all of them, again and again
+        merged = merge_topics(ours, topic) if ours is not None else topic
         if newest is not None and newest.id != topic.id:
             if rank(newest) >= rank(topic):
                 merged = closed(merged)
@@ -253,13 +255,13 @@ class Catalogue:
         One of an unknown topic is left out: the topic may be deleted. It comes again with its topic, the topic first.
         """
         ours = self.groups.get((group.topic, group.name))
+        if ours == group:
+            return None
         merged = merge_groups(ours, group) if ours is not None else group
         if group.topic not in self.topics or self.is_deleted(group.topic) or merged == ours:
             return None
         self.groups[(group.topic, group.name)] = merged
-        if merged.buried > (
-            ours.buried if ours is not None else 0
-        ):  # what a majority had was another life of it
+        if merged.buried > (ours.buried if ours is not None else 0):  # what a majority had was another life
             for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
                 del self.settled_groups[key]
         return merged
