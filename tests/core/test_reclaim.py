@@ -27,6 +27,7 @@ from quorumq.core.messages import (
     RejectRequest,
     SetGroup,
     Store,
+    SyncOffer,
     SyncPull,
     SyncState,
 )
@@ -65,6 +66,12 @@ def deaf(node: str, *more: str) -> Callable[[str, str, object], bool]:
     """For `Cluster.drop`: ``node`` hears of no group but by the answer to its own question."""
     kinds = ("PutGroup", "SyncTopics", "Hold", "SyncState", *more)
     return lambda sender, to, message: to == node and type(message).__name__ in kinds
+
+
+def standing(cluster: Cluster, node: str) -> tuple[Kind, int]:
+    """What the record of the first message is there."""
+    (record, *_) = [record for _, record in replica(cluster, node).group("g").home.records.items()]
+    return record.kind, record.n
 
 
 def drained(cluster: Cluster, group: str = "g", node: str = "b") -> None:
@@ -442,11 +449,11 @@ def test_a_dead_letter_whose_payload_is_gone_is_not_redriven() -> None:
         assert kinds == {Kind.ACKED, Kind.PURGED}, "it is open nowhere"
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(told: bool) -> None:
+@pytest.mark.parametrize("told", ["Merge", "Hold", "anti-entropy"])
+def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(told: str) -> None:
     """a and b have reclaimed; c, which was away, has the payload, which is no majority.
 
-    They hear of the redrive in its second round, or, where that is lost, by anti-entropy.
+    They hear of the redrive in its second round, by a HOLD for what c has, or by anti-entropy.
     """
     cluster = Cluster()
     died(cluster, most=1)
@@ -458,11 +465,16 @@ def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(told: bool) -> No
     assert batches(cluster) == [0, 0, 1]
     cluster.drop = lambda sender, to, message: (
         not isinstance(message, Merge | MergeReply)
-        or (isinstance(message, Merge) and not message.redrive and not told)
+        or (isinstance(message, Merge) and not message.redrive and told != "Merge")
     )
     key = cluster.submit("c", RedriveRequest("jobs", 0, "g", entries))
     cluster.advance(10)
     assert outcomes(cluster.replies[key]) == ["outcome-unknown"]
+    if told == "Hold":
+        cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer | SyncState | Merge)
+        cluster.submit("c", fetch(hold_time=1.0))
+        cluster.advance(2)
+        assert {standing(cluster, node) for node in "abc"} == {(Kind.OPEN, 1)}
     cluster.drop = lambda sender, to, message: False
     cluster.advance(20)
     assert batches(cluster) == [1, 1, 1]

@@ -63,7 +63,7 @@ class Changes:
         self.idle: list[int] = []
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class GroupView:
     """One group in one partition of one replica.
 

@@ -22,9 +22,7 @@ class Learning(Duty):
 
     def repair(self, name: str, resolved: tuple[Resolved, ...], now: Now) -> list[Effect]:
         """Read repair: merge records that a peer answered a HOLD with. Nobody waits for the disk."""
-        effects = self._learn(self.views.named(name).home, fate.on_merge, resolved, now)
-        self.views.want_anew([span for span, _ in resolved])
-        return effects
+        return self._learn(self.views.named(name).home, fate.on_merge, resolved, now)
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
         """NOT_DUE, adopted by the asker: the higher (generation, n, ballot) wins, at equality ours stays."""

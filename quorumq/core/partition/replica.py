@@ -357,7 +357,6 @@ class Replica:
                     else:
                         higher.append(m.Resolved(part, record))
         records = self.views.finish(view.home, changes, now)
-        self.views.want_anew([span for span, _ in message.entries])
         reply = m.MergeReply(
             message.round, tuple(exact), tuple(higher), "", self.vector(), merge_spans(unheard)
         )

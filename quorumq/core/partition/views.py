@@ -183,6 +183,8 @@ class Views:
         Only so does it follow from what replicas exchange: else those that agree in all of that would differ for ever.
         """
         gone = [part for span in spans for part in self.batches.reclaimed.within(span)]
+        if not gone:
+            return
         for part in gone:
             self.batches.unwant(part)
         for view in self.sources():
@@ -294,6 +296,8 @@ class Views:
             return ()
         records: list[JournalRecord] = []
         if changes.records:
+            if self.batches.reclaimed.runs:
+                self.want_anew([span for span, _ in changes.records])  # a redrive may have opened it
             records.append(RecordsMerged(self.partition, view.home.name, tuple(changes.records)))
         if changes.delays:
             records.append(DelaysSet(self.partition, view.name, now.wall_ms, tuple(changes.delays)))
