@@ -124,7 +124,7 @@ class Pending:
         raise NotImplementedError
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Context:
     """One node, for its coordinators.
 

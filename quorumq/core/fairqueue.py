@@ -72,6 +72,10 @@ class FairQueue(Generic[Work]):
             self.lines[whose] = askers
         return piece
 
+    def waiting(self, whose: Whose) -> int:
+        """For how much this one waits."""
+        return sum(map(len, self.lines.get(whose, {}).values()))
+
     def has(self, key: Hashable) -> bool:
         """Whether what has that key waits."""
         return key in self._keys

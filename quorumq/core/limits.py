@@ -71,6 +71,10 @@ COSTLY_PER_STEP = 1024
 """What one step serves of the others, and it begins one: some 2 ms."""
 COSTLY_PAUSE_S = 0.005
 """From the end of one such share to the next, or as long as it took, so that half of the time is for all others."""
+TOOK_MAX_S = 0.25
+"""A process that was stopped meanwhile, or swapped out, makes the pause no longer than this."""
+BEHIND_MAX = 32
+"""Of so much that earlier steps had no time for each piece has a pause before it; of more only as long as one took."""
 COSTLY_WAIT_S = 0.02
 """For so long what waits for its turn lets steps go first in which something came."""
 
