@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -35,6 +36,8 @@ NOBODY: Final = "sha256:" + 64 * "0"
 FILE_BYTES_MAX: Final = 4 * MIB
 SECRET_BYTES: Final = 32
 NAMES_SHOWN: Final = 20
+LOCK_WAIT_S: Final = 10.0
+LOCK_LOOK_S: Final = 0.1
 
 
 class Entry(Quotas, frozen=True, forbid_unknown_fields=True):
@@ -139,8 +142,13 @@ def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) ->
             os.fsync(file.fileno())
             os.replace(new, target)
         except BaseException:
-            new.unlink()
+            new.unlink(missing_ok=True)
             raise
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)  # else a power cut may bring the old file back, and who was revoked
+    finally:
+        os.close(folder)
 
 
 def _belong_as(descriptor: int, old: os.stat_result) -> None:
@@ -157,18 +165,27 @@ def changing(path: str | os.PathLike[str]) -> Iterator[dict[str, Entry]]:
     Else of two who read the same file the later one would undo what the earlier one did, as that a client is revoked.
 
     Raises:
-        UsageError: the file is there and cannot be used.
+        UsageError: the file is there and cannot be used, or another program has kept its directory locked for 10 s.
         OSError: it cannot be written; the old one is as it was.
     """
     target = Path(os.path.realpath(path))
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        _lock(folder, target)
         entries = read_clients(target) if target.exists() else {}
         yield entries
         write_clients(target, entries)
     finally:
         os.close(folder)
+
+
+def _lock(folder: int, target: Path) -> None:
+    for _ in range(round(LOCK_WAIT_S / LOCK_LOOK_S)):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(LOCK_LOOK_S)
+    raise UsageError(f"{target} was not changed: another program keeps {target.parent} locked")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -202,7 +219,7 @@ class Clients:
             found = os.stat(self._path)
         except OSError:
             return ()
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
+        return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
 
     def refresh(self) -> bool:
         """Read the file again where it has changed; whether the clients are others now."""

@@ -28,7 +28,7 @@ from quorumq.core.errors import (
     BadReceipt,
     Busy,
     Code,
-    NotStored,
+    NotFound,
     PeerError,
     StorageError,
     TooLarge,
@@ -105,9 +105,8 @@ class Inbound:
         self.hello: m.Hello | None = None
         self.software = ""
         self.is_client = False
-        self._asker: Asker = (
-            0  # whose requests these are, for the core: by name or address, and the key of its HELLO
-        )
+        # Whose requests these are, for the core: by name or address, and the key of its HELLO.
+        self._asker: Asker = 0
         self.badge: Badge | None = None  # of a client, where the node asks who that is
         self.closed = False
         self._peers = peers
@@ -391,7 +390,7 @@ class Inbound:
             self._hold_back(error)
             self._answer(number, failed(error))
             return None
-        except (BadReceipt, NotStored, TooLarge, Unauthorized) as error:
+        except (BadReceipt, NotFound, TooLarge, Unauthorized) as error:
             self.node.changes.refused(message, self.name, error.code)
             self._answer(number, failed(error))
             return None

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumq.core import messages as m
 from quorumq.core.deadnames import dead_letter_names, source_of
-from quorumq.core.errors import NotStored, Unauthorized
+from quorumq.core.errors import NotFound, Unauthorized
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import PartitionId
 
@@ -137,14 +137,14 @@ def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
 
     Raises:
         Unauthorized: says which right to what is missing, and where rights are given.
-        NotStored: whether it may cannot be said here, where the topic is not known.
+        NotFound: whether it may cannot be said here, where the topic is not known.
     """
     for need in _NEEDS[type(request)](request, name_of):
         if not any(client.may(right, need.topic, need.group) for right in need.rights):
             if need.topic == EVERYTHING and isinstance(request, _FOUND_BY_ID):
                 need = need._replace(topic=None)
             if need.topic is None and any(client.may(right, None, need.group) for right in need.rights):
-                raise NotStored(
+                raise NotFound(
                     f"this node does not know a topic that {type(request).__name__} is for, nor so whether client "
                     f"{client.name!r} has a right to it: ask another node"
                 )

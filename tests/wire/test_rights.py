@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.errors import NotStored, Unauthorized
+from quorumq.core.errors import NotFound, Unauthorized
 from quorumq.core.types import (
     STAMP_ZERO,
     Group,
@@ -139,7 +139,7 @@ def test_by_an_id_that_is_not_known_here_only_who_may_do_it_everywhere_gets_on(n
     request, (right,) = REQUESTS[name]
     everywhere = Client("x", publish=("*",), consume=(("*", "g"),))
     assert check_rights(everywhere, request, lambda _: None) is None
-    with pytest.raises(NotStored, match="ask another node"):
+    with pytest.raises(NotFound, match="ask another node"):
         check_rights(CLIENTS[right], request, lambda _: None)
     for who in (CLIENTS["admin"], Client("nobody"), Client("x", consume=(("*", "h"),))):
         with pytest.raises(Unauthorized, match="any topic"):
