@@ -110,13 +110,18 @@ def place(
     seen = {clock: after[clock] | before[clock] for clock in windows}
     order = sorted(windows, key=lambda it: (it != reference, -len(both[it]), -len(seen[it]), -weight[it], it))
     guilty = culprits(bounds, [it for it in order if it != reference], width, reference)
+    if guilty is not None and not reference and set(order) - guilty:
+        # Beside one clock the others may be wrong by less than beside no clock.
+        reference = next(it for it in order if it not in guilty)
+        more = culprits(bounds, [it for it in order if it != reference], width, reference)
+        guilty = None if more is None else guilty | more
     if guilty is None or not set(order) - guilty:
-        some = set(weight) if guilty is None else guilty
         graph = _Graph("", bounds, width)
-        graph.mend(some)
+        graph.mend(set(weight) if guilty is None else guilty)
         return Placed("", [], {}, graph.broken)
-    graph = _Graph(next((it for it in order if it not in guilty), ""), bounds, width)
-    graph.mend(guilty)
+    graph = _Graph(reference, bounds, width)
+    if not graph.mend(guilty):
+        return Placed("", [], {}, graph.broken)
     return _refined(graph, bounds, windows)
 
 
@@ -246,19 +251,27 @@ class _Graph:
         if u != v and (v not in self.edges[u] or self.edges[u][v][0] > weight):
             self.edges[u][v] = (weight, link)
 
-    def mend(self, guilty: Iterable[str]) -> None:
-        """Give up what contradicts the rest: links between windows of a clock that broke, or windows."""
+    def mend(self, guilty: Iterable[str]) -> bool:
+        """Give up what contradicts the rest: links between windows of a clock that broke, or windows.
+
+        Returns:
+            Whether the rest agrees now; else the clocks that broke are others than these.
+        """
         while (cycle := self.negative_cycle()) is not None:
             links = {
                 link
                 for u, v in zip(cycle, cycle[1:] + cycle[:1], strict=True)
                 if (link := self.edges[u][v][1])
             }
-            mine = {link for link in links if link[0] in guilty}
+            mine = {link for link in links if link[0] in guilty} - self.cut
+            lost = {self.names[node] for node in cycle if self.names[node][0] in guilty} - self.dropped
+            if not mine and not lost:
+                return False
             self.cut |= mine
             if not mine:
-                self.dropped |= {self.names[node] for node in cycle if self.names[node][0] in guilty}
+                self.dropped |= lost
             self._build()
+        return True
 
     def negative_cycle(self) -> list[int] | None:
         """The nodes of a cycle of negative length, in order; else None, and `potential` allows all edges."""

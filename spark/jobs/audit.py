@@ -130,7 +130,8 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
         .agg(F.count("*").alias("runs"), F.coalesce(F.sum("lines"), F.lit(0)).alias("lines"))
         .head()
     )
-    remainder, unread = tables["remainder"], tables["remainder"].agg(F.sum("count").alias("count")).head()
+    remainder = tables["remainder"]
+    unread = remainder.where("lossy").agg(F.sum("count").alias("count")).head()
     assert counts is not None
     assert unread is not None
     if not counts["lines"] and not unread["count"]:
@@ -216,7 +217,8 @@ def exit_code(summary: Mapping[str, Any], *, strict: bool) -> int:
     if "broken" in said:
         return 1
     nothing = "holds" not in said
-    return STRICT_CODE if strict and ("not decidable" in said or summary["remainder"] or nothing) else 0
+    unread = any(row["lossy"] for row in summary["remainder"])
+    return STRICT_CODE if strict and ("not decidable" in said or unread or nothing) else 0
 
 
 def shown(console: Console, summary: Mapping[str, Any]) -> None:

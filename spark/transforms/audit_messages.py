@@ -76,7 +76,7 @@ FACTS: Final = {
     # Of a group that was made later a replica may have no payload any more, and have no say.
     "was_mortal": (
         "steady AND dies IS NOT NULL AND last_asked IS NOT NULL AND made_at < array_min(copies.t) "
-        "AND size(array_distinct(copies.who)) >= coalesce(rf, 3)"
+        "AND rf IS NOT NULL AND size(array_distinct(copies.who)) >= rf"
     ),
     "last_died": "array_max(transform(died, d -> struct(d.generation, d.n, -d.t)))",
     "last_redriven": (

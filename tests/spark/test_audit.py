@@ -702,7 +702,7 @@ def test_the_command_writes_tables_a_summary_and_a_page_and_ends_with_1(tmp_path
 def test_exit_codes_tell_good_from_open() -> None:
     def summary(*verdicts: str, remainder: int = 0) -> dict[str, Any]:
         rows = [{"guarantee": f"G{i}", "verdict": verdict} for i, verdict in enumerate(verdicts)]
-        return {"verdicts": rows, "remainder": [{}] * remainder}
+        return {"verdicts": rows, "remainder": [{"lossy": False}] + [{"lossy": True}] * remainder}
 
     cases = [
         (("holds", "not checked"), 0, 0, 0),

@@ -104,6 +104,14 @@ def test_a_clock_that_jumps_is_named_with_when_and_the_others_are_placed(by: flo
     assert {it.clock for it in placed.windows} == set(made.windows)
 
 
+@pytest.mark.parametrize("rate", [0.022, 0.03, 0.04, 0.05, -0.03])
+def test_a_clock_that_runs_too_fast_is_named(rate: float) -> None:
+    """Beside no clock at all each of them might be as wrong as is allowed, and all agree; beside one they do not."""
+    made = world(lambda name, at: offset(name) + at * (1 + (rate if name == "m2" else 0.0)), machines=3)
+    placed = place(made.bounds, made.windows, WIDTH_S)
+    assert {it.clock for it in placed.broken} == {"m2"}
+
+
 def test_a_clock_that_is_set_back_is_named() -> None:
     made = world(lambda name, at: offset(name) + at - (2.0 if name == "m1" and at > 30 else 0.0))
     assert {it.clock for it in place(made.bounds, made.windows, WIDTH_S).broken} == {"m1"}
