@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
 
 import quorumq.client as client
 
@@ -65,6 +65,13 @@ def entry(level: str, title: str, thing: Any, call: str = "") -> Iterator[str]:
     yield ""
 
 
+def fields(thing: Any) -> Iterator[str]:
+    """The keys of a TypedDict, and what each may be."""
+    yield "```python"
+    yield from (f"{name}: {kind.__forward_arg__}" for name, kind in thing.__annotations__.items())
+    yield from ("```", "")
+
+
 def members(thing: type) -> Iterator[str]:
     ours = [base for base in thing.__mro__ if base.__module__.startswith("quorumq.client")]
     for name, member in {
@@ -85,7 +92,7 @@ def page() -> str:
         thing = getattr(client, name)
         if inspect.isclass(thing):
             lines += entry("##", f"`{name}`", thing)
-            lines += members(thing)
+            lines += fields(thing) if is_typeddict(thing) else members(thing)
         elif inspect.isfunction(thing):
             lines += entry("##", f"`{name}`", thing, call_of(name, thing))
     return "\n".join(lines).rstrip() + "\n"

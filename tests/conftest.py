@@ -1,7 +1,7 @@
 """Which tests may run beside each other: `make test` runs pytest on six processes.
 
 Files with tests that start processes (marker `e2e`) run one after another in two processes of pytest, those of
-tests/e2e and the others, so that there are two clusters at a time; those of Spark share two sessions, one for the
+tests/e2e and the others, so that there are few clusters at a time; those of Spark share two sessions, one for the
 audit, and so two processes, too. All of them wait much, so that six processes have work for two cores. pytest-xdist
 has groups by a mark, but reads them in a way that pytest 9 ended.
 """

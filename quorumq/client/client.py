@@ -161,8 +161,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
                 (``orders.*``: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands for
                 the topics that match, those to come included.
             group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
-            start: where the group begins if it is new: with the oldest message, or with what is published from now on.
-                "earliest" if not given.
+            start: where the group begins if it is new: "earliest", with the oldest message, or "latest", with what is
+                published from now on. "earliest" if not given.
             hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
                 30 s if None, or the cluster's ``hold_time_max`` where that is less.
             prefetch: messages fetched ahead, at most; 1000 if not given. What is fetched is what tasks wait for, and

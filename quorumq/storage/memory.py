@@ -25,9 +25,8 @@ class MemoryDisk:
     """A disk in memory that knows what a crash would take."""
 
     def __init__(self, capacity: int = 1 << 40) -> None:
-        self.capacity = (
-            capacity  # of all files together, in bytes; more is ENOSPC, after what fitted was written
-        )
+        # Of all files together, in bytes; more is ENOSPC, after what fitted was written.
+        self.capacity = capacity
         self.directory = 0  # its inode's number; the files' count up
         self._inodes = 0
         self.on_operation: Callable[[str, str], None] | None = None

@@ -55,9 +55,8 @@ class Replay:
         self.segments = Segments()  # which files count, known once `records` is exhausted
         self.carried: list[FoundBatch] = []  # batches that may not be durable: they are to be written again
         self._forgotten: set[int] = set()
-        self.position = (
-            0  # how many records were ever appended to the directory, as far as `records` has come
-        )
+        # How many records were ever appended to the directory, as far as `records` has come.
+        self.position = 0
         self.fresh = False  # nothing was found
         self.notes: list[str] = []  # what was found worth telling, in words (a cut tail, files deleted)
         # The newest segment's first record, made up where the directory is new.

@@ -83,9 +83,8 @@ class Scan:
     check_bodies: bool  # read bodies and compare their checksums, else jump over them
     durable: int = 0  # below this offset, say the records read so far, everything was durable
     in_tail: bool = False  # they are read up to the end of the snapshot
-    torn: Gap | None = (
-        None  # where the last write was torn, once `records` is exhausted; what counts ends there
-    )
+    # Where the last write was torn, once `records` is exhausted; what counts ends there.
+    torn: Gap | None = None
     _window: bytes = b""
     _base: int = 0
 

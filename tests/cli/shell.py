@@ -96,9 +96,9 @@ class Running:
         self.process.stdin.flush()
 
     def send(self, how: signal.Signals) -> int:
-        """Send a signal; the exit code."""
+        """Send a signal; the exit code. It ends soon."""
         self.process.send_signal(how)
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(20)
 
 
 def until(true: Callable[[], bool], what: str) -> None:

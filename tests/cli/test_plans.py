@@ -87,7 +87,7 @@ def test_a_plan_that_was_killed_goes_on_where_it_stopped(
     shell("publish stopped", *(str(number) for number in range(40)))
     shell("consume stopped --group g --max 40 --dead-letter no")
     plan = Plan(shell, tmp_path / "plan", "stopped")
-    running = start("deadletters", "redrive", "--plan", str(plan), "--rate", "15")
+    running = start("deadletters", "redrive", "--plan", str(plan), "--rate", "4")
     until(lambda: shell.states("stopped").get("ready", 0) > 2, "something is redriven")
     assert running.send(signal.SIGINT) == 130
     assert "run it again" in running.err.read_text()

@@ -82,6 +82,19 @@ async def started(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("how", ["close", "loss", "garbage"])
+async def test_a_connection_ends_by_itself(how: str) -> None:
+    async with started() as (_, connection, node):
+        if how == "close":
+            connection.close()
+        elif how == "loss":
+            await node.stream.aclose()
+        else:
+            await node.stream.send_all(bytes(100))
+        with trio.fail_after(1):
+            await connection.ended.wait()
+
+
 async def test_what_was_never_begun_to_be_written_was_not_sent_and_never_is() -> None:
     async with started(lockstep=True) as (nursery, connection, node):
         heard: dict[str, Lost] = {}
