@@ -70,9 +70,11 @@ CHEAP = 16
 COSTLY_PER_STEP = 1024
 """What one step serves of the others, and it begins one: some 2 ms."""
 COSTLY_PAUSE_S = 0.005
-"""From the end of one such share to the next, or as long as it took, so that half of the time is for all others."""
-TOOK_MAX_S = 0.25
-"""A process that was stopped meanwhile, or swapped out, makes the pause no longer than this."""
+"""From the end of one such share to the next, at least."""
+COSTLY_REST = 3.0
+"""… or so many times as long as its step took, so that three quarters of the time are for all others."""
+COSTLY_REST_MAX_S = 0.25
+"""… and at most this, as the process may have been stopped meanwhile, or swapped out."""
 BEHIND_MAX = 32
 """Of so much that earlier steps had no time for each piece has a pause before it; of more only as long as one took."""
 COSTLY_WAIT_S = 0.02

@@ -123,7 +123,7 @@ class NodeCore:
         self.stopped = False
         self.serving = False  # something costly had its turn in the last step
         self._served_at = now.mono  # and when it had
-        self._took_s = 0.0  # how long the last step took that served something costly, at most TOOK_MAX_S
+        self._rest_s = 0.0  # how long nothing costly has its turn after that step
 
     @property
     def replicas(self) -> dict[PartitionId, Replica]:
@@ -279,25 +279,25 @@ class NodeCore:
     def _serve_costly(self, effects: list[Effect], now: Now, waited: bool, busy: bool) -> None:
         """Take as much of what is costly as one step has time for, from one asker after another.
 
-        Before the next share there is a pause for others, as long as the step of the last one took, and where it has
-        ``waited`` already a longer one; and where something else came, ``busy``, the next step does it, in which
+        Before the next share there is a pause for others, which follows from how long the last one took, and where it
+        has ``waited`` already a longer one; and where something else came, ``busy``, the next step does it, in which
         nothing comes, but not for long.
         """
         costly, spent = self.context.costly, 0
         pause = (limits.COSTLY_WAIT_S if busy else limits.COSTLY_PAUSE_S) if waited else 0.0
-        if now.mono >= self._served_at + max(self._took_s, pause):
+        if now.mono >= self._served_at + max(self._rest_s, pause):
             self.serving, self._served_at = True, now.mono
             while costly.lines and spent < limits.COSTLY_PER_STEP and not self.stopped:
                 cost, work = costly.take()
                 spent += cost
                 self._absorb(self._begin(work, now), effects, now)
         if costly.lines:
-            again = self._served_at + max(self._took_s, limits.COSTLY_PAUSE_S)
+            again = self._served_at + max(self._rest_s, limits.COSTLY_PAUSE_S)
             self.state.at(max(now.mono, again), ("serve",))
 
     def rest(self, mono: float) -> None:
         """All is carried out that the last step, which was `serving`, led to: its pause begins."""
-        self._took_s = min(mono - self._served_at, limits.TOOK_MAX_S)
+        self._rest_s = min(limits.COSTLY_REST * (mono - self._served_at), limits.COSTLY_REST_MAX_S)
         self._served_at = mono
 
     def _begin(self, work: Costly, now: Now) -> list[Effect]:
