@@ -132,7 +132,7 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
         if type(item) is not tuple or len(item) < 6:
             bad(where, item, "a section is an array of node, n, nonce, k, first, count")
         node, n, nonce, k, first, count = item[:6]
-        if (
+        if not (
             type(node) is str
             and 1 <= len(node) <= NODE_CHARS_MAX
             and type(n) is type(nonce) is type(k) is type(first) is type(count) is int
@@ -141,22 +141,16 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
             and 0 <= k < NUMBERS_END
             and 0 < count <= BATCH_MESSAGES_MAX
             and 0 <= first <= NUMBERS_END - count
-        ):  # as it always is
-            sections.append(_new_span(Span, (_origin(node, n, nonce, k), first, first + count)))
-            continue
-        if type(node) is not str or not 1 <= len(node) <= NODE_CHARS_MAX:
-            bad(f"{where}.node", node, f"must be text of 1 to {NODE_CHARS_MAX} characters")
-        origin = _origin(
-            node,
-            _uint(f"{where}.n", n, NUMBERS_END),
-            _uint(f"{where}.nonce", nonce, WORDS_END),
-            _uint(f"{where}.k", k, NUMBERS_END),
-        )
-        count = _uint(f"{where}.count", count, BATCH_MESSAGES_MAX + 1)
-        first = _uint(f"{where}.first", first, NUMBERS_END - count + 1)
-        if count == 0:
+        ):  # say what is wrong
+            if type(node) is not str or not 1 <= len(node) <= NODE_CHARS_MAX:
+                bad(f"{where}.node", node, f"must be text of 1 to {NODE_CHARS_MAX} characters")
+            _uint(f"{where}.n", n, NUMBERS_END)
+            _uint(f"{where}.nonce", nonce, WORDS_END)
+            _uint(f"{where}.k", k, NUMBERS_END)
+            _uint(f"{where}.count", count, BATCH_MESSAGES_MAX + 1)
+            _uint(f"{where}.first", first, NUMBERS_END - count + 1)
             bad(f"{where}.count", count, "a section holds at least one record")
-        sections.append(Span(origin, first, first + count))
+        sections.append(_new_span(Span, (_origin(node, n, nonce, k), first, first + count)))
     if len(sections) > 1:
         ordered = sorted(sections)
         for one, next_one in itertools.pairwise(ordered):

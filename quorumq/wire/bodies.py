@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from quorumq.core import messages
 from quorumq.wire.cbor import BadValue
 
 
+@dataclass(slots=True, eq=False)
 class Lift:
-    """Collects the raw bodies that belong behind the CBOR, in order.
+    """Collects the raw bodies that belong behind the CBOR, in order."""
 
-    Args:
-        read: how to get the bytes of a `Slice`: the body of its batch from the end of record ``first - 1`` to
-            the end of record ``stop - 1``. Needed only to encode `FetchReply` and `BrowseReply`.
-    """
-
-    __slots__ = ("bodies", "read")
-
-    def __init__(self, read: Callable[[messages.Slice], bytes | memoryview] | None = None) -> None:
-        self.bodies: list[bytes | memoryview] = []
-        self.read = read
+    read: Callable[[messages.Slice], bytes | memoryview] | None = None
+    """How to get the bytes of a `Slice`: the body of its batch from the end of record ``first - 1`` to the end of
+    record ``stop - 1``. Needed only to encode `FetchReply` and `BrowseReply`."""
+    bodies: list[bytes | memoryview] = field(default_factory=list)
 
 
 class Body:

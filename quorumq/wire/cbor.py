@@ -178,13 +178,9 @@ def uint(n: int) -> bytes:
     if 0 <= n < 256:
         return SMALL[n]
     if n < 0:
-        return _negative(n)
+        encoded = uint(-1 - n)
+        return bytes((encoded[0] | 0x20,)) + encoded[1:]
     return _long_head(0, n)
-
-
-def _negative(n: int) -> bytes:
-    encoded = uint(-1 - n)
-    return bytes((encoded[0] | 0x20,)) + encoded[1:]
 
 
 def _long_head(major: int, n: int) -> bytes:

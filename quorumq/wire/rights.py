@@ -18,7 +18,6 @@ from quorumq.core import messages as m
 from quorumq.core.deadnames import dead_letter_names, source_of
 from quorumq.core.errors import NotFound, Unauthorized
 from quorumq.core.topics import is_pattern
-from quorumq.core.types import PartitionId
 
 RIGHTS: Final = ("publish", "consume", "admin")
 EVERYTHING: Final = "*"
@@ -90,10 +89,6 @@ def _settled(request: Any, name: NameOf) -> list[Need]:
     return [Need(_CONSUME, name(topic) or EVERYTHING, source_of(group)) for topic, group in places]
 
 
-def _named(partition: PartitionId, name: NameOf) -> str | None:
-    return name(partition.topic)
-
-
 _FOUND_BY_ID: Final = (m.Publish, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 """Name a topic by its id alone, and are carried out where only another node knows it (core/finding.py). What that is
 called is not known when rights are looked at, so all that it may be called has to be covered."""
@@ -103,7 +98,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.OpenSession: lambda request, name: [Need(_PUBLISH)],
     m.CloseSession: lambda request, name: [Need(_PUBLISH)],
     m.Publish: lambda request, name: [
-        Need(_PUBLISH, _named(request.batch.header.partition, name) or EVERYTHING)
+        Need(_PUBLISH, name(request.batch.header.partition.topic) or EVERYTHING)
     ],
     m.CreateTopic: lambda request, name: [Need(_PUBLISH if request.implicit else _ADMIN, request.name)],
     m.AlterTopic: lambda request, name: [Need(_ADMIN, request.name)],
@@ -122,7 +117,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.RedriveRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.BrowseRequest: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
     m.DescribeGroup: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
-    m.ShowRequest: lambda request, name: [Need(_LOOK, _named(request.partition, name))],
+    m.ShowRequest: lambda request, name: [Need(_LOOK, name(request.partition.topic))],
     m.StatusRequest: lambda request, name: [Need(_ADMIN, EVERYTHING)],
     m.DeclareSurvivors: lambda request, name: [Need(_ADMIN, EVERYTHING)],
 }
