@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumq.core.errors import StorageError
@@ -35,19 +36,17 @@ class NewSegment(NamedTuple):
     aside: tuple[str, ...]
 
 
+@dataclass(eq=False)
 class Writer:
     """The file that is written. Unusable after anything in it failed, because what the disk has is then unknown, and a
     sync that succeeds later would prove nothing (the system may have dropped the pages).
-
-    Attributes:
-        failed: why it is unusable; "" while it is not.
     """
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self._handle: int | None = None
-        self._unsynced = False  # written to _handle since a sync began; whose turn it is to write owns both
-        self.failed = ""
+    disk: Disk
+    failed: str = ""  # why it is unusable; "" while it is not
+    _handle: int | None = None
+    _unsynced: bool = False
+    """Written to the file since a sync began; whose turn it is to write owns both."""
 
     def check(self) -> None:
         """Raise `StorageError` after a failure."""
@@ -62,7 +61,7 @@ class Writer:
         )
         what = str(error) or type(error).__name__
         self.failed = (
-            f"the journal in {self._disk} could not be written: {what}; nothing since then is reported durable, "
+            f"the journal in {self.disk} could not be written: {what}; nothing since then is reported durable, "
             f"and the node must stop: {advice}"
         )
         return StorageError(self.failed)
@@ -81,7 +80,7 @@ class Writer:
         """Append to the segment."""
         assert self._handle is not None
         self._unsynced = True
-        self._disk.append(self._handle, buffers)
+        self.disk.append(self._handle, buffers)
 
     def take_unsynced(self) -> int | None:
         """The file with bytes that no sync was for, if there are any: whoever asks syncs it now."""
@@ -90,66 +89,47 @@ class Writer:
 
     def sync(self, handle: int) -> None:
         """Sync a file that `take_unsynced` gave."""
-        self._disk.sync(handle)
+        self.disk.sync(handle)
 
     def begin(self, step: NewSegment) -> None:
         """Begin a segment, durably, and let go what it makes useless."""
         if self._handle is not None:
             unsynced = self.take_unsynced()
             if unsynced is not None:
-                self._disk.sync(unsynced)  # the new segment's start says that these bytes count
-            self._disk.close(self._handle)
+                self.disk.sync(unsynced)  # the new segment's start says that these bytes count
+            self.disk.close(self._handle)
             self._handle = None
         name = segment_name(step.start.segment)
-        handle = self._disk.create(name + NEW_SUFFIX)
-        header, _ = encode_record(step.start._replace(lies=self._disk.place(name + NEW_SUFFIX)), 0)
-        self._disk.append(handle, [encode_frame(header, 0, body_crc_of(b""), 0), *step.buffers])
-        self._disk.sync(handle)
-        self._disk.rename(name + NEW_SUFFIX, name)
-        self._disk.sync_dir()
+        handle = self.disk.create(name + NEW_SUFFIX)
+        header, _ = encode_record(step.start._replace(lies=self.disk.place(name + NEW_SUFFIX)), 0)
+        self.disk.append(handle, [encode_frame(header, 0, body_crc_of(b""), 0), *step.buffers])
+        self.disk.sync(handle)
+        self.disk.rename(name + NEW_SUFFIX, name)
+        self.disk.sync_dir()
         self._handle = handle
         for obsolete in step.obsolete:
             with contextlib.suppress(FileNotFoundError):
-                self._disk.delete(obsolete)
+                self.disk.delete(obsolete)
         for aside in step.aside:
             with contextlib.suppress(FileNotFoundError):
-                self._disk.rename(aside, aside + ASIDE_SUFFIX)
-                self._disk.sync_dir()
+                self.disk.rename(aside, aside + ASIDE_SUFFIX)
+                self.disk.sync_dir()
 
 
+@dataclass(eq=False, kw_only=True)
 class Commit:
-    """What was pending when `Journal.begin_commit` was called, on its way to the disk.
+    """What was pending when `Journal.begin_commit` was called, on its way to the disk."""
 
-    Attributes:
-        ticket: what `Journal.durable` becomes when it is finished.
-        position: what `Journal.position` becomes then.
-        tail: the segment that it ends in,
-        end: and where.
-        size: how many bytes it writes.
-        written: the operating system has it.
-        done: it was run, and the disk has it.
-    """
-
-    def __init__(
-        self,
-        writer: Writer,
-        steps: list[list[Buffer] | NewSegment],
-        *,
-        ticket: int,
-        position: int,
-        tail: Tail,
-        size: int,
-    ) -> None:
-        self._writer = writer
-        self._steps = steps
-        self._unsynced: int | None = None  # the file to be synced
-        self.ticket = ticket
-        self.position = position
-        self.tail = tail
-        self.end = tail.end
-        self.size = size
-        self.written = False
-        self.done = False
+    writer: Writer
+    steps: list[list[Buffer] | NewSegment]
+    ticket: int  # what `Journal.durable` becomes when it is finished
+    position: int  # what `Journal.position` becomes then
+    tail: Tail  # the segment that it ends in,
+    end: int  # and where
+    size: int  # how many bytes it writes
+    written: bool = False  # the operating system has it
+    done: bool = False  # it was run, and the disk has it
+    _unsynced: int | None = None  # the file to be synced
 
     def run(self) -> None:
         """`write` unless that is done, and `sync`; `Journal.finish` follows always.
@@ -164,9 +144,9 @@ class Commit:
     def write(self) -> None:
         """Write. Errors as of `run`."""
         assert not self.written, "a commit runs once"
-        writer = self._writer
+        writer = self.writer
         with writer:
-            for step in self._steps:
+            for step in self.steps:
                 if isinstance(step, NewSegment):
                     writer.begin(step)
                 else:
@@ -178,7 +158,7 @@ class Commit:
         """Sync what this commit wrote. May be called in a worker thread. Errors as of `run`."""
         assert self.written, "write first"
         assert not self.done, "a commit runs once"
-        with self._writer:
+        with self.writer:
             if self._unsynced is not None:
-                self._writer.sync(self._unsynced)
+                self.writer.sync(self._unsynced)
         self.done = True

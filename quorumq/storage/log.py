@@ -281,10 +281,10 @@ class Log:
         if self._pending:
             steps.append(self._pending)
         self._steps, self._pending, self.pending_bytes, self.rolling = [], [], 0, False
-        commit = Commit(
-            self._writer, steps, ticket=self.ticket, position=self._appended, tail=self._tail, size=size
-        )
-        self._commit = commit
+        self._commit = commit = Commit(
+            writer=self._writer, steps=steps, ticket=self.ticket, position=self._appended, tail=self._tail,
+            end=self._tail.end, size=size,
+        )  # fmt: skip
         return commit
 
     def finish(self, commit: Commit) -> None:
