@@ -23,7 +23,6 @@ from quorumq.storage.commit import Commit
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.emptying import Emptying
-from quorumq.storage.files import SegmentFiles
 from quorumq.storage.index import Index
 from quorumq.storage.log import Log
 from quorumq.storage.records import BatchMoved, forgotten
@@ -44,13 +43,13 @@ def random_directory_id() -> int:
     return secrets.randbits(64) or 1
 
 
-class Journal:
-    """A node's journal and the batches in it, by number. Made by `open`; one thread, but for what a `Commit` does.
+class Journal(Log):
+    """A node's log and the batches in it, by number. Made by `open`; one thread, but for what a `Commit` does.
 
     After `open`: build the core from `replayed`, `roll` with the core's snapshot, `commit`. Nothing else can be
     written before that.
 
-    Attributes:
+    Attributes, beside those of `Log`:
         replayed: what is durable, once: `DirectoryMade`, the newest snapshot, what came since, batches (without
             bodies), and the CLEAN_STOP if that is the last record.
         directory: the id of the data directory, 64 random bits minted when it was made.
@@ -60,29 +59,24 @@ class Journal:
             saying so at later starts, which have all that this one gave.
         damaged: batches whose body was found damaged by this start: not in `replayed`, not served.
         notes: what this start found worth telling the operator, in words (a cut tail, files deleted).
-        reserve_bytes: see `kept_free`.
     """
 
     def __init__(self, disk: Disk, read: Directory, segment_bytes: int, reserve_bytes: int) -> None:
         replay = read.replay
-        self._log = Log(disk, replay, segment_bytes)
-        self._segments = self._log.segments
-        self._unwritten = self._log.unwritten
-        self._files = SegmentFiles(disk)
+        super().__init__(disk, replay, segment_bytes, reserve_bytes)
         self._index = Index()
         # Damaged batches, which are neither served nor forgotten.
         self._set_aside: dict[int, BatchPosition] = {}
-        self._emptying = Emptying(self._segments, self._index, self._set_aside)
+        self._emptying = Emptying(self.segments, self._index, self._set_aside)
         self._reclaim_bytes = RECLAIM_BYTES
         self.directory = replay.directory
         self.place = replay.start.place
         self.fresh = replay.fresh
         self.notes = replay.notes
         self.damaged: list[FoundBatch] = []
-        self.reserve_bytes = reserve_bytes
         self.salvaged = bool(read.damage)
         if read.damage:
-            self._log.cannot_vouch = read.damage
+            self.cannot_vouch = read.damage
         replayed: list[JournalRecord] = []
         for item in read.found:
             if not isinstance(item, FoundBatch):
@@ -143,9 +137,9 @@ class Journal:
                     f"and elsewhere: this directory was written by two nodes, or files of two were mixed"
                 )
             if item.damaged and there is not None:  # what it was copied from is still there, and better
-                self._segments.drop(number, item.position)
+                self.segments.drop(number, item.position)
                 return False
-            self._segments.drop(number, there or self._set_aside.pop(number))
+            self.segments.drop(number, there or self._set_aside.pop(number))
             self.damaged = [found for found in self.damaged if found.record.number != number]
         if item.damaged:
             self.damaged.append(item)
@@ -156,18 +150,6 @@ class Journal:
             return False
         self._index.add(number, item.position)
         return True
-
-    @property
-    def cannot_vouch(self) -> str:
-        """Why a node must not vote from this directory before it has resynced; "" where it is sound.
-
-        Every later start says so again until `vouch`, and a commit behind it.
-        """
-        return self._log.cannot_vouch
-
-    def vouch(self) -> None:
-        """The node has resynced, and that is durable: trust the directory again. `should_roll` is true then."""
-        self._log.vouch()
 
     # ------------------------------------------------------------------ writing
 
@@ -182,77 +164,18 @@ class Journal:
         Raises:
             StorageError: the journal failed before, or a record is over its limits.
         """
-        log = self._log
         for record in records:
-            position = log.append(record)
+            position = self.add(record)
             if position is not None:
                 assert isinstance(record, BatchStored)
                 new = record.number not in self._set_aside and self._index.add(record.number, position)
                 assert new, f"batch number {record.number} is taken"
-        return log.ticket
-
-    @property
-    def needs_write(self) -> bool:
-        """Whether anything waits for a commit to write it."""
-        return self._log.needs_write
-
-    @property
-    def needs_sync(self) -> bool:
-        """Whether anything is not durable, nor on its way."""
-        return self._log.needs_sync
-
-    @property
-    def rolling(self) -> bool:
-        """Whether a segment waits to be begun."""
-        return self._log.rolling
-
-    @property
-    def pending_bytes(self) -> int:
-        """What waits in memory for the next commit; the caller bounds it by pushing back on its clients."""
-        return self._log.pending_bytes
-
-    @property
-    def durable(self) -> int:
-        """Everything with a ticket not above this is durable."""
-        return self._log.durable
-
-    @property
-    def position(self) -> int:
-        """How many records were ever appended to this directory and are durable.
-
-        Every later start finds what is at or below a position that was ever said, unless the directory is an older copy
-        of itself. After `open` it says how much was found. Snapshots and what is written again count nothing.
-        """
-        return self._log.position
-
-    def begin_commit(self) -> Commit:
-        """Take everything appended so far: one at a time. Then `Commit.run`, in a thread, then `finish`."""
-        return self._log.begin_commit()
+        return self.ticket
 
     def finish(self, commit: Commit) -> int:
-        """The commit was run: returns the new `durable`. `StorageError` if it failed: the node must stop."""
-        self._log.finish(commit)
+        durable = super().finish(commit)
         self._reclaim_bytes = min(max(RECLAIM_BYTES, commit.size), RECLAIM_BYTES_MAX)
-        return self._log.durable
-
-    def commit(self) -> int:
-        """All three in one, for those who may block."""
-        self._log.commit()
-        return self._log.durable
-
-    @property
-    def is_unmarked(self) -> bool:
-        """Whether records are durable of which no later one says so: damage in them would look like a torn write."""
-        return self._log.is_unmarked
-
-    def mark(self) -> None:
-        """Where `is_unmarked`, say behind the last records that they are durable. A commit brings it to the disk."""
-        self._log.mark()
-
-    @property
-    def should_roll(self) -> bool:
-        """Whether it is time for `roll`: the segment is full, old ones can go, or nothing was written yet."""
-        return self._log.should_roll(self.reserve_bytes)
+        return durable
 
     def roll(self, snapshot: Callable[[], Iterable[JournalRecord]] | Iterable[JournalRecord]) -> int:
         """Begin a new segment; a commit brings it to the disk.
@@ -268,14 +191,16 @@ class Journal:
             StorageError: the journal failed, or a batch that must be written again cannot be read.
         """
         try:
-            moved = self._log.roll(snapshot() if callable(snapshot) else snapshot)
+            records = snapshot() if callable(snapshot) else snapshot
+            with self._writer:  # with half a segment in memory nothing may be written after it
+                moved = self._begin_segment(records)
         except DamagedBatch as error:
             raise StorageError(
                 f"the tail of the journal was read a moment ago and changed since: {error}"
             ) from error
         for item in moved:
             self._index.move(item.record.number, item.position)
-        return self._log.ticket
+        return self.ticket
 
     # ------------------------------------------------------------------ reading
 
@@ -292,7 +217,7 @@ class Journal:
         return self._index.get(number) is not None
 
     def _position(self, number: int) -> BatchPosition:
-        self._log.check_usable()
+        self.check_usable()
         position = self._index.get(number)
         if number in self._set_aside:
             raise DamagedBatch(
@@ -318,7 +243,7 @@ class Journal:
             StorageError: the disk cannot be read, or the journal failed before.
             KeyError: there is no such batch.
         """
-        waiting = self._unwritten.get(number)
+        waiting = self.unwritten.get(number)
         if waiting is not None:
             return memoryview(waiting[2])[start:stop]
         try:
@@ -333,13 +258,13 @@ class Journal:
         position = self._index.get(number)
         if position is not None:
             self._index.remove(number)
-            self._unwritten.pop(number, None)
-            self._segments.note_damaged(position)
+            self.unwritten.pop(number, None)
+            self.segments.note_damaged(position)
             self._set_aside[number] = position
 
     def raw_header(self, number: int) -> bytes:
         """The encoded header of a batch, as its producer wrote it. Errors as for `read_slice`."""
-        waiting = self._unwritten.get(number)
+        waiting = self.unwritten.get(number)
         if waiting is not None:
             return waiting[1]
         return self._files.stored_at(self._position(number), self.directory).batch.raw
@@ -347,27 +272,22 @@ class Journal:
     # ------------------------------------------------------------------ room
 
     @property
-    def free_bytes(self) -> int:
-        """Bytes that the disk still takes, less what waits for a commit."""
-        return self._log.free_bytes()
-
-    @property
     def kept_free(self) -> int:
         """Bytes of the disk that publishes are to leave alone: the reserve, for acks, and room for the next snapshot.
 
         Without room for that a start fails.
         """
-        return self.reserve_bytes + self._log.snapshot_bytes
+        return self.reserve_bytes + self.snapshot_bytes
 
     @property
     def live(self) -> dict[int, int]:
         """Live batches of each segment, oldest first; the last is the current one."""
-        return self._segments.live
+        return self.segments.live
 
     @property
     def next_number(self) -> int:
         """Above every batch number that was ever used here: none is used twice, though its batch be forgotten."""
-        return self._segments.next_number
+        return self.segments.next_number
 
     def forget(self, numbers: Iterable[int]) -> int:
         """Nobody needs these batches any more: they are not served, and their bytes go some time later.
@@ -390,13 +310,13 @@ class Journal:
             if position is not None:
                 gone[number] = position
         for record in forgotten(gone):
-            self._log.append(record)
+            self.add(record)
         for number, position in gone.items():
-            self._segments.drop(number, position)
-            self._unwritten.pop(number, None)
+            self.segments.drop(number, position)
+            self.unwritten.pop(number, None)
             if self._set_aside.pop(number, None) is None:
                 self._index.remove(number)
-        return self._log.ticket
+        return self.ticket
 
     @property
     def is_emptying(self) -> bool:
@@ -418,11 +338,11 @@ class Journal:
         """
         if self._emptying.is_over:
             return ()
-        room = self._log.free_bytes() - self.reserve_bytes // 2 - 2 * self._log.snapshot_bytes
+        room = self.free_bytes - self.reserve_bytes // 2 - 2 * self.snapshot_bytes
         budget = min(self._reclaim_bytes, room)
         damaged: list[int] = []
         for number in self._emptying.numbers(room):
-            if budget <= 0 or number in self._unwritten:  # before a roll that is not committed yet
+            if budget <= 0 or number in self.unwritten:  # before a roll that is not committed yet
                 break
             known = number in self._set_aside
             copy = self._copy(number)
@@ -442,9 +362,9 @@ class Journal:
             body, damaged = self._files.damaged_body(old), True
             self.set_aside(number)
         stored = stored._replace(batch=stored.batch._replace(body=body))
-        new = self._log.append(BatchMoved(stored, damaged))
+        new = self.add(BatchMoved(stored, damaged))
         assert new is not None
-        self._segments.drop(number, old)
+        self.segments.drop(number, old)
         if damaged:
             self._set_aside[number] = new
         else:
@@ -453,20 +373,12 @@ class Journal:
 
     # ------------------------------------------------------------------ the end
 
-    def close(self) -> None:
-        """Commit what is pending and give the directory back; nothing is written after a failure."""
-        self._log.close()
-
-    def abandon(self) -> None:
-        """Give the directory back and write nothing."""
-        self._log.abandon()
-
     def check(self) -> None:
         """Assert what holds between any two calls."""
-        self._log.check()
+        super().check()
         numbers = list(self._index.numbers)
         assert numbers == sorted(set(numbers)), "batch numbers are unique and in order"
-        assert all(number in self for number in self._unwritten)
+        assert all(number in self for number in self.unwritten)
         assert not any(number in self for number in self._set_aside), "a damaged batch is not served"
         live = len(self._index) + len(self._set_aside)
         assert sum(self.live.values()) == live, "a batch is live in one segment, and every live one is known"

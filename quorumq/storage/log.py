@@ -57,24 +57,29 @@ class Log:
         disk: the directory, locked; `abandon` and `close` give it back.
         replay: what was read of it, exhausted.
         segment_bytes: how long a segment gets.
+        reserve_bytes: with less than this free, a new segment pays sooner.
 
     Attributes:
         segments: the account of all segments.
         ticket: what `durable` must reach for everything appended so far to be durable.
         durable: everything with a ticket not above this is durable.
         written: likewise written to the operating system: a crash of the process alone leaves it.
-        position: how many records were ever appended to this directory and are durable.
-        pending_bytes: what waits in memory for the next commit.
+        position: how many records were ever appended to this directory and are durable. Every later start finds what is
+            at or below a position that was ever said, unless the directory is an older copy of itself. At first it is
+            how much was found. Snapshots and what is written again count nothing.
+        pending_bytes: what waits in memory for the next commit; the caller bounds it by pushing back on its clients.
         unwritten: batches that no commit has written yet, by number: ticket, raw header, body.
-        cannot_vouch: why nobody is to vote from this directory; each new segment says so too.
+        cannot_vouch: why a node must not vote from this directory before it has resynced; "" where it is sound. Each
+            new segment says so, and so every later start, until `vouch`, and a commit behind it.
         rolling: a segment waits to be begun.
     """
 
-    def __init__(self, disk: Disk, replay: Replay, segment_bytes: int) -> None:
+    def __init__(self, disk: Disk, replay: Replay, segment_bytes: int, reserve_bytes: int) -> None:
         self._disk = disk
         self._files = SegmentFiles(disk)
         self._start = replay.start
         self._segment_bytes = segment_bytes
+        self.reserve_bytes = reserve_bytes
         self.segments = replay.segments
         self.cannot_vouch = replay.cannot_vouch
         self._vouched = False  # since the last roll
@@ -100,7 +105,7 @@ class Log:
 
     # ------------------------------------------------------------------ appending
 
-    def append(self, record: JournalRecord | Forgotten | BatchMoved) -> BatchPosition | None:
+    def add(self, record: JournalRecord | Forgotten | BatchMoved) -> BatchPosition | None:
         """Put a record behind all others, in memory; a commit brings it to the disk. Returns a batch's position.
 
         The body of a batch is kept as it is until then, not copied: it must not change.
@@ -131,7 +136,7 @@ class Log:
         )
 
     def mark(self) -> None:
-        """Say behind the last records that they are durable. A commit brings it to the disk."""
+        """Where `is_unmarked`, say behind the last records that they are durable. A commit brings it to the disk."""
         self.check_usable()
         tail = self._tail
         assert tail is not None
@@ -159,6 +164,7 @@ class Log:
         """How much the last snapshot took: the next will take about as much."""
         return 0 if self._tail is None else self._tail.snapshot_bytes
 
+    @property
     def free_bytes(self) -> int:
         """Bytes that the disk still takes, less what waits for a commit."""
         try:
@@ -169,16 +175,14 @@ class Log:
             ) from error
 
     def vouch(self) -> None:
-        """The node has resynced: from the next segment on, which is due now, the directory is trusted again."""
+        """The node has resynced, and that is durable: trust the directory again, from the next segment on, now due."""
         self._vouched = bool(self.cannot_vouch)
         self.cannot_vouch = ""
 
-    def should_roll(self, reserve_bytes: int) -> bool:
-        """Whether the segment is full or a new one lets enough old ones go, and the disk has room for its snapshot.
-
-        Args:
-            reserve_bytes: with less than this free, a roll pays sooner.
-        """
+    @property
+    def should_roll(self) -> bool:
+        """Whether it is time for `Journal.roll`: nothing was written yet, the segment is full, or a new one lets enough
+        old ones go; and the disk has room for its snapshot."""
         tail = self._tail
         if tail is None or self._vouched:
             return True
@@ -188,24 +192,17 @@ class Log:
         full = tail.end - snapshot >= max(self._segment_bytes - snapshot, snapshot)
         if not full and going < 2 * snapshot + MIB:
             return False
-        free = self.free_bytes()
-        if not full and going < self._segment_bytes and free >= reserve_bytes + snapshot:
+        free = self.free_bytes
+        if not full and going < self._segment_bytes and free >= self.reserve_bytes + snapshot:
             return False
         return free > 2 * snapshot + MIB
 
-    def roll(self, snapshot: Iterable[JournalRecord]) -> list[FoundBatch]:
-        """Begin a new segment with this snapshot; a commit brings it to the disk.
-
-        Args:
-            snapshot: records that rebuild all state of the core but its batches, as of everything appended.
+    def _begin_segment(self, snapshot: Iterable[JournalRecord]) -> list[FoundBatch]:
+        """Begin a new segment with this snapshot, in memory.
 
         Returns:
             Batches that were written again, with their bodies, and where they are now (only the first time).
         """
-        with self._writer:  # with half a segment in memory nothing may be written after it
-            return self._roll(snapshot)
-
-    def _roll(self, snapshot: Iterable[JournalRecord]) -> list[FoundBatch]:
         carried, self._carried = self._carried, []
         bodies = [self._files.body(item.position) for item in carried]
         segments = self.segments
@@ -273,7 +270,7 @@ class Log:
         return self.ticket > (self.durable if self._commit is None else self._commit.ticket)
 
     def begin_commit(self) -> Commit:
-        """Take everything appended so far: see `Journal.begin_commit`."""
+        """Take everything appended so far: one at a time. Then `Commit.run`, in a thread, then `finish`."""
         self.check_usable()
         assert self._commit is None, "one commit at a time"
         assert self._tail is not None, "roll() comes first"
@@ -287,8 +284,8 @@ class Log:
         )  # fmt: skip
         return commit
 
-    def finish(self, commit: Commit) -> None:
-        """Back on the loop: what the commit held is durable; `StorageError` if it did not succeed."""
+    def finish(self, commit: Commit) -> int:
+        """The commit was run: returns the new `durable`. `StorageError` if it failed: the node must stop."""
         assert commit is self._commit, "finish() belongs to the commit under way"
         self._commit = None
         if commit.written:
@@ -299,14 +296,16 @@ class Log:
         self.durable = commit.ticket
         self.position = commit.position
         commit.tail.durable_end = commit.end
+        return self.durable
 
-    def commit(self) -> None:
-        """`begin_commit`, `run` and `finish` in one, for those who may block."""
+    def commit(self) -> int:
+        """All three in one, for those who may block."""
         self.check_usable()
         if self.needs_write or self.needs_sync:
             commit = self.begin_commit()
             commit.run()
-            self.finish(commit)
+            Log.finish(self, commit)
+        return self.durable
 
     # ------------------------------------------------------------------ the end
 

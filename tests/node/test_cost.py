@@ -32,13 +32,14 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
     counts: Counter[str] = Counter()
 
     def count(owner: Any, name: str, what: str) -> None:
-        inner: Callable[..., Any] = getattr(owner, name)
+        found = getattr(owner, name)
+        inner: Callable[..., Any] = found.fget if isinstance(found, property) else found
 
         def counted(*args: Any, **more: Any) -> Any:
             counts[what] += 1
             return inner(*args, **more)
 
-        monkeypatch.setattr(owner, name, counted)
+        monkeypatch.setattr(owner, name, property(counted) if isinstance(found, property) else counted)
 
     async with served() as (cluster, client, topic, origin):
         for commits in cluster.commits.values():

@@ -310,7 +310,7 @@ def test_an_unknown_record_or_version_asks_for_the_newer_program() -> None:
 
     disk = MemoryDisk()
     store, _ = start(disk)
-    store._log._pending.append(
+    store._pending.append(
         encode_frame(b"\x83" + cbor.uint(99) + cbor.uint(0) + cbor.uint(1), 0, 0, salt_of(DIRECTORY, 1))
     )
     store.commit()
