@@ -18,6 +18,7 @@ from __future__ import annotations
 import typing
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 import trio
@@ -75,60 +76,39 @@ _new_envelope: Final[Callable[[type[m.Envelope], tuple[object, ...]], m.Envelope
 _new_received: Final[Callable[[type[Received], tuple[m.Envelope]], Received]] = tuple.__new__
 
 
+@dataclass(eq=False)
 class Inbound:
-    """One accepted connection, from its first byte to its last.
+    """One accepted connection, from its first byte to its last."""
 
-    Args:
-        transport: connected.
-        address: of the other side, for the log.
-        nursery: for sending what the transport does not take at once.
-        peers: the inbound connection of each peer, so that a newer one replaces an older.
-        clients: how many of them each address has.
-        door: where it came in.
-    """
+    node: Node
+    transport: Transport  # connected
+    address: str  # of the other side, for the log
+    nursery: InitVar[trio.Nursery]  # for sending what the transport does not take at once
+    peers: dict[NodeId, Inbound]  # the inbound connection of each peer, so that a newer one replaces an older
+    clients: Counter[str]  # how many of them each address has
+    door: Door = "all"  # where it came in
+    hello: m.Hello | None = None
+    software: str = ""
+    is_client: bool = False
+    badge: Badge | None = None  # of a client, where the node asks who that is
+    closed: bool = False
+    _welcomed: bool = False
+    _asker: Asker = 0  # whose requests these are, for the core: by name or address, and the key of its HELLO
+    _open: dict[int, tuple[int, int, Counted | None]] = field(default_factory=dict)
+    """By key: the client's number, the weight, and the request if it is a FETCH, ACK or REJECT."""
+    _weight: int = 0
+    _queue: deque[tuple[int, m.ClientReply, float]] = field(default_factory=deque)  # (key, reply, since when)
+    _answering: dict[int, tuple[int, m.FetchReply]] = field(default_factory=dict)
+    """By key, FETCH replies that are encoded: where in the stream they begin."""
+    _queued_bytes: int = 0
+    _changed: trio.Event = field(default_factory=trio.Event)
 
-    def __init__(
-        self,
-        node: Node,
-        transport: Transport,
-        address: str,
-        nursery: trio.Nursery,
-        peers: dict[NodeId, Inbound],
-        clients: Counter[str],
-        door: Door = "all",
-    ) -> None:
-        self.node = node
-        self.transport = transport
-        self.address = address
-        self.host = address.rpartition(":")[0]
-        self.name = address  # who it is, for the log
-        self.hello: m.Hello | None = None
-        self.software = ""
-        self.is_client = False
-        # Whose requests these are, for the core: by name or address, and the key of its HELLO.
-        self._asker: Asker = 0
-        self.badge: Badge | None = None  # of a client, where the node asks who that is
-        self.closed = False
-        self._peers = peers
-        self._clients = clients
-        self._door = door
-        self._in = Inflow(node.turns, node.room, transport, self, node.config.stall_timeout)
-        self._out = Outflow(
-            transport,
-            nursery,
-            node.config.stall_timeout,
-            node.driver,
-            self._on_lost,
-            self._on_drained,
-        )
-        # key -> client's number, weight, and the request if it is a FETCH, ACK or REJECT
-        self._open: dict[int, tuple[int, int, Counted | None]] = {}
-        self._weight = 0
-        self._queue: deque[tuple[int, m.ClientReply, float]] = deque()  # (key, reply, since when)
-        # By key, FETCH replies that are encoded: where in the stream they begin.
-        self._answering: dict[int, tuple[int, m.FetchReply]] = {}
-        self._queued_bytes = 0
-        self._changed = trio.Event()
+    def __post_init__(self, nursery: trio.Nursery) -> None:
+        node, timeout = self.node, self.node.config.stall_timeout
+        self.host = self.address.rpartition(":")[0]
+        self.name = self.address  # who it is, for the log
+        self._in = Inflow(node.turns, node.room, self.transport, self, timeout)
+        self._out = Outflow(self.transport, nursery, timeout, node.driver, self._on_lost, self._on_drained)
 
     # -------------------------------------------------------------------------- life
 
@@ -166,13 +146,13 @@ class Inbound:
         self._out.drop()
         self._in.leave()
         self.transport.close()
-        if self.hello is not None and self._peers.get(self.hello.node) is self:
-            del self._peers[self.hello.node]
+        if self.hello is not None and self.peers.get(self.hello.node) is self:
+            del self.peers[self.hello.node]
         if self.is_client:
             node.health.clients -= 1
-            self._clients[self.host] -= 1
-            if not self._clients[self.host]:
-                del self._clients[self.host]
+            self.clients[self.host] -= 1
+            if not self.clients[self.host]:
+                del self.clients[self.host]
         never_begun = {key: reply for key, reply, _ in self._queue if isinstance(reply, m.FetchReply)}
         never_begun |= {key: reply for key, (begins, reply) in self._answering.items() if begins >= sent}
         for reply in never_begun.values():
@@ -215,7 +195,7 @@ class Inbound:
         self.hello = hello
         self.software = hello.software
         self.name = f"{hello.node or hello.software or 'client'} at {self.address}"
-        if wrong := wrong_door(self.node.config, self._door, hello):
+        if wrong := wrong_door(self.node.config, self.door, hello):
             return await self._turn_away(decoded.request, Code.UNAUTHORIZED, wrong)
         if not hello.node and (crowd := self._crowd()):
             self.node.log.warning("connections_max", reason=crowd, client=self.name)
@@ -247,7 +227,7 @@ class Inbound:
         if not hello.node:
             self.is_client = True
             self.node.health.clients += 1
-            self._clients[self.host] += 1
+            self.clients[self.host] += 1
         return True
 
     async def _turn_away(self, request: int, code: Code, detail: str) -> bool:
@@ -275,7 +255,7 @@ class Inbound:
         config = self.node.config
         if self.node.health.clients >= config.connections_max:
             return f"{config.connections_max} clients, its connections_max"
-        if self._clients[self.host] >= config.connections_per_address:
+        if self.clients[self.host] >= config.connections_per_address:
             return f"{config.connections_per_address} clients from {self.host}, its connections_per_address"
         return ""
 
@@ -304,8 +284,6 @@ class Inbound:
         self._put(encode_message(m.Proof(answer.nonce, said.prove(secret, LISTENER))))
         return True
 
-    _welcomed = False
-
     async def _finish_sending(self) -> None:
         """Wait until a last reply has left, so that it is read before the connection ends."""
         self._out.flush()
@@ -317,8 +295,8 @@ class Inbound:
     async def _serve_peer(self, hello: m.Hello) -> None:
         """A peer's messages, until it is gone. What we say to it goes over our own link."""
         node = self.node
-        older = self._peers.get(hello.node)
-        self._peers[hello.node] = self
+        older = self.peers.get(hello.node)
+        self.peers[hello.node] = self
         if older is not None:
             older.close()
         node.peer_dialled(hello.node)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -34,36 +36,23 @@ class Owner(Protocol):
         """Hang up."""
 
 
+@dataclass(slots=True, eq=False)
 class Inflow:
-    """What comes in on one connection.
+    """What comes in on one connection."""
 
-    Args:
-        stall_timeout: seconds after which a frame that does not come on ends the connection.
-
-    Attributes:
-        reader: cuts frames; of the size of a stranger's first one until it is opened up.
-    """
-
-    __slots__ = (
-        "_alone", "_broken", "_owner", "_part", "_part_since", "_room", "_stall_timeout", "_take", "_transport",
-        "_turns", "_waits", "reader",
-    )  # fmt: skip
-
-    def __init__(
-        self, turns: Turns, room: Room, transport: Transport, owner: Owner, stall_timeout: float
-    ) -> None:
-        self.reader = FrameReader(HANDSHAKE_BYTES_MAX)
-        self._turns = turns
-        self._room = room
-        self._transport = transport
-        self._owner = owner
-        self._stall_timeout = stall_timeout
-        self._part = -1  # which frame is begun, by `FrameReader.frames`, and since when
-        self._part_since = 0.0
-        self._take: Take
-        self._alone: trio.Event | None = None  # while it takes turns: goes off when that is to end
-        self._broken: Exception | None = None
-        self._waits = False  # whether frames that have come wait for the owner
+    turns: Turns
+    room: Room
+    transport: Transport
+    owner: Owner
+    stall_timeout: float  # seconds after which a frame that does not come on ends the connection
+    reader: FrameReader = field(default_factory=partial(FrameReader, HANDSHAKE_BYTES_MAX))
+    """Cuts frames; of the size of a stranger's first one until it is opened up."""
+    _part: int = -1  # which frame is begun, by `FrameReader.frames`, and since when
+    _part_since: float = 0.0
+    _take: Take = field(init=False)
+    _alone: trio.Event | None = None  # while it takes turns: goes off when that is to end
+    _broken: Exception | None = None
+    _waits: bool = False  # whether frames that have come wait for the owner
 
     async def next_frame(self) -> Frame:
         """One frame; before `serve`."""
@@ -71,12 +60,12 @@ class Inflow:
             frame = self.reader.next_frame()
             if frame is not None:
                 return frame
-            self._feed(await self._transport.receive())
+            self._feed(await self.transport.receive())
 
     async def serve(self, feed: Callable[..., None], take: Take) -> None:
         """Read until the connection ends."""
         self._take = take
-        owner = self._owner
+        owner = self.owner
         while not owner.closed:
             if self._waits:
                 await owner.rest()
@@ -95,9 +84,9 @@ class Inflow:
 
     async def _take_turns(self) -> bool:
         """Be read together with others, until something is to be waited for; False where that cannot be."""
-        if not self._turns.join(self._transport.fileno(), self):
+        if not self.turns.join(self.transport.fileno(), self):
             return False
-        self._room.begun(self._owner, 0)
+        self.room.begun(self.owner, 0)
         self._alone = trio.Event()
         try:
             await self._alone.wait()
@@ -111,7 +100,7 @@ class Inflow:
         if self._alone is None or self._alone.is_set():  # hung up on just now, or its own task goes on
             return
         try:
-            data = self._transport.receive_now()
+            data = self.transport.receive_now()
             if data is None:
                 return
             if data:
@@ -128,7 +117,7 @@ class Inflow:
     def leave(self) -> None:
         """Take no more turns. Before the transport is closed."""
         if self._alone is not None:
-            self._turns.leave(self._transport.fileno())
+            self.turns.leave(self.transport.fileno())
             self._alone.set()
             self._alone = None
 
@@ -139,14 +128,14 @@ class Inflow:
         anew = self._part != reader.frames
         if anew:
             self._part, self._part_since = reader.frames, now
-        self._room.begun(self._owner, pending, anew=anew)
+        self.room.begun(self.owner, pending, anew=anew)
         if not pending:
-            self._feed(await self._transport.receive())
+            self._feed(await self.transport.receive())
             return
-        timeout = self._stall_timeout
+        timeout = self.stall_timeout
         due = self._part_since + timeout + reader.expected_bytes / FRAME_BYTES_PER_S
         with trio.move_on_at(min(now + timeout, due)) as waiting:
-            data = await self._transport.receive()
+            data = await self.transport.receive()
         if waiting.cancelled_caught:
             behind = f"after {pending} of {reader.expected_bytes} bytes"
             if due < now + timeout:

@@ -19,6 +19,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
@@ -269,30 +270,26 @@ def _check_others_can_help(core: NodeCore, damage: str) -> None:
     )
 
 
+@dataclass(eq=False)
 class Service:
-    """A started node with its connections.
+    """A started node with its connections."""
 
-    Args:
-        node: made by `open_node`.
-        dial: how to reach a peer.
-        certificates: where those who dial are to speak TLS.
-    """
+    node: Node  # made by `open_node`
+    dial: Dial  # how to reach a peer
+    certificates: Certificates | None = None  # where those who dial are to speak TLS
+    _inbound: dict[int, Inbound] = field(default_factory=dict)
+    _strangers: list[Inbound] = field(default_factory=list)  # some of them may have said who they are
+    _peers: dict[NodeId, Inbound] = field(default_factory=dict)
+    _clients: Counter[str] = field(default_factory=Counter)
+    _stop: trio.Event = field(default_factory=trio.Event)
+    _nursery: trio.Nursery | None = None
 
-    def __init__(self, node: Node, dial: Dial, certificates: Certificates | None = None) -> None:
-        self.node = node
-        self._dial = dial
-        self._certificates = certificates
-        self._inbound: dict[int, Inbound] = {}
-        self._strangers: list[Inbound] = []  # some of them may have said who they are
-        self._peers: dict[NodeId, Inbound] = {}
-        self._clients: Counter[str] = Counter()
-        self._stop = trio.Event()
-        self._nursery: trio.Nursery | None = None
+    def __post_init__(self) -> None:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._inbound_max = node.config.connections_max + SPARE_CONNECTIONS
+        self._inbound_max = self.node.config.connections_max + SPARE_CONNECTIONS
         if files != resource.RLIM_INFINITY:
             self._inbound_max = min(self._inbound_max, max(SPARE_CONNECTIONS, files - OTHER_FILES))
-        node.health.outbox_bytes = lambda: sum(found.waiting_bytes for found in self._inbound.values())
+        self.node.health.outbox_bytes = lambda: sum(found.waiting_bytes for found in self._inbound.values())
 
     def stop(self) -> None:
         """Ask for a clean stop; `run` returns when it is done."""
@@ -320,7 +317,7 @@ class Service:
             for peer in node.core.config.nodes:
                 if peer != node.config.node:
                     rng = random.Random(f"{node.core.state.incarnation.nonce} {peer}")
-                    nursery.start_soon(keep_link, node, peer, self._dial, rng, nursery)
+                    nursery.start_soon(keep_link, node, peer, self.dial, rng, nursery)
             try:
                 for sock, _ in doors:
                     sock.listen(BACKLOG)
@@ -407,7 +404,7 @@ class Service:
                 await trio.sleep(0.1)
                 continue
             transport = SocketTransport(sock)
-            certificates = self._certificates
+            certificates = self.certificates
             self.serve(
                 transport if certificates is None else certificates.accepted(transport),
                 f"{address[0]}:{address[1]}",

@@ -13,6 +13,7 @@ import errno
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
 
@@ -134,49 +135,25 @@ class Quiet(Protocol):
     silent: bool
 
 
+@dataclass(slots=True, eq=False)
 class Outflow:
     """The bytes that wait in front of a transport, in order.
 
     `put` and then `flush`: what the transport does not take at once is sent by a task, started for that and gone
     when it is done. A connection that takes nothing for ``stall_timeout`` seconds is ended.
-
-    Args:
-        stall_timeout: seconds.
-        quiet: looked at before every send; the connection is over once that is silent.
-        on_lost: called once, from `flush` or from the task, when the connection is lost.
-        on_drained: called by the task when nothing is left.
-
-    Attributes:
-        waiting: bytes put and not sent.
-        sent: bytes sent since the beginning.
-        draining: the task runs, so the transport had no room.
     """
 
-    __slots__ = (
-        "_buffers", "_lost", "_nursery", "_on_drained", "_on_lost", "_quiet", "_stall_timeout", "draining", "sent",
-        "transport", "waiting",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        transport: Transport,
-        nursery: trio.Nursery,
-        stall_timeout: float,
-        quiet: Quiet,
-        on_lost: Callable[[str], None],
-        on_drained: Callable[[], None] | None = None,
-    ) -> None:
-        self.transport = transport
-        self._nursery = nursery
-        self._stall_timeout = stall_timeout
-        self._quiet = quiet
-        self._on_lost = on_lost
-        self._on_drained = on_drained
-        self._buffers: deque[memoryview] = deque()
-        self._lost = False
-        self.waiting = 0
-        self.sent = 0
-        self.draining = False
+    transport: Transport
+    nursery: trio.Nursery  # for the task
+    stall_timeout: float  # seconds
+    quiet: Quiet  # looked at before every send; the connection is over once that is silent
+    on_lost: Callable[[str], None]  # called once, from `flush` or from the task, when the connection is lost
+    on_drained: Callable[[], None] | None = None  # called by the task when nothing is left
+    waiting: int = 0  # bytes put and not sent
+    sent: int = 0  # bytes sent since the beginning
+    draining: bool = False  # the task runs, so the transport had no room
+    _buffers: deque[memoryview] = field(default_factory=deque)
+    _lost: bool = False
 
     def put(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Append the pieces of one frame."""
@@ -197,11 +174,11 @@ class Outflow:
             return
         if self.waiting:
             self.draining = True
-            self._nursery.start_soon(self._drain)
+            self.nursery.start_soon(self._drain)
 
     def _send(self) -> int:
         """Send until the transport takes no more; how many bytes that were."""
-        if self._quiet.silent:
+        if self.quiet.silent:
             raise ConnectionLost("the node has stopped")
         total = 0
         buffers = self._buffers
@@ -226,11 +203,11 @@ class Outflow:
     async def _drain(self) -> None:
         try:
             while self.waiting and not self._lost:
-                with trio.move_on_after(self._stall_timeout) as stalled:
+                with trio.move_on_after(self.stall_timeout) as stalled:
                     await self.transport.wait_sendable()
                 if stalled.cancelled_caught:
                     raise ConnectionLost(
-                        f"took no bytes for {self._stall_timeout:g} s, {self.waiting} are waiting"
+                        f"took no bytes for {self.stall_timeout:g} s, {self.waiting} are waiting"
                     )
                 self._send()
         except ConnectionLost as lost:
@@ -238,13 +215,13 @@ class Outflow:
             return
         finally:
             self.draining = False
-        if self._on_drained is not None and not self._lost:
-            self._on_drained()
+        if self.on_drained is not None and not self._lost:
+            self.on_drained()
 
     def _lose(self, reason: str) -> None:
         if not self._lost:
             self.drop()
-            self._on_lost(reason)
+            self.on_lost(reason)
 
     def drop(self) -> None:
         """Forget what waits; nothing is sent from now on."""
