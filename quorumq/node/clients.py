@@ -18,6 +18,7 @@ import secrets
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -265,21 +266,16 @@ class Clients:
         return known
 
 
+@dataclass(eq=False)
 class Badge:
-    """What one connection has shown, and who that makes it by the file as it is now.
+    """What one connection has shown, and who that makes it by the file as it is now."""
 
-    Args:
-        token: as HELLO had it.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, clients: Clients, token: str, clock: Callable[[], float]) -> None:
-        self._clients = clients
-        self._token = token
-        self._clock = clock
-        self._usage: Usage | None = None
-        self._version = -1  # of the file when it was looked at
-        self._client: Client | None = None
+    clients: Clients
+    token: str = field(repr=False)  # as HELLO had it
+    clock: Callable[[], float]  # monotonic seconds
+    _usage: Usage | None = None
+    _version: int = -1  # of the file when it was looked at
+    _client: Client | None = None
 
     @property
     def client(self) -> Client:
@@ -289,14 +285,14 @@ class Badge:
 
     def problem(self) -> str:
         """Why it may not be here; "" where it may."""
-        if self._version != self._clients.version:
-            self._version = self._clients.version
-            self._client = self._clients.find(self._token)
+        if self._version != self.clients.version:
+            self._version = self.clients.version
+            self._client = self.clients.find(self.token)
             if self._client is not None:
-                self._usage = self._clients.usage(self._client.name, self._clock())
+                self._usage = self.clients.usage(self._client.name, self.clock())
         if self._client is not None:
             return ""
-        shown = "a token that it does not know" if self._token else "no token"
+        shown = "a token that it does not know" if self.token else "no token"
         return (
             f"the node was shown {shown}: it serves the clients of its clients file only. Give the client a token that "
             "`quorumq clients add` printed (token=, or QUORUMQ_TOKEN)"
@@ -334,4 +330,4 @@ class Badge:
             Busy, TooLarge: it is beyond a quota.
         """
         self.allow(request, catalogue)
-        return self.usage.take(self.client, request, size, catalogue, self._clock())
+        return self.usage.take(self.client, request, size, catalogue, self.clock())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import trio
@@ -54,33 +55,21 @@ class Shell(Protocol):
         """A batch cannot be read."""
 
 
+@dataclass(eq=False)
 class Committer:
-    """Appends and commits.
+    """Appends and commits."""
 
-    Args:
-        store: replayed.
+    store: Journal  # replayed
+    runner: CommitRunner
+    snapshot: Callable[[], Iterable[JournalRecord]]
+    shell: Shell
+    log: Any
+    _commit: Commit | None = None
+    _over: trio.Event | None = None  # of the commit under way, where somebody waits for it
+    _durable_before: int = 0  # at the last `mark_if_quiet`
 
-    Attributes:
-        durable: as of `Journal`.
-    """
-
-    def __init__(
-        self,
-        store: Journal,
-        runner: CommitRunner,
-        snapshot: Callable[[], Iterable[JournalRecord]],
-        shell: Shell,
-        log: Any,
-    ) -> None:
-        self._store = store
-        self._runner = runner
-        self._snapshot = snapshot
-        self._shell = shell
-        self._log = log
-        self._commit: Commit | None = None
-        self._over: trio.Event | None = None  # of the commit under way, where somebody waits for it
-        self._durable_before = 0  # at the last `mark_if_quiet`
-        self.durable = store.durable
+    def __post_init__(self) -> None:
+        self.durable = self.store.durable  # as of `Journal`
 
     @property
     def committing(self) -> bool:
@@ -96,31 +85,31 @@ class Committer:
 
     @property
     def position(self) -> int:
-        return self._store.position
+        return self.store.position
 
     @property
     def needs_sync(self) -> bool:
-        return self._store.needs_sync
+        return self.store.needs_sync
 
     def append(self, records: tuple[JournalRecord, ...]) -> int:
-        ticket = self._store.append(records)
-        self._shell.appended()
+        ticket = self.store.append(records)
+        self.shell.appended()
         return ticket
 
     def forget(self, numbers: tuple[int, ...]) -> None:
-        self._store.forget(numbers)
+        self.store.forget(numbers)
 
     # ------------------------------------------------------------------------ commits
 
     def commit(self) -> None:
         """Commit all that was appended; blocks for the disk."""
-        self.durable = self._store.commit()
+        self.durable = self.store.commit()
 
     def begin_sync(self, here: bool) -> None:
-        rolls = self._store.rolling
-        self._commit = commit = self._store.begin_commit()
+        rolls = self.store.rolling
+        self._commit = commit = self.store.begin_commit()
         if rolls or self._write(commit):
-            self._runner.start(commit, self._finished, here=here and not rolls)
+            self.runner.start(commit, self._finished, here=here and not rolls)
 
     def _write(self, commit: Commit) -> bool:
         """Write on the loop: that is a copy in memory. Whether the system took it."""
@@ -128,9 +117,9 @@ class Committer:
             commit.write()
         except StorageError as error:
             self._commit = None
-            self._shell.disk_failed(error)
+            self.shell.disk_failed(error)
             return False
-        self._shell.wrote()
+        self.shell.wrote()
         return True
 
     def _finished(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
@@ -139,57 +128,57 @@ class Committer:
         if self._over is not None:
             self._over.set()
             self._over = None
-        if self._shell.has_failed:
+        if self.shell.has_failed:
             with contextlib.suppress(StorageError):
-                self._store.finish(commit)
+                self.store.finish(commit)
             return
         if error is not None and not isinstance(error, QuorumqError):
-            self._shell.disk_failed(error)
+            self.shell.disk_failed(error)
             return
         try:
-            self.durable = self._store.finish(commit)
+            self.durable = self.store.finish(commit)
         except StorageError as failure:
-            self._shell.disk_failed(failure)
+            self.shell.disk_failed(failure)
         else:
-            self._shell.synced(seconds, commit.size)
+            self.shell.synced(seconds, commit.size)
 
     # ----------------------------------------------------------------------- segments
 
     def roll_if_due(self) -> None:
         """Begin another segment where this one is full. Nothing may stand behind a clean stop."""
-        if not self._shell.silent and not self._store.rolling and self._store.should_roll:
+        if not self.shell.silent and not self.store.rolling and self.store.should_roll:
             self.roll()
 
     def roll(self) -> None:
         """Begin another segment with a snapshot of now. Between two steps, so it is whole."""
         try:
-            self._store.roll(self._snapshot)
+            self.store.roll(self.snapshot)
         except StorageError as error:
-            self._shell.disk_failed(error)
+            self.shell.disk_failed(error)
             return
-        self._log.info("segment_begun", segments=len(self._store.live))
-        self._shell.driver.commit_all()
+        self.log.info("segment_begun", segments=len(self.store.live))
+        self.shell.driver.commit_all()
 
     def mark_if_quiet(self) -> None:
         """Mark what is durable, where nothing was since the last call: once for each pause between writes."""
-        quiet, self._durable_before = self._store.durable == self._durable_before, self._store.durable
-        if quiet and not self._shell.silent and self._store.is_unmarked:
-            self._store.mark()
-            self._shell.driver.commit_all()
+        quiet, self._durable_before = self.store.durable == self._durable_before, self.store.durable
+        if quiet and not self.shell.silent and self.store.is_unmarked:
+            self.store.mark()
+            self.shell.driver.commit_all()
 
     def reclaim(self) -> None:
         """Go on emptying old segments, a little after each fsync until there is none worth it."""
-        if not self._store.is_emptying:
+        if not self.store.is_emptying:
             return
-        before = self._store.pending_bytes
+        before = self.store.pending_bytes
         try:
-            damaged = self._store.reclaim()
+            damaged = self.store.reclaim()
         except StorageError as error:
-            self._shell.disk_failed(error)
+            self.shell.disk_failed(error)
             return
-        if self._store.pending_bytes > before:
-            self._shell.driver.commit_all()
+        if self.store.pending_bytes > before:
+            self.shell.driver.commit_all()
         for number in damaged:
-            self._shell.damaged(
+            self.shell.damaged(
                 number, DamagedBatch("found while it was copied out of an old segment", number)
             )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, Final, Protocol
 
 import trio
@@ -116,67 +117,50 @@ class Link(Flushing, Protocol):
         """Whether anything can be queued now."""
 
 
+@dataclass(eq=False)
 class Node:
-    """One running node.
+    """One running node."""
 
-    Args:
-        core: built from ``store``'s records; not started yet.
-        store: replayed, not rolled yet.
-        clock: reads both clocks.
-        rng: given to the core.
-        history: writes the node's, wherever that goes; None: to the file that ``config`` names, if any.
+    core: NodeCore  # built from ``store``'s records; not started yet
+    store: Journal  # replayed, not rolled yet
+    config: ServeConfig
+    _: KW_ONLY
+    clock: Callable[[], Now]  # reads both clocks
+    rng: InitVar[random.Random]  # given to the core
+    commits: InitVar[CommitRunner]
+    log: Any
+    history: InitVar[HistoryWriter | None] = None
+    """Writes the node's, wherever that goes; None: to the file that ``config`` names, if any."""
+    readers: Readers = field(default_factory=Readers)
+    traffic: Traffic = field(default_factory=Traffic)
+    links: dict[NodeId, Link] = field(default_factory=dict)  # our connections to peers, by node id
+    askers: dict[int, Asker] = field(default_factory=dict)  # who waits for the reply to a key
+    failed: tuple[int, str] | None = None
+    """Exit code and reason once the node must stop; nothing is sent from then on."""
+    ended: trio.Event = field(default_factory=trio.Event)  # set with ``failed``
+    _keys: int = 0
+    _dirty: dict[int, Flushing] = field(default_factory=dict)
+    _last: tuple[m.PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])  # that was encoded
+    _timer_scope: trio.CancelScope | None = None
+    _timer_at: float = math.inf  # when it wakes at the latest (monotonic seconds)
+    _to_dial: dict[NodeId, trio.Event] = field(default_factory=dict)
+    _lost: dict[PartitionId, int] = field(default_factory=dict)  # what the log has said last
 
-    Attributes:
-        links: our connections to peers, by node id.
-        keys: the cluster's secrets by key number.
-        secret: the one that is sealed with, and shown to peers; ``secret_number`` is its key number.
-        askers: who waits for the reply to a key.
-        failed: exit code and reason once the node must stop; nothing is sent from then on.
-        ended: set with ``failed``.
-    """
-
-    def __init__(
-        self,
-        core: NodeCore,
-        store: Journal,
-        config: ServeConfig,
-        *,
-        clock: Callable[[], Now],
-        rng: random.Random,
-        commits: CommitRunner,
-        log: Any,
-        history: HistoryWriter | None = None,
-    ) -> None:
-        self.core = core
-        self.store = store
-        self.config = config
-        self.clock = self.now = clock
-        self.log = log
+    def __post_init__(self, rng: random.Random, commits: CommitRunner, history: HistoryWriter | None) -> None:
+        core, store, config, log = self.core, self.store, self.config, self.log
+        clock = self.now = self.clock
         self.health = Health(config, clock)
         self.trace = Trace(config, log, history)
-        self.readers = Readers()
         self.changes = Changes(log)
-        self.traffic = Traffic()
         self.turns = Turns(self.feed)
-        self.keys = {key_number(secret): secret for secret in config.secrets}
-        self.secret_number, self.secret = next(iter(self.keys.items()))
+        self.keys = {key_number(secret): secret for secret in config.secrets}  # the cluster's, by number
+        self.secret_number, self.secret = next(iter(self.keys.items()))  # sealed with, and shown to peers
         self.room = Room(config, store, log)
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
         self.clients = Clients(config.clients_file, log) if config.clients_file else None
-        self.links: dict[NodeId, Link] = {}
-        self.askers: dict[int, Asker] = {}
-        self.failed: tuple[int, str] | None = None
-        self.ended = trio.Event()
-        self._keys = 0
-        self._dirty: dict[int, Flushing] = {}
-        self._last: tuple[m.PeerMessage | None, int, list[bytes | memoryview]] = (None, 0, [])
-        self._timer_scope: trio.CancelScope | None = None
-        self._timer_at = math.inf  # when it wakes at the latest (monotonic seconds)
-        self._to_dial: dict[NodeId, trio.Event] = {}
         self._suspected = core.vouching.suspected
         self._resyncing = core.vouching.resync is not None or bool(store.cannot_vouch)
-        self._lost: dict[PartitionId, int] = {}  # what the log has said last
 
     # ---------------------------------------------------------------- start and end
 

@@ -8,6 +8,7 @@ than a minute once something else has come.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import messages as m
@@ -41,14 +42,12 @@ class Who(NamedTuple):
     address: str
 
 
+@dataclass(slots=True, eq=False)
 class Window:
     """Two counts of messages, over the last minute."""
 
-    __slots__ = ("at", "counts")
-
-    def __init__(self) -> None:
-        self.at = 0.0
-        self.counts: dict[int, tuple[int, int]] = {}
+    at: float = 0.0
+    counts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, now: float, delivered: int, settled: int) -> None:
         """So many more."""
@@ -65,16 +64,16 @@ class Window:
         return sum(count[0] for count in found), sum(count[1] for count in found)
 
 
+@dataclass(slots=True, eq=False)
 class Readers:
     """Keeps count of what a node delivers and settles, and to whom. Times are monotonic seconds."""
 
-    __slots__ = ("_asking", "_flows")
-
-    def __init__(self) -> None:
-        # Who asked last with which topics and partitions. The one that is silent longest is the first; so below.
-        self._asking: OrderedDict[tuple[str, Who, tuple[str, ...], tuple[int, ...]], Window] = OrderedDict()
-        # None: of all consumers together.
-        self._flows: OrderedDict[tuple[PartitionId, str, Who | None], Window] = OrderedDict()
+    _asking: OrderedDict[tuple[str, Who, tuple[str, ...], tuple[int, ...]], Window] = field(
+        default_factory=OrderedDict
+    )
+    """Who asked last with which topics and partitions. The one that is silent longest is the first; so below."""
+    _flows: OrderedDict[tuple[PartitionId, str, Who | None], Window] = field(default_factory=OrderedDict)
+    """None: of all consumers together."""
 
     def fetching(self, fetch: m.Fetch, software: str, address: str, now: float) -> None:
         """A FETCH has come."""

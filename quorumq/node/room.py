@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import trio
@@ -25,37 +26,28 @@ class Connection(Protocol):
         """Hang up."""
 
 
+@dataclass(eq=False)
 class Room:
-    """Pushes back.
+    """Pushes back."""
 
-    Args:
-        store: what waits for a commit, and the disk's free bytes.
-
-    Attributes:
-        inflight_bytes: of requests that are not answered yet.
-        paused: no new requests of clients are taken.
-    """
-
-    def __init__(self, config: ServeConfig, store: Journal, log: Any) -> None:
-        self.inflight_bytes = 0
-        self.paused = False
-        self._config = config
-        self._store = store
-        self._log = log
-        self._lot = trio.lowlevel.ParkingLot()
-        self._waiting = 0  # tasks that are parked there
-        self._parts: dict[
-            Connection, int
-        ] = {}  # bytes of frames that are not complete, the oldest frame first
-        self._parts_bytes = 0
-        self._committed = 0  # bytes since the disk was asked, less what waited for a commit then
+    config: ServeConfig
+    store: Journal  # what waits for a commit, and the disk's free bytes
+    log: Any
+    inflight_bytes: int = 0  # of requests that are not answered yet
+    paused: bool = False  # no new requests of clients are taken
+    _lot: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+    _waiting: int = 0  # tasks that are parked there
+    _parts: dict[Connection, int] = field(default_factory=dict)
+    """Bytes of frames that are not complete, the oldest frame first."""
+    _parts_bytes: int = 0
+    _committed: int = 0  # bytes since the disk was asked, less what waited for a commit then
 
     @property
     def pressed(self) -> bool:
         """Whether too much is under way to take in more requests."""
         return (
-            self.inflight_bytes >= self._config.inflight_bytes_max
-            or self._store.pending_bytes >= PENDING_BYTES_MAX
+            self.inflight_bytes >= self.config.inflight_bytes_max
+            or self.store.pending_bytes >= PENDING_BYTES_MAX
         )
 
     def take(self, weight: int) -> None:
@@ -78,7 +70,7 @@ class Room:
         if size:
             self._parts_bytes += size - self._parts.get(connection, 0)
             self._parts[connection] = size
-        most = self._config.inflight_bytes_max
+        most = self.config.inflight_bytes_max
         while self._parts_bytes > most:
             oldest = next(iter(self._parts))
             oldest.give_up(
@@ -107,7 +99,7 @@ class Room:
     @property
     def check_due(self) -> bool:
         """Whether so much was appended that the disk is to be asked again."""
-        return self._committed + self._store.pending_bytes > SPACE_CHECK_BYTES
+        return self._committed + self.store.pending_bytes > SPACE_CHECK_BYTES
 
     def is_full(self, before: bool) -> bool:
         """Whether only the reserve of the disk is left; ``before`` is what the last answer was.
@@ -117,12 +109,12 @@ class Room:
         Raises:
             StorageError: the disk does not say.
         """
-        self._committed = -self._store.pending_bytes
-        free, reserve = self._store.free_bytes, self._store.kept_free
+        self._committed = -self.store.pending_bytes
+        free, reserve = self.store.free_bytes, self.store.kept_free
         if not before and free < reserve:
-            self._log.warning("disk_full", free=free, reserve=reserve, data_dir=self._config.data_dir)
+            self.log.warning("disk_full", free=free, reserve=reserve, data_dir=self.config.data_dir)
             return True
         if before and free >= reserve + reserve // 10:
-            self._log.info("disk_has_room", free=free, reserve=reserve)
+            self.log.info("disk_has_room", free=free, reserve=reserve)
             return False
         return before

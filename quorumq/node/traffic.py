@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from quorumq.core.effects import Event, Gone, Request
@@ -20,19 +21,13 @@ BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 UNDER_WAY_MAX: Final = 65_536
 
 
+@dataclass(slots=True, eq=False)
 class Times:
-    """How often something took how long.
+    """How often something took how long."""
 
-    Attributes:
-        counts: by the bounds, those above all of them last.
-        seconds: of all together.
-    """
-
-    __slots__ = ("counts", "seconds")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.seconds = 0.0
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    """By the bounds, those above all of them last."""
+    seconds: float = 0.0  # of all together
 
     def note(self, seconds: float) -> None:
         """It took so long once more."""
@@ -48,26 +43,20 @@ class Times:
         return found
 
 
+@dataclass(slots=True, eq=False)
 class Traffic:
-    """Counts requests.
+    """Counts requests."""
 
-    Attributes:
-        requests: by kind of request, and by the code of its error, "ok" where it has none.
-        messages: by what became of them.
-        bytes: of the records in them, likewise.
-        times: of requests until their answer, by kind.
-        fsyncs: of the journal.
-    """
-
-    __slots__ = ("_under_way", "bytes", "fsyncs", "messages", "requests", "times")
-
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str]] = Counter()
-        self.messages: Counter[str] = Counter(published=0, delivered=0, settled=0)
-        self.bytes: Counter[str] = Counter(published=0, delivered=0)
-        self.times: dict[str, Times] = {}
-        self.fsyncs = Times()
-        self._under_way: dict[int, tuple[float, str, int, int]] = {}  # since, kind, messages, bytes
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By kind of request, and by the code of its error, "ok" where it has none."""
+    messages: Counter[str] = field(default_factory=lambda: Counter(published=0, delivered=0, settled=0))
+    """By what became of them."""
+    bytes: Counter[str] = field(default_factory=lambda: Counter(published=0, delivered=0))
+    """Of the records in them, likewise."""
+    times: dict[str, Times] = field(default_factory=dict)  # of requests until their answer, by kind
+    fsyncs: Times = field(default_factory=Times)  # of the journal
+    _under_way: dict[int, tuple[float, str, int, int]] = field(default_factory=dict)
+    """Since when, of which kind, and its messages and bytes."""
 
     def noticed(self, events: Iterable[Event], now: float) -> None:
         """Events for the core have come, at ``now`` (monotonic seconds)."""
