@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from quorumq.core.types import Now
@@ -21,41 +22,36 @@ SAMPLES_MAX: Final = 20_000
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
+COUNTS: Final = {
+    "sends_dropped": "Messages to peers that were dropped.",
+    "replies_late": "FETCH answers given back, as the client did not read.",
+    "connections_broken": "Connections that ended over what came on them.",
+    "requests_failed": "Requests that a bug has failed.",
+    "requests_beyond_quota": "Requests of clients that were told to wait.",
+    "messages_not_sent": "Messages to peers that could not be encoded.",
+}
+"""Everything that is counted by name, and what it is."""
+
+
+@dataclass(eq=False)
 class Health:
-    """Counters and recent commit times of one node.
+    """Counters and recent commit times of one node."""
 
-    Attributes:
-        clients: connections of clients.
-        connections: all accepted connections, peers and those without HELLO included.
-        outbox_bytes: asked for the bytes that wait to be sent.
-        rss: asked for the resident bytes of this process.
-        counts: everything counted by name.
-    """
+    config: ServeConfig
+    clock: Callable[[], Now]
+    clients: int = 0  # connections of clients
+    connections: int = 0  # all accepted connections, peers and those without HELLO included
+    outbox_bytes: Callable[[], int] = lambda: 0  # asked for the bytes that wait to be sent
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    _commits: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
 
-    def __init__(self, config: ServeConfig, clock: Callable[[], Now]) -> None:
-        self.config = config
-        self.clients = 0
-        self.connections = 0
-        self.counts: dict[str, int] = dict.fromkeys(
-            (
-                "sends_dropped",
-                "replies_late",
-                "connections_broken",
-                "requests_failed",
-                "requests_beyond_quota",
-                "messages_not_sent",
-            ),
-            0,
-        )
-        self.outbox_bytes: Callable[[], int] = lambda: 0
-        self.rss: Callable[[], int] = rss
-        self._clock = clock
-        self._began = clock().mono
-        self._commits: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
+    def __post_init__(self) -> None:
+        self.rss: Callable[[], int] = rss  # asked for the resident bytes of this process
+        self._began = self.clock().mono
 
-    def count(self, what: str, by: int = 1) -> None:
+    def count(self, what: str) -> None:
         """One more of ``what``."""
-        self.counts[what] = self.counts.get(what, 0) + by
+        self.counts[what] += 1
 
     def synced(self, seconds: float, now: float) -> None:
         """An fsync took this long; monotonic seconds now."""
@@ -67,7 +63,7 @@ class Health:
         Args:
             inflight_bytes: of requests that are not answered yet.
         """
-        now = self._clock().mono
+        now = self.clock().mono
         times = sorted(seconds for at, seconds in self._commits if at > now - WINDOW_S)
         commits: dict[str, object] = {"count": len(times)}
         for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):

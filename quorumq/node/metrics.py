@@ -8,7 +8,8 @@ own; the rest are summed up in a row named "other", so that no number of topics 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -21,6 +22,7 @@ from prometheus_client.core import (
 
 from quorumq.core.latency import Latency
 from quorumq.core.status import page
+from quorumq.node.health import COUNTS
 from quorumq.node.node import Node
 from quorumq.node.traffic import Times
 
@@ -42,31 +44,16 @@ OF_GROUP: Final = {
     "delayed": ("delayed", "Messages that are not due."),
     "dead": ("dead", "Dead letters."),
 }
-COUNTS: Final = {
-    "sends_dropped": "Messages to peers that were dropped.",
-    "replies_late": "FETCH answers given back, as the client did not read.",
-    "connections_broken": "Connections that ended over what came on them.",
-    "requests_failed": "Requests that a bug has failed.",
-    "requests_beyond_quota": "Requests of clients that were told to wait.",
-    "messages_not_sent": "Messages to peers that could not be encoded.",
-}
-
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
+@dataclass(eq=False)
 class Table:
-    """Sums for topics and groups, of which so many have rows of their own.
+    """Sums for topics and groups, of which so many have rows of their own."""
 
-    Attributes:
-        topics: by topic.
-        groups: by topic and group.
-        left_out: rows of partitions that went into "other".
-    """
-
-    def __init__(self) -> None:
-        self.topics: dict[tuple[str, ...], dict[str, float]] = {}
-        self.groups: dict[tuple[str, ...], dict[str, float]] = {}
-        self.left_out = 0
+    topics: dict[tuple[str, ...], dict[str, float]] = field(default_factory=dict)  # by topic
+    groups: dict[tuple[str, ...], dict[str, float]] = field(default_factory=dict)  # by topic and group
+    left_out: int = 0  # rows of partitions that went into "other"
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Rows of a status."""
@@ -116,12 +103,11 @@ class Metrics:
         return table
 
 
-class Families:
+class Families(NamedTuple):
     """What Prometheus asks for the families of a page."""
 
-    def __init__(self, node: Node, table: Table) -> None:
-        self._node = node
-        self._table = table
+    node: Node
+    table: Table
 
     def collect(self) -> Iterable[Metric]:
         """Every family."""
@@ -130,7 +116,7 @@ class Families:
         yield from self._of_groups()
 
     def _of_node(self) -> Iterable[Metric]:
-        node = self._node
+        node = self.node
         state, health = node.core.state, node.health
         yield gauge("up", "1 once the node runs.", 1)
         yield gauge("ready", "1 where /ready says yes.", not not_ready(node))
@@ -147,7 +133,7 @@ class Families:
             yield CounterMetricFamily(f"quorumq_{name}", text, value=health.counts[name])
 
     def _of_traffic(self) -> Iterable[Metric]:
-        traffic = self._node.traffic
+        traffic = self.node.traffic
         requests = CounterMetricFamily(
             "quorumq_requests", "Answered requests of clients.", labels=("kind", "code")
         )
@@ -165,14 +151,14 @@ class Families:
         yield histogram("fsync_seconds", "Times of fsyncs of the journal.", {(): traffic.fsyncs}, ())
         times: dict[tuple[str, ...], Times] = {(kind,): found for kind, found in traffic.times.items()}
         yield histogram("request_seconds", "Times of requests until their answer.", times, ("kind",))
-        holds = self._node.core.context.hold_times
+        holds = self.node.core.context.hold_times
         yield histogram("hold_reply_seconds", "Times of peers until their answer to a HOLD.", {(): holds}, ())
         p99 = holds.p99()
         if p99 is not None:
             yield gauge("hold_reply_p99_seconds", "How long peers take to answer a HOLD.", p99)
 
     def _of_groups(self) -> Iterable[Metric]:
-        table = self._table
+        table = self.table
         for name, text in OF_TOPIC.items():
             family = GaugeMetricFamily(f"quorumq_topic_{name}", text, labels=("topic",))
             for key, sums in table.topics.items():
