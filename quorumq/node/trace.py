@@ -7,7 +7,7 @@ written is given up with one line in the log: the node serves on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from quorumq.core.messages import FetchReply
@@ -60,8 +60,13 @@ class Trace:
     def _write(self, kind: str, **fields: object) -> None:
         if self._writer is not None:
             self._lines += 1
+            self._do(HistoryWriter.write, kind, **fields)
+
+    def _do(self, act: Callable[..., None], *args: object, **fields: object) -> None:
+        """Have the writer do something, where there is one; where it fails, it is given up."""
+        if self._writer is not None:
             try:
-                self._writer.write(kind, **fields)
+                act(self._writer, *args, **fields)
             except (OSError, HistoryError) as error:
                 self._give_up(error)
 
@@ -162,20 +167,12 @@ class Trace:
 
     def flush(self) -> None:
         """Hand everything so far to the system."""
-        if self._writer is not None:
-            try:
-                self._writer.flush()
-            except OSError as error:
-                self._give_up(error)
+        self._do(HistoryWriter.flush)
 
     def close(self) -> None:
         """Flush and close."""
-        if self._writer is not None:
-            try:
-                self._writer.close()
-            except OSError as error:
-                self._give_up(error)
-            self._writer = None
+        self._do(HistoryWriter.close)
+        self._writer = None
 
 
 Delivered = tuple[str, PartitionId, str, int, int, Owner, int, list[Span]]
