@@ -99,15 +99,11 @@ class BacklogCalls(Calls):
                     f"no replica of {topic!r}/{number} answers: try again", needed=1, answered=0
                 )
             parts.append(merged(number, views, answers))
+        counted = ("ready", "held", "delayed", "dead", "delivered", "settled")
         return Backlog(
-            ready=sum(part.ready for part in parts),
-            held=sum(part.held for part in parts),
-            delayed=sum(part.delayed for part in parts),
-            dead=sum(part.dead for part in parts),
+            **{name: sum(getattr(part, name) for part in parts) for name in counted},
             oldest=oldest_of(part.oldest for part in parts),
             partitions=tuple(parts),
-            delivered=sum(part.delivered for part in parts),
-            settled=sum(part.settled for part in parts),
             consumers=joined(found for part in parts for found in part.consumers),
         )
 

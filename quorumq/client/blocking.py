@@ -23,7 +23,6 @@ from dataclasses import replace
 from functools import partial, update_wrapper
 from itertools import islice
 from operator import attrgetter
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from quorumq.client import batches
@@ -84,11 +83,9 @@ class Entered(Counterpart[Served]):
         self.portal.call(self.inner.__aenter__, undo=end)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         with suppress(Closed):  # whoever waited has heard of it, or nobody did
-            self.portal.call(self.inner.__aexit__, kind, exc, trace)
+            self.portal.call(self.inner.__aexit__, *exc_info)
 
 
 def _same(name: str, doc: str = "") -> Any:

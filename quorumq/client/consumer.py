@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import repeat
-from types import TracebackType
 from typing import Final, Literal, TypedDict
 
 import trio
@@ -178,9 +177,7 @@ class Consumer:
         await context.start(self._run)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 import trio
@@ -147,10 +146,8 @@ class Producer:
                     raise
                 self._started = True
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
+    async def __aexit__(self, *exc_info: object) -> None:
+        if exc_info[0] is None:
             await self.aclose()
         else:
             self._end()

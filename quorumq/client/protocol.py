@@ -12,6 +12,7 @@ that answers such a request or `Failed`. Anything else is a PeerError, after whi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quorumq.core import messages as m
@@ -58,25 +59,20 @@ class Answer(NamedTuple):
     reply: m.ClientReply
 
 
+@dataclass(eq=False)
 class ClientProtocol:
     """The client's side of one connection.
 
     Send what `hello` gives, then feed `receive` until `welcome` is there; from then on send what `request`
     gives, in that order, and feed `receive`.
-
-    Args:
-        cluster_id: the cluster that must answer; "" takes any.
-        token: shows who the client is; "" where nodes do not ask.
     """
 
-    def __init__(self, cluster_id: str = "", token: str = "") -> None:
-        self.cluster_id = cluster_id
-        self._token = token
-        self.welcome: m.Welcome | None = None
-        """The node's answer to HELLO, once it has come."""
-        self._reader = FrameReader()
-        self._count = 0
-        self._awaited: dict[int, type] = {}  # request number -> type of its reply
+    cluster_id: str = ""  # the cluster that must answer; "" takes any
+    token: str = field(default="", repr=False)  # shows who the client is; "" where nodes do not ask
+    welcome: m.Welcome | None = None  # the node's answer to HELLO, once it has come
+    _reader: FrameReader = field(default_factory=FrameReader)
+    _count: int = 0
+    _awaited: dict[int, type] = field(default_factory=dict)  # request number -> type of its reply
 
     def hello(self, wall_ms: int) -> bytes:
         """The first bytes of the connection.
@@ -85,7 +81,7 @@ class ClientProtocol:
             wall_ms: the client's time of day, in milliseconds since 1970; a node warns when it is far off.
         """
         assert self._count == 0, "HELLO is the first frame of a connection"
-        hello = client_hello(SOFTWARE, wall_ms, cluster_id=self.cluster_id, token=self._token)
+        hello = client_hello(SOFTWARE, wall_ms, cluster_id=self.cluster_id, token=self.token)
         return b"".join(self.request(hello)[1])
 
     def request(self, message: m.ClientRequest) -> tuple[int, list[bytes | memoryview]]:
