@@ -161,14 +161,9 @@ def bench() -> None:
 
 def _command(workload: Workload) -> click.Command:
     options: list[Any] = [
-        click.option(
-            "--messages", default=workload.messages, show_default=True, type=click.IntRange(1, 10_000_000),
-            help="How many messages.",
-        ),
+        _count("messages", workload.messages, 10_000_000, "How many messages."),
         *(OPTIONS[name] for name in workload.options),
-        click.option(
-            "--partitions", default=1, show_default=True, type=click.IntRange(1, 64), help="Partitions of the topic."
-        ),
+        _count("partitions", 1, 64, "Partitions of the topic."),
         click.option(
             "--warm-up", default=WARM_UP, show_default=True, type=click.IntRange(0, 1_000_000),
             help="Messages sent before, and not counted.",
