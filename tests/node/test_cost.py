@@ -69,7 +69,7 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
     assert found == COUNTS
 
 
-CALLS = {"node": 629, "wire": 400, "storage": 370, "driver": 85}
+CALLS = {"node": 629, "wire": 381, "storage": 316, "driver": 85}
 """Calls of Python functions of three nodes for a message that is published, delivered and acked alone, at most."""
 
 
