@@ -53,6 +53,11 @@ class Bound(NamedTuple):
     late_window: int
     seconds: float
 
+    @property
+    def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Its two windows."""
+        return (self.early, self.early_window), (self.late, self.late_window)
+
 
 class Window(NamedTuple):
     """What must be added to a reading in the middle of a window to have the reading of the reference."""
@@ -184,11 +189,8 @@ class _Graph:
         self.width = width
         self.rates = dict(rates or {})
         self.rates[reference] = (0.0, 0.0)
-        self.nodes: dict[tuple[str, int], int] = {}
         self.cut: set[tuple[str, int, int]] = set() if mended is None else mended.cut
         self.dropped: set[tuple[str, int]] = set() if mended is None else mended.dropped
-        self.low: list[float] = []
-        self.high: list[float] = []
         self._bounds = bounds
         self._build()
 
@@ -209,28 +211,23 @@ class _Graph:
         return found
 
     def _build(self) -> None:
-        self.nodes = {}
         chains: dict[str, set[int]] = defaultdict(set)
         for bound in self._bounds:
-            for clock, window in ((bound.early, bound.early_window), (bound.late, bound.late_window)):
+            for clock, window in bound.ends:
                 if clock != self.reference:
                     chains[clock].add(window)
         self.chains = {clock: sorted(some) for clock, some in sorted(chains.items())}
-        for clock, some in self.chains.items():
-            for window in some:
-                self.nodes[(clock, window)] = len(self.nodes) + 1
-        self.names = [(self.reference, 0), *self.nodes]
+        windows = [(clock, window) for clock, some in self.chains.items() for window in some]
+        self.names = [(self.reference, 0), *windows]
+        self.nodes = {name: node for node, name in enumerate(self.names)}
         self.edges: list[dict[int, tuple[float, tuple[str, int, int] | None]]] = [{} for _ in self.names]
         for bound in self._bounds:
-            if bound.early == bound.late or not self._usable(bound):
+            ends = bound.ends
+            if bound.early == bound.late or not self.dropped.isdisjoint(ends):
                 continue
-            slack = sum(
-                sum(map(abs, self.rate(clock))) * self.width / 2 for clock in (bound.early, bound.late)
-            )
-            self._edge(
-                self._node(bound.late, bound.late_window), self._node(bound.early, bound.early_window),
-                bound.seconds + slack, None,
-            )  # fmt: skip
+            slack = sum(sum(map(abs, self.rate(clock))) * self.width / 2 for clock, _ in ends)
+            early, late = (self._node(*end) for end in ends)
+            self._edge(late, early, bound.seconds + slack, None)
         for clock, some in self.chains.items():
             rate, wander = self.rate(clock)
             for a, b in pairwise(some):
@@ -239,10 +236,6 @@ class _Graph:
                 link, apart = (clock, a, b), (b - a) * self.width
                 self._edge(self.nodes[(clock, a)], self.nodes[(clock, b)], (rate + wander) * apart, link)
                 self._edge(self.nodes[(clock, b)], self.nodes[(clock, a)], (wander - rate) * apart, link)
-
-    def _usable(self, bound: Bound) -> bool:
-        ends = ((bound.early, bound.early_window), (bound.late, bound.late_window))
-        return self.dropped.isdisjoint(ends)
 
     def _node(self, clock: str, window: int) -> int:
         return 0 if clock == self.reference else self.nodes[(clock, window)]
