@@ -79,30 +79,13 @@ DRAWN: Final = 12
 
 
 def page(summary: Row, guarantees: Mapping[str, str]) -> str:
-    """The whole report.
-
-    Args:
-        summary: as in summary.json.
-        guarantees: what each guarantee promises: a name, a colon, a sentence.
-    """
+    """The whole report, of what summary.json says; each guarantee is a name, a colon and a sentence."""
     title, top = conclusion(summary, guarantees)
-    parts = [
-        head(summary),
-        top,
-        numbers(summary),
-        promises(summary, guarantees),
-        violations(summary),
-        undecided(summary),
-        remainder(summary),
-        clocks(summary),
-        latency(summary),
-        redeliveries(summary),
-        faults(summary),
-        tag(
-            "footer",
-            f"{COMMAND} audit · what each word means: docs/spark.md, “The audit” · all rows: tables/, beside it",
-        ),
-    ]
+    parts = [head(summary), top, numbers(summary), promises(summary, guarantees)]
+    told = (violations, undecided, remainder, clocks, latency, redeliveries, faults)
+    parts += [part(summary) for part in told]
+    where = "what each word means: docs/spark.md, “The audit” · all rows: tables/, beside it"
+    parts.append(tag("footer", f"{COMMAND} audit · {where}"))
     return document(f"{title} · Delivery audit", join(parts))
 
 

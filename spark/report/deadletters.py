@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from .. import COMMAND
@@ -46,29 +46,15 @@ REASONS: Final = ("rejected", "max-deliveries", "expired", "unknown")
 
 
 def page(summary: Row, facts: Row) -> str:
-    """The whole report.
-
-    Args:
-        summary: as in summary.json.
-        facts: tops of the tables (`spark.jobs.deadletters.summarise`).
-    """
-    if not summary["deaths"] and not facts["failures"]:
-        parts = [head(summary), problems(summary), note("good", "There are no dead letters."), foot(summary)]
-        return document("Dead letters", join(parts))
-    parts = [
-        head(summary),
-        problems(summary),
-        numbers(summary, facts),
-        what_to_do(summary, facts),
-        failures(summary, facts),
-        over_time(summary, facts),
-        how_long(summary, facts),
-        where(summary, facts),
-        again(summary, facts),
-        samples(summary, facts),
-        foot(summary),
-    ]
-    return document("Dead letters", join(parts))
+    """The whole report, of what summary.json says and of what `spark.jobs.letters_summary.facts_of` gives."""
+    parts = [head(summary), problems(summary)]
+    if summary["deaths"] or facts["failures"]:
+        told = (numbers, what_to_do, failures, over_time, how_long, where, again, samples)
+        parts += [part(summary, facts) for part in told]
+    else:
+        parts.append(note("good", "There are no dead letters."))
+    foot = f"{COMMAND} deadletters · what each number means: docs/spark.md, “Dead letters” · times in UTC"
+    return document("Dead letters", join((*parts, tag("footer", foot))))
 
 
 # ------------------------------------------------------------------------------------- parts
@@ -125,8 +111,8 @@ def numbers(summary: Row, facts: Row) -> Html:
         found += [(f"{number(status['new'])} / {number(status['regressed'])}", "kinds new / regressed"),
                   (number(status["gone"]), "kinds gone")]  # fmt: skip
     if summary["oldest_published_at"]:
-        age = seconds_between(summary["oldest_published_at"], summary["as_of"])
-        found.append((duration(age), "since the oldest was published"))
+        first, now = (datetime.fromisoformat(summary[at]) for at in ("oldest_published_at", "as_of"))
+        found.append((duration((now - first).total_seconds()), "since the oldest was published"))
     found += [(number(summary["bursts"]), "bursts"), (number(summary["regressions"]), "suspicious deploys")]
     return cards(found)
 
@@ -372,14 +358,6 @@ def sample(row: Row, found: Row, nodes: str, payloads: bool) -> Html:
     return tag("details", join(parts), class_="sample", id=anchor(row))
 
 
-def foot(summary: Row) -> Html:
-    """What it was made by."""
-    return tag(
-        "footer",
-        f"{COMMAND} deadletters · what each number means: docs/spark.md, “Dead letters” · times in UTC",
-    )
-
-
 # ------------------------------------------------------------------------------------ pieces
 
 
@@ -504,11 +482,6 @@ def bytes_text(data: bytes) -> str:
 def clock(text: str) -> str:
     """A time of the summary for people."""
     return text[:19].replace("T", " ")
-
-
-def seconds_between(first: str, last: str) -> float:
-    """Between two times of the summary."""
-    return (datetime.fromisoformat(last) - datetime.fromisoformat(first)) / timedelta(seconds=1)
 
 
 # ----------------------------------------------------------------- columns of several tables
