@@ -9,43 +9,23 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from quorumq.history import COMMON, FIELDS, Field
 
-TEXT: Final = StringType()
-TEXTS: Final = ArrayType(StringType(), containsNull=False)
-NUMBER: Final = LongType()
-SMALL: Final = IntegerType()
-GENERATION: Final = DecimalType(20, 0)
+TEXT: Final = T.StringType()
+TEXTS: Final = T.ArrayType(T.StringType(), containsNull=False)
+NUMBER: Final = T.LongType()
+SMALL: Final = T.IntegerType()
+GENERATION: Final = T.DecimalType(20, 0)
 """A generation is one number of up to 64 bits made from a stamp: from 2039 on it is above Spark's long."""
 
-BYTES: Final = BinaryType()
-TIME: Final = TimestampType()
-FLAG: Final = BooleanType()
-SECONDS: Final = DoubleType()
-SPANS: Final = ArrayType(
-    StructType(
-        [
-            StructField("origin", TEXT, False),
-            StructField("start", NUMBER, False),
-            StructField("stop", NUMBER, False),
-        ]
-    ),
+BYTES: Final = T.BinaryType()
+TIME: Final = T.TimestampType()
+FLAG: Final = T.BooleanType()
+SECONDS: Final = T.DoubleType()
+SPANS: Final = T.ArrayType(
+    T.StructType().add("origin", TEXT, False).add("start", NUMBER, False).add("stop", NUMBER, False),
     containsNull=False,
 )
 
@@ -54,7 +34,7 @@ class Column(NamedTuple):
     """A column: its name, its type, what it says, and whether it may be null."""
 
     name: str
-    type: DataType
+    type: T.DataType
     meaning: str
     nullable: bool = False
 
@@ -69,7 +49,7 @@ _NAME: Final = (
 )
 _CONTENT: Final = (
     Column("key", BYTES, "the message's key", True),
-    Column("headers", MapType(StringType(), StringType()), "its headers", True),
+    Column("headers", T.MapType(T.StringType(), T.StringType()), "its headers", True),
     Column("payload", BYTES, "its payload; null where no intact copy was found", True),
     Column("size", NUMBER, "bytes of the payload", True),
     Column("crc", TEXT, "CRC-32C of the record's bytes, 8 hex digits, as `crcs` in a history", True),
@@ -87,7 +67,7 @@ _SPAN: Final = (
 _HISTORY: Final = {**COMMON, **dict(sorted(FIELDS.items()))}
 _SHAPES: Final = {
     "integer": NUMBER, "number": SECONDS, "flag": FLAG, "texts": TEXTS, "spans": SPANS,
-    "links": ArrayType(TEXTS, containsNull=False),
+    "links": T.ArrayType(TEXTS, containsNull=False),
 }  # fmt: skip
 """How the shapes of a history's fields are shown; any other is text."""
 
@@ -196,15 +176,9 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 """Every table by its name in `option("table", …)`."""
 
 
-def schema(table: str) -> StructType:
-    """The schema of a table, each column with its meaning as the comment that Spark shows.
-
-    Args:
-        table: a key of `TABLES`.
-    """
-    return StructType(
-        [
-            StructField(column.name, column.type, column.nullable, {"comment": column.meaning})
-            for column in TABLES[table]
-        ]
-    )
+def schema(table: str) -> T.StructType:
+    """The schema of a table of `TABLES`, each column with its meaning as the comment that Spark shows."""
+    found = T.StructType()
+    for column in TABLES[table]:
+        found.add(column.name, column.type, column.nullable, {"comment": column.meaning})
+    return found

@@ -7,16 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql import datasource as ds
 
 from quorumq.core.errors import UsageError
 
@@ -253,7 +244,7 @@ class Wanted:
         self.values: dict[str, frozenset[Any]] = {}
         self.times: dict[str, tuple[int, int]] = {}
 
-    def push(self, filters: Iterable[Filter]) -> None:
+    def push(self, filters: Iterable[ds.Filter]) -> None:
         """Take in what filters say; those that say nothing of use are left to Spark."""
         for found in filters:
             column = getattr(found, "attribute", ())
@@ -261,16 +252,16 @@ class Wanted:
                 continue
             name = column[0]
             at = micros(getattr(found, "value", None))
-            if isinstance(found, EqualTo | EqualNullSafe):
+            if isinstance(found, ds.EqualTo | ds.EqualNullSafe):
                 if at is not None:
                     self._between(name, at, at)
                 elif found.value is not None:
                     self._among(name, frozenset((found.value,)))
-            elif isinstance(found, In):
+            elif isinstance(found, ds.In):
                 self._among(name, frozenset(found.value))
-            elif at is not None and isinstance(found, GreaterThan | GreaterThanOrEqual):
+            elif at is not None and isinstance(found, ds.GreaterThan | ds.GreaterThanOrEqual):
                 self._between(name, at, 1 << 63)
-            elif at is not None and isinstance(found, LessThan | LessThanOrEqual):
+            elif at is not None and isinstance(found, ds.LessThan | ds.LessThanOrEqual):
                 self._between(name, -(1 << 63), at)
 
     def _among(self, name: str, values: frozenset[Any]) -> None:

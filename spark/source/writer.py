@@ -16,19 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import trio
 from pyspark.sql import Row
+from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-)
 
 from quorumq.client import Client, DefaultPartitioner, MessageId, Peek, connect
 from quorumq.client.derived import derived_origin, derived_partition, runs_of
@@ -46,19 +35,19 @@ RUN: Final = 1024
 
 REDRIVE_AT_ONCE: Final = 1000
 
-_TEXT: Final = (StringType, BinaryType)
-_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
-PUBLISH_COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+_TEXT: Final = (T.StringType, T.BinaryType)
+_WHOLE: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+PUBLISH_COLUMNS: Final[Mapping[str, tuple[type[T.DataType], ...]]] = {
     "payload": _TEXT,
     "key": _TEXT,
-    "headers": (MapType,),
-    "id": (StringType, *_WHOLE),
+    "headers": (T.MapType,),
+    "id": (T.StringType, *_WHOLE),
 }
-REDRIVE_COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
-    "id": (StringType,),
-    "group": (StringType,),
+REDRIVE_COLUMNS: Final[Mapping[str, tuple[type[T.DataType], ...]]] = {
+    "id": (T.StringType,),
+    "group": (T.StringType,),
     "n": _WHOLE,
-    "generation": (DecimalType, *_WHOLE),
+    "generation": (T.DecimalType, *_WHOLE),
 }
 
 
@@ -73,7 +62,7 @@ class Options(NamedTuple):
     timeout: float
 
 
-def write_options(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Options:
+def write_options(given: Mapping[str, str], schema: T.StructType, overwrite: bool) -> Options:
     """Check the options of a write, and the columns of its rows.
 
     Raises:
@@ -101,7 +90,7 @@ def write_options(given: Mapping[str, str], schema: StructType, overwrite: bool)
             raise UsageError(f"there is no place for column {name} in a message: select {', '.join(known)}")
         if name in known and not isinstance(kind, known[name]):
             allowed = " or ".join(
-                allowed().typeName() if allowed is not MapType else "map" for allowed in known[name]
+                allowed().typeName() if allowed is not T.MapType else "map" for allowed in known[name]
             )
             raise UsageError(f"column {name} is {kind.simpleString()}: it must be {allowed}")
     return Options(
@@ -153,13 +142,7 @@ class Named(NamedTuple):
 
 
 class Publisher:
-    """Publishes the rows of one task.
-
-    Args:
-        client: connected.
-        options: of the write.
-        task: the number of the Spark partition.
-    """
+    """Publishes the rows of one task, which is the number of its Spark partition."""
 
     def __init__(self, client: Client, options: Options, task: int) -> None:
         self.client = client
