@@ -13,6 +13,8 @@ import functools
 import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Final, cast
 
 import pyarrow as pa
@@ -30,7 +32,7 @@ from quorumq.history import owner_text
 from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice
 
-from .arrow import Batches, Same, Values, generation_of, small, time_of
+from .arrow import Batches, Same, Values, small, time_of
 from .options import Options, Wanted
 from .reader import CONTENT, content, names, span_columns
 from .records import Held, blocks, higher, letter_columns
@@ -47,24 +49,18 @@ AHEAD: Final = 2
 NOBODY: Final = "!spark"
 """A group that cannot be: to it, every message is ready. Looking at a group does not create it."""
 
+Block = Iterator[pa.RecordBatch]
+"""The batches that are full once some rows are added."""
 
+
+@dataclass(eq=False)
 class LiveTask(InputPartition):
-    """One topic partition.
+    """One topic partition."""
 
-    Args:
-        topic: the topic's name.
-        key: its partition.
-        members: the nodes of its replica set.
-        groups: the names of the groups that are wanted.
-    """
-
-    def __init__(
-        self, topic: str, key: PartitionId, members: tuple[str, ...], groups: tuple[str, ...]
-    ) -> None:
-        self.topic = topic
-        self.key = key
-        self.members = members
-        self.groups = groups
+    topic: str
+    key: PartitionId
+    members: tuple[str, ...]  # the nodes of its replica set
+    groups: tuple[str, ...]  # those that are wanted
 
 
 def plan(options: Options, wanted: Wanted) -> list[LiveTask]:
@@ -117,11 +113,12 @@ def read(task: LiveTask, options: Options, wanted: Wanted, schema: StructType) -
         async with connect(options.nodes, timeout=options.timeout) as client:
             await client.metadata()  # where the members are
             looker = Looker(client, task, options, wanted, out)
-            table: Callable[[], AsyncIterator[pa.RecordBatch]] = getattr(looker, options.table)
-            async for batch in table():
-                await trio.to_thread.run_sync(put, batch)
-                if stopped.is_set():
-                    return
+            table: Callable[[], AsyncIterator[Block]] = getattr(looker, options.table)
+            async for block in table():
+                for batch in block:
+                    await trio.to_thread.run_sync(put, batch)
+                    if stopped.is_set():
+                        return
         for batch in out.rest():
             await trio.to_thread.run_sync(put, batch)
 
@@ -145,19 +142,17 @@ def read(task: LiveTask, options: Options, wanted: Wanted, schema: StructType) -
         thread.join()
 
 
+@dataclass(eq=False)
 class Looker:
-    """Looks at one topic partition. A method for each table."""
+    """Looks at one topic partition. A method for each table: blocks of rows, each to be taken at once."""
 
-    def __init__(
-        self, client: Client, task: LiveTask, options: Options, wanted: Wanted, out: Batches
-    ) -> None:
-        self.client = client
-        self.task = task
-        self.options = options
-        self.wanted = wanted
-        self.out = out
-        self.asked: list[str] = []  # members that answered
-        self.unpacked: tuple[WireSlice, list[Message]] | None = None  # the slice that was looked at last
+    client: Client
+    task: LiveTask
+    options: Options
+    wanted: Wanted
+    out: Batches
+    asked: list[str] = field(default_factory=list)  # members that answered
+    unpacked: tuple[WireSlice, list[Message]] | None = None  # the slice that was looked at last
 
     # ------------------------------------------------------------------ pages
 
@@ -228,7 +223,7 @@ class Looker:
 
     # ------------------------------------------------------------------ messages
 
-    async def messages(self) -> AsyncIterator[pa.RecordBatch]:
+    async def messages(self) -> AsyncIterator[Block]:
         have: SpanMap[int] = SpanMap()
 
         async def look(at: int, member: str) -> None:
@@ -239,8 +234,7 @@ class Looker:
         await self.each_member(look)
         if not self.out.wants(*CONTENT, "crc", "published_at"):
             for span, mask in have.items():
-                for batch in self._message(span, mask, None, 0):
-                    yield batch
+                yield self._message(span, mask, None, 0)
             return
         for member in self.asked:
             if not have:
@@ -248,15 +242,13 @@ class Looker:
             async for page in self.pages(NOBODY, "all", member=member, bodies=True):
                 for part, first, span in sections_of(page):
                     for piece, mask in have.within(span):
-                        start = first + piece.start - span.start
-                        for batch in self._message(piece, mask, part, start):
-                            yield batch
+                        yield self._message(piece, mask, part, first + piece.start - span.start)
                         have.remove(piece)
         # What is left was reclaimed since it was listed: every group is done with it.
 
-    def _message(self, span: Span, mask: int, part: WireSlice | None, first: int) -> Iterator[pa.RecordBatch]:
+    def _message(self, span: Span, mask: int, part: WireSlice | None, first: int) -> Block:
         messages, crcs, size = self._content(span, part, first)
-        yield from self.out.add(
+        return self.out.add(
             span.size,
             size,
             {
@@ -302,7 +294,7 @@ class Looker:
         await self.each_member(look)
         return found
 
-    async def tombstones(self) -> AsyncIterator[pa.RecordBatch]:
+    async def tombstones(self) -> AsyncIterator[Block]:
         for group in self.task.groups:
             there = await self._records(group, "all")
             async for page in self.pages(group, "all", complete=True):
@@ -314,17 +306,16 @@ class Looker:
                     for span, known in there.split(item.span):
                         values: dict[str, Values] = {
                             **span_columns(self.task.key, self.task.topic, group, span),
-                            "generation": Same(generation_of(record.generation)),
+                            "generation": Same(Decimal(record.generation)),
                             "n": Same(small(record.n)),
                             "kind": Same(kind),
                             "replicas": Same(self.nodes_of(nodes_with(record, known))),
                         }
-                        for batch in self.out.add(1, 0, values):
-                            yield batch
+                        yield self.out.add(1, 0, values)
 
     # ------------------------------------------------------------------ dead letters
 
-    async def deadletters(self) -> AsyncIterator[pa.RecordBatch]:
+    async def deadletters(self) -> AsyncIterator[Block]:
         for group in self.task.groups:
             there = await self._records(group, "dead")
             asked = list(self.asked)
@@ -341,15 +332,11 @@ class Looker:
                         records.set(item.span, item.record)
                     for part, first, span in sections_of(page):
                         for piece, record in records.within(span):
-                            for batch in self._letters(
-                                group, piece, record, left, there, part, first - span.start
-                            ):
-                                yield batch
+                            yield self._letters(group, piece, record, left, there, part, first - span.start)
             if left:  # whose payload no replica that answered has
                 async for page in self.pages(group, "dead", complete=True):
                     for item in page.items:
-                        for batch in self._letters(group, item.span, item.record, left, there, None, 0):
-                            yield batch
+                        yield self._letters(group, item.span, item.record, left, there, None, 0)
 
     def _letters(
         self,
@@ -360,7 +347,7 @@ class Looker:
         there: SpanMap[Held],
         part: WireSlice | None,
         shift: int,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Block:
         """Rows of what of ``span`` is still to be given out."""
         letter = record.letter
         if letter is None:
@@ -381,7 +368,7 @@ class Looker:
 
     # ------------------------------------------------------------------ holds
 
-    async def holds(self) -> AsyncIterator[pa.RecordBatch]:
+    async def holds(self) -> AsyncIterator[Block]:
         for group in [name + suffix for name in self.task.groups for suffix in ("", DEAD_SUFFIX)]:
             found: list[tuple[str, m.Peeked]] = []
 
@@ -400,8 +387,7 @@ class Looker:
                     "remaining": Same(item.remaining),
                     "attempt": Same(small(item.attempts + 1)),
                 }
-                for batch in self.out.add(1, 0, values):
-                    yield batch
+                yield self.out.add(1, 0, values)
 
 
 def nodes_with(record: Record, known: Held | None) -> int:
