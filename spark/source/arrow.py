@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -48,22 +47,13 @@ def known_time(ms: int) -> int | None:
     return time_of(ms or None)
 
 
-def generation_of(number: int) -> Decimal:
-    """A generation for its column."""
-    return Decimal(number)
-
-
 def small(number: int) -> int:
     """A count for a column of 32 bits."""
     return min(number, INT_MAX)
 
 
 class Batches:
-    """Collects blocks of rows and gives them out as Arrow batches.
-
-    Args:
-        schema: the columns that are wanted.
-    """
+    """Collects blocks of rows and gives them out as Arrow batches, with the columns of ``schema``."""
 
     def __init__(self, schema: StructType) -> None:
         self.schema = to_arrow_schema(schema, timezone="UTC")
@@ -77,16 +67,7 @@ class Batches:
         return not self.names.isdisjoint(names)
 
     def add(self, rows: int, size: int, values: Mapping[str, Values]) -> Iterator[pa.RecordBatch]:
-        """Add a block of rows.
-
-        Args:
-            rows: how many.
-            size: bytes of all their payloads and texts.
-            values: every column of the table.
-
-        Yields:
-            a batch that is full.
-        """
+        """Add rows with ``size`` bytes of payloads and texts; gives out what was there before, if that is full."""
         size += rows * ROW_BYTES
         if self._rows and (self._rows + rows > ROWS_MAX or self._bytes + size > BYTES_MAX):
             yield from self.rest()

@@ -12,7 +12,7 @@ from quorumq.wire.batch import Message
 
 from .arrow import Same, Values, known_time, time_of
 from .journals import OpenDirectory, Problem, SegmentPlan
-from .reader import BATCHES, CONTENT, Loaded, Reader, content, names
+from .reader import BATCHES, Loaded, Reader, content, names
 
 
 class CopiesReader(Reader):
@@ -20,9 +20,7 @@ class CopiesReader(Reader):
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         (directory,) = self.open_directories
-        bodies = (self.options.bodies and self.out.wants(*CONTENT)) or (
-            self.options.verify and self.out.wants("intact")
-        )
+        bodies = self.content or (self.options.verify and self.out.wants("intact"))
         for plan in self.segments_of(directory.plan):
             for frame in directory.frames(plan, self.report):
                 if frame.type in BATCHES:
@@ -51,7 +49,7 @@ class CopiesReader(Reader):
             first, count = at, section.size
             at += count
             messages: list[Message | None] = [None] * count
-            if self.options.bodies and self.out.wants(*CONTENT):
+            if self.content:
                 messages = self.messages_in(directory, plan.number, frame, loaded, first, count)
             yield from self.out.add(
                 count,

@@ -127,11 +127,6 @@ class Directory(NamedTuple):
     ignored: frozenset[int]  # damaged copies of batches, whose originals are still there
     problems: tuple[Problem, ...]
 
-    @property
-    def newest(self) -> SegmentPlan:
-        """The segment that the node writes, or wrote last."""
-        return self.segments[-1]
-
 
 class OpenFile:
     """One segment file, open for reading.
@@ -228,8 +223,6 @@ class FoundBatch(NamedTuple):
     """A batch that counts, as it lies in a segment; its body is still there."""
 
     stored: BatchStored
-    segment: int
-    frame: Frame
     damaged: bool  # known to be, whatever its body looks like
 
 
@@ -276,7 +269,7 @@ class OpenDirectory:
         if moved is not None and plan.newest and number in self.plan.ignored:
             return None
         damaged = frame.offset in plan.damaged or (moved is not None and moved.damaged)
-        return FoundBatch(stored, plan.number, frame, damaged)
+        return FoundBatch(stored, damaged)
 
     def body(self, segment: int, frame: Frame) -> bytes | None:
         """A batch's body; None where it is not what was written."""

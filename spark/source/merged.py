@@ -24,7 +24,7 @@ from quorumq.wire.batch import Message
 from .arrow import Batches, Same, time_of
 from .journals import OpenDirectory, SegmentPlan, batch_of, decoded
 from .options import Options, Wanted
-from .reader import BATCHES, CONTENT, Loaded, Reader, Task, content, names
+from .reader import BATCHES, Loaded, Reader, Task, content, names
 
 LOADED_MAX: Final = 12
 """Batches that a task keeps in memory: at most 4 MiB each."""
@@ -135,9 +135,7 @@ class MessagesReader(MergingReader):
     def rows(self) -> Iterator[pa.RecordBatch]:
         self.reclaimed: dict[PartitionId, SpanMap[int]] = {}
         self.scan(self._take)
-        content_wanted = self.options.bodies and self.out.wants(*CONTENT)
-        self.bodies = content_wanted or (self.options.verify and self.out.wants("replicas", "damaged"))
-        self.content = content_wanted
+        self.bodies = self.content or (self.options.verify and self.out.wants("replicas", "damaged"))
         self.whole: dict[int, bool] = {}  # by place: whether its body is intact
         for key in sorted(self.index.spans):
             runs = self.index.spans[key].items()

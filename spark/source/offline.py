@@ -9,6 +9,7 @@ that is repeated gives the same rows or an error, and never some rows twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from .copies import CopiesReader, ProblemsReader
 from .journals import Directory, Problem
 from .merged import MessagesReader
 from .options import Options, Wanted
-from .planning import Registers, plan_directory
+from .planning import Planned, Registers, plan_directory
 from .reader import Task, holds_any, reporter
 from .records import LettersReader, TombstonesReader
 
@@ -34,19 +35,11 @@ def plan(options: Options, wanted: Wanted) -> list[Task]:
         UsageError: a directory that is no node's, two of one node, or of two clusters.
         StorageError: a directory cannot be read.
     """
-    report = reporter(options)
-    planned = [plan_directory(path, report) for path in options.data]
+    planned, registers, sizes = survey(options)
     directories = tuple(found.directory for found in planned)
-    check_nodes(directories)
-    registers = Registers()
-    sizes: dict[PartitionId, int] = {}
-    for found in planned:
-        registers.update(found.registers)
-        for key, size in found.sizes.items():
-            sizes[key] = sizes.get(key, 0) + size
-        for topic in found.registers.topics.values():
-            for partition in range(topic.partitions):
-                sizes.setdefault(PartitionId(topic.id, partition), 0)
+    for topic in (topic for found in planned for topic in found.registers.topics.values()):
+        for partition in range(topic.partitions):
+            sizes.setdefault(PartitionId(topic.id, partition), 0)
     if options.table == "problems":
         first = directories[0]
         directories = (
@@ -59,14 +52,22 @@ def plan(options: Options, wanted: Wanted) -> list[Task]:
     keys = wanted_keys(sizes, registers, options, wanted, deleted=False)
     tasks: list[Task] = []
     for some in _together(keys, sizes, options.split_bytes):
-        ids = {key.topic for key in some}
-        topics = {name: topic for name, topic in registers.topics.items() if name in ids}
-        groups = {name: group for name, group in registers.groups.items() if name[0] in ids}
+        mine = registers.only({key.topic for key in some})
         for number in range(options.buckets):
-            tasks.append(
-                Task(directories, keys=some, bucket=(number, options.buckets), topics=topics, groups=groups)
-            )
+            share = (number, options.buckets)
+            tasks.append(Task(directories, some, bucket=share, topics=mine.topics, groups=mine.groups))
     return tasks
+
+
+def survey(options: Options) -> tuple[list[Planned], Registers, Counter[PartitionId]]:
+    """What each directory is planned to be, all registers merged, and the bytes of bodies by partition."""
+    planned = [plan_directory(path, reporter(options)) for path in options.data]
+    check_nodes(found.directory for found in planned)
+    registers, sizes = Registers(), Counter[PartitionId]()
+    for found in planned:
+        registers.update(found.registers)
+        sizes.update(found.sizes)
+    return planned, registers, sizes
 
 
 def absent(directories: Iterable[Directory], registers: Registers) -> Iterator[Problem]:

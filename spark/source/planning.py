@@ -7,6 +7,7 @@ meanwhile: so a directory is planned again when a file that the plan names is go
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -67,23 +68,26 @@ class Registers:
         self.topics: dict[bytes, Topic] = {}
         self.groups: dict[tuple[bytes, str], Group] = {}
 
-    def take(self, record: TopicPut | GroupPut) -> None:
+    def take(self, found: Topic | Group) -> None:
         """Merge one register."""
-        if isinstance(record, TopicPut):
-            topic = record.topic
-            there = self.topics.get(topic.id)
-            self.topics[topic.id] = topic if there is None else merge_topics(there, topic)
+        if isinstance(found, Topic):
+            there = self.topics.get(found.id)
+            self.topics[found.id] = found if there is None else merge_topics(there, found)
         else:
-            group = record.group
-            old = self.groups.get((group.topic, group.name))
-            self.groups[(group.topic, group.name)] = group if old is None else merge_groups(old, group)
+            old = self.groups.get((found.topic, found.name))
+            self.groups[(found.topic, found.name)] = found if old is None else merge_groups(old, found)
 
     def update(self, other: Registers) -> None:
         """Merge all of another's."""
-        for topic in other.topics.values():
-            self.take(TopicPut(topic))
-        for group in other.groups.values():
-            self.take(GroupPut(group))
+        for found in (*other.topics.values(), *other.groups.values()):
+            self.take(found)
+
+    def only(self, ids: Collection[bytes]) -> Registers:
+        """Those of some topics."""
+        found = Registers()
+        found.topics = {name: topic for name, topic in self.topics.items() if name in ids}
+        found.groups = {name: group for name, group in self.groups.items() if name[0] in ids}
+        return found
 
 
 class Planned(NamedTuple):
@@ -308,8 +312,10 @@ class _Planner:
             self._size(PartitionId(*frame.fields[2][:2]), 0)
         elif frame.type in _EFFECTS:
             record = decoded(file.name, frame)
-            if isinstance(record, TopicPut | GroupPut):
-                self.registers.take(record)
+            if isinstance(record, TopicPut):
+                self.registers.take(record.topic)
+            elif isinstance(record, GroupPut):
+                self.registers.take(record.group)
             elif isinstance(record, Reclaimed):
                 self.gone += [(number, number + 1) for number in record.numbers]
             elif isinstance(record, Forgotten):

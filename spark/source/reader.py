@@ -6,6 +6,7 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -30,34 +31,16 @@ CONTENT: Final = ("key", "headers", "payload", "size", "digest")
 BATCHES: Final = (BATCH_STORED, BATCH_MOVED)
 
 
+@dataclass(eq=False)
 class Task(InputPartition):
-    """What one Spark task reads.
+    """What one Spark task reads."""
 
-    Args:
-        directories: of all nodes; of `copies` and `problems` one.
-        keys: the topic partitions to read; None for all.
-        segments: the segments to read, of `copies` and `problems`; None for all.
-        bucket: (which share of the origins, of how many).
-        topics: registers of the topics.
-        groups: registers of the groups.
-    """
-
-    def __init__(
-        self,
-        directories: tuple[Directory, ...],
-        *,
-        keys: frozenset[PartitionId] | None = None,
-        segments: frozenset[int] | None = None,
-        bucket: tuple[int, int] = (0, 1),
-        topics: Mapping[bytes, Topic] | None = None,
-        groups: Mapping[tuple[bytes, str], Group] | None = None,
-    ) -> None:
-        self.directories = directories
-        self.keys = keys
-        self.segments = segments
-        self.bucket = bucket
-        self.topics = dict(topics or {})
-        self.groups = dict(groups or {})
+    directories: tuple[Directory, ...]  # of all nodes; of `copies` and `problems` one
+    keys: frozenset[PartitionId] | None = None  # the topic partitions to read; None for all
+    segments: frozenset[int] | None = None  # to read, of `copies` and `problems`; None for all
+    bucket: tuple[int, int] = (0, 1)  # which share of the origins, of how many
+    topics: dict[bytes, Topic] = field(default_factory=dict)
+    groups: dict[tuple[bytes, str], Group] = field(default_factory=dict)
 
 
 def reporter(options: Options) -> Report:
@@ -161,6 +144,7 @@ class Reader:
         self.wanted = wanted
         self.out = out
         self.report = reporter(options)
+        self.content = options.bodies and out.wants(*CONTENT)
         self.open_directories: list[OpenDirectory] = []
         self.topics = task.topics
         self.groups = task.groups

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, records_of
 
-from .arrow import Batches, Same, Values, generation_of, known_time, small
+from .arrow import Batches, Same, Values, known_time, small
 from .journals import RECORDS_MERGED, Directory, Problem, SegmentPlan, decoded
 from .merged import MergingReader
 from .options import Options, Wanted
@@ -67,9 +68,12 @@ class RecordsReader(MergingReader):
         self.records: dict[Key, SpanMap[Held]] = {}
         self.died: dict[Key, dict[tuple[int, int], SpanMap[Died]]] = {}
 
-    def wants_group(self, name: str) -> bool:
-        return (self.options.groups is None or name in self.options.groups) and self.wanted.may_be(
-            "group", name
+    def wants(self, key: PartitionId, group: str) -> bool:
+        """Whether what a group has of a topic partition is to be read."""
+        return (
+            (self.task.keys is None or key in self.task.keys)
+            and (self.options.groups is None or group in self.options.groups)
+            and self.wanted.may_be("group", group)
         )
 
     def take_record(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
@@ -83,9 +87,7 @@ class RecordsReader(MergingReader):
             return
         assert isinstance(record, RecordsMerged)
         key = (record.partition, record.group)
-        if (self.task.keys is not None and record.partition not in self.task.keys) or not self.wants_group(
-            record.group
-        ):
+        if not self.wants(*key):
             return
         merged = self.records.setdefault(key, SpanMap())
         died = self.died.setdefault(key, {})
@@ -132,7 +134,7 @@ class TombstonesReader(RecordsReader):
                     0,
                     {
                         **span_columns(key, self.topic_name(key), group, span),
-                        "generation": Same(generation_of(held.generation)),
+                        "generation": Same(Decimal(held.generation)),
                         "n": Same(small(held.n)),
                         "kind": Same(kind),
                         "replicas": Same(self.nodes_of(held.nodes)),
@@ -155,19 +157,10 @@ def letter_columns(
     published_ms: int,
     replicas: list[str],
 ) -> dict[str, Values]:
-    """The columns of a dead letter that are not of its message.
-
-    Args:
-        letter: its history.
-        group: of which group.
-        generation, n: the life in which it died.
-        resolution: what became of it.
-        published_ms: when it was published; 0 where nobody knows.
-        replicas: the nodes that have the record.
-    """
+    """The columns of a dead letter that are not of its message; ``published_ms`` is 0 where nobody knows."""
     values = {
         "group": group,
-        "generation": generation_of(generation),
+        "generation": Decimal(generation),
         "n": small(n),
         "resolution": resolution,
         "published_at": known_time(published_ms),
@@ -288,7 +281,6 @@ class LettersReader(RecordsReader):
         crcs: list[str | None] = [None] * span.size
         if not numbers or not self.out.wants(*CONTENT, "crc"):
             return messages, crcs, 0
-        bodies = self.options.bodies and self.out.wants(*CONTENT)
         size = 0
         bad: dict[int, Problem] = {}
         for number in numbers:
@@ -298,7 +290,7 @@ class LettersReader(RecordsReader):
                 for index in range(first, first + part.size):
                     at = part.start - span.start + index - first
                     crcs[at] = f"{loaded.header.crc_of(index):08x}"
-                    if not bodies or messages[at] is not None:
+                    if not self.content or messages[at] is not None:
                         continue
                     low, high = loaded.header.end_of(index - 1), loaded.header.end_of(index)
                     data = directory.files[place.segment].read(frame.body_offset + low, high - low)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -24,17 +25,17 @@ from pyspark.sql.types import StructType
 from quorumq.core.errors import StorageError
 from quorumq.core.messages import Resolved
 from quorumq.core.spans import SpanMap
-from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, record_rank
+from quorumq.core.types import Kind, PartitionId, Record, Span, record_rank
 from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, SegmentStart
 from quorumq.storage.scan import Bad, Frame
 from quorumq.storage.segment import salt_of
 
 from .arrow import Batches
 from .journals import RECORDS_MERGED, OpenFile, SegmentGone, SegmentPlan, decoded
-from .offline import check_nodes, wanted_keys
+from .offline import survey, wanted_keys
 from .options import Options, Wanted
-from .planning import Registers, plan_directory, segments_in
-from .reader import Task, reporter
+from .planning import segments_in
+from .reader import Task
 from .records import Died, LettersReader, lower_ballot
 
 NOTHING = -1
@@ -55,12 +56,6 @@ class Entry(NamedTuple):
     group: str
     span: Span
     record: Record
-
-    @property
-    def letter(self) -> Letter:
-        """Its history."""
-        assert self.record.letter is not None
-        return self.record.letter
 
 
 class Tail:
@@ -175,29 +170,18 @@ class Tail:
         self.entries = [entry for entry in self.entries if entry.position > position]
 
 
+@dataclass(eq=False)
 class StreamTask(Task):
-    """A task of one micro-batch; of each directory, in order:
+    """A task of one micro-batch, with something of each directory, in order."""
 
-    Args:
-        since: the position up to which it was read before.
-        until: the position up to which it is to be read now.
-        known: the position up to which the driver knows its new records.
-        new: those records, between ``since`` and ``known``.
-    """
-
-    since: tuple[int, ...] = ()
-    until: tuple[int, ...] = ()
-    known: tuple[int, ...] = ()
-    new: tuple[tuple[Entry, ...], ...] = ()
+    since: tuple[int, ...] = ()  # the position up to which it was read before
+    until: tuple[int, ...] = ()  # the position up to which it is to be read now
+    known: tuple[int, ...] = ()  # the position up to which the driver knows its new records
+    new: tuple[tuple[Entry, ...], ...] = ()  # those records, between ``since`` and ``known``
 
 
 class LettersStream(DataSourceStreamReader):
-    """Follows the dead letters of some data directories.
-
-    Args:
-        options: of the read.
-        schema: the columns that are wanted.
-    """
+    """Follows the dead letters of some data directories."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
@@ -219,18 +203,16 @@ class LettersStream(DataSourceStreamReader):
             return NOTHING
         if found["directory"] != f"{directory:016x}":
             self._gap(
-                Gap(
-                    f"node {node!r} has another directory than the one that was followed ({directory:016x}, not "
-                    f"{found['directory']}): it was wiped or replaced"
-                )
+                f"node {node!r} has another directory than the one that was followed ({directory:016x}, not "
+                f"{found['directory']}): it was wiped or replaced"
             )
             return NOTHING
         return int(found["position"])
 
-    def _gap(self, gap: Gap) -> None:
+    def _gap(self, why: object) -> None:
         if not self.options.reread:
             raise Gap(
-                f"{gap}. Letters that were settled meanwhile cannot be known any more. option('onGap', 'reread') goes "
+                f"{why}. Letters that were settled meanwhile cannot be known any more. option('onGap', 'reread') goes "
                 "on: all dead letters that the node has now come again, but for those that another node proves known"
             )
 
@@ -250,11 +232,11 @@ class LettersStream(DataSourceStreamReader):
             try:
                 tail = self.tails[path] = Tail(path, since)
             except (Gap, SegmentGone) as error:
-                self._gap(error if isinstance(error, Gap) else Gap(str(error)))
+                self._gap(error)
                 since = NOTHING
         if since > tail.position:
             self._gap(
-                Gap(f"{path} is an older copy of itself: it was read to {since} and ends at {tail.position}")
+                f"{path} is an older copy of itself: it was read to {since} and ends at {tail.position}"
             )
             since = NOTHING
         return tail, since
@@ -267,32 +249,21 @@ class LettersStream(DataSourceStreamReader):
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        report = reporter(self.options)
-        planned = [plan_directory(path, report) for path in self.options.data]
+        planned, registers, sizes = survey(self.options)
         directories = tuple(found.directory for found in planned)
-        check_nodes(directories)
         parts: list[tuple[int, int, int, tuple[Entry, ...]]] = []
         for found in directories:
             tail, since = self._tail(found.path, start)
             until = int(end[found.node]["position"]) if found.node in end else NOTHING
             new = tuple(entry for entry in tail.entries if entry.position > since)
             parts.append((since, until, tail.position, new))
-        registers = Registers()
-        sizes: dict[PartitionId, int] = {}
-        for each in planned:
-            registers.update(each.registers)
-            sizes.update(each.sizes)
         wanted = wanted_keys(sizes, registers, self.options, Wanted(), deleted=False)
         if all(since != NOTHING for since, *_ in parts):
             wanted &= {entry.key for _, until, _, new in parts for entry in new if entry.position <= until}
         tasks: list[InputPartition] = []
         for key in sorted(wanted):
-            task = StreamTask(
-                directories,
-                keys=frozenset((key,)),
-                topics={key.topic: registers.topics[key.topic]} if key.topic in registers.topics else {},
-                groups={name: group for name, group in registers.groups.items() if name[0] == key.topic},
-            )
+            mine = registers.only({key.topic})
+            task = StreamTask(directories, frozenset((key,)), topics=mine.topics, groups=mine.groups)
             task.since, task.until, task.known, every = zip(*parts, strict=True)
             task.new = tuple(tuple(entry for entry in entries if entry.key == key) for entries in every)
             tasks.append(task)
@@ -344,12 +315,13 @@ class StreamReader(LettersReader):
         yield from self.letters_found()
 
     def _candidate(self, entry: Entry, at: int) -> None:
-        if not self.wants_group(entry.group) or not self.mine(entry.span.origin):
+        if not self.wants(entry.key, entry.group) or not self.mine(entry.span.origin):
             return
         letters = self.died.setdefault((entry.key, entry.group), {}).setdefault(
             (entry.record.generation, entry.record.n), SpanMap()
         )
-        this = Died(entry.letter.ballot, -1, 0, len(self.shipped), 0, 1 << at)
+        assert entry.record.letter is not None
+        this = Died(entry.record.letter.ballot, -1, 0, len(self.shipped), 0, 1 << at)
         self.shipped.append(entry)
         letters.update(entry.span, functools.partial(lower_ballot, this))
 
@@ -378,9 +350,7 @@ class StreamReader(LettersReader):
 
     def _when(self, at: int, plan: SegmentPlan, frame: Frame, position: int, snapshot: bool) -> None:
         record = decoded(self.open_directories[at].files[plan.number].name, frame)
-        if self.task.keys is not None and record.partition not in self.task.keys:
-            return
-        if not self.wants_group(record.group):
+        if not self.wants(record.partition, record.group):
             return
         since, until, known = self.task.since[at], self.task.until[at], self.task.known[at]
         for number, (span, value) in enumerate(record.entries):
