@@ -100,40 +100,33 @@ def remainder(rows: DataFrame, unread: DataFrame, of_doubled: DataFrame) -> Data
     )
     run = Window.partitionBy("run")
     per_writer = per_writer.withColumn("simulated", F.max("simulated").over(run))
-    unsaid = _gap(
-        per_writer.where((F.col("settings") == 0) & (F.coalesce("simulated", F.lit(0)) == 0)),
-        "a writer without its first line (settings)",
-        F.count("*"),
-    )
-    cut = _gap(
-        per_writer.where(F.col("truncated") > 0), "a writer reached its limit (truncated)", F.count("*")
-    )
-    copies = _gap(
-        of_doubled.where(~F.col("simulated")), "a file that was given twice, and is read once", F.sum("count"),
-        gap="false", lossy="false",
-    )  # fmt: skip
-    namesakes = _gap(
-        of_doubled.where("simulated"),
-        "a first line that is there more than once: a file was given twice, or two runs have one name",
-        F.sum("count"),
-    )
+    unsaid = per_writer.where("settings = 0 AND coalesce(simulated, 0) = 0")
     named = per_writer.groupBy("run").agg(
         F.array_distinct(F.flatten(F.collect_list("nodes"))).alias("nodes"),
         F.collect_set(F.regexp_extract("who", "^node:(.*)$", 1)).alias("wrote"),
     )
     absent = named.select("run", F.explode(F.array_except("nodes", "wrote")).alias("who"))
-    missing = _gap(absent, "a node without a history", F.count("*"), gap="false")
-    return reduce(DataFrame.unionByName, (lines, unsaid, cut, copies, namesakes, missing))
+    copies, namesakes = of_doubled.where("NOT simulated"), of_doubled.where("simulated")
+    twice = "a first line that is there more than once: a file was given twice, or two runs have one name"
+    found = (
+        lines,
+        _gap(unsaid, "a writer without its first line (settings)"),
+        _gap(per_writer.where("truncated > 0"), "a writer reached its limit (truncated)"),
+        _gap(copies, "a file that was given twice, and is read once", "sum(count)", gap="false", lossy="false"),
+        _gap(namesakes, twice, "sum(count)"),
+        _gap(absent, "a node without a history", gap="false"),
+    )  # fmt: skip
+    return reduce(DataFrame.unionByName, found)
 
 
 def _gap(
-    of_writers: DataFrame, what: str, count: Column, *, gap: str = "true", lossy: str = "true"
+    of_writers: DataFrame, what: str, count: str = "count(*)", *, gap: str = "true", lossy: str = "true"
 ) -> DataFrame:
     """What is the matter with some writers of a run: a row for each run, as in REMAINDER."""
     return of_writers.groupBy("run").agg(
         F.lit(what).alias("what"),
         F.concat_ws(", ", F.sort_array(F.collect_set("who"))).alias("detail"),
-        count.alias("count"),
+        F.expr(count).alias("count"),
         F.expr(gap).alias("gap"),
         F.expr(lossy).alias("lossy"),
     )
@@ -151,8 +144,8 @@ def with_remainder(of_runs: DataFrame, rest: DataFrame) -> DataFrame:
     return (
         of_runs.join(F.broadcast(total), on="run", how="left")
         .crossJoin(F.broadcast(of_all))
-        .withColumn("gaps", F.coalesce("gaps", F.lit(0)) + F.coalesce("all_gaps", F.lit(0)))
-        .withColumn("lossy", F.coalesce("lossy", F.expr("false")) | F.coalesce("all_lossy", F.expr("false")))
+        .withColumn("gaps", F.expr("coalesce(gaps, 0) + coalesce(all_gaps, 0)"))
+        .withColumn("lossy", F.expr("coalesce(lossy, false) OR coalesce(all_lossy, false)"))
         .drop("all_gaps", "all_lossy")
     )
 
@@ -174,14 +167,9 @@ def violations(
     slash = F.lit("/")
     name = F.concat("topic", slash, "partition", slash, "origin", slash, "seq")  # null of what is no message
     together = together.withColumns({"group": _group(), "id": name})
-    stuck = of_runs.where(
-        F.col("healed_at").isNotNull() & F.col("drained_at").isNull() & F.col("ended_at").isNotNull()
-    )
-    text = F.format_string(
-        "healed at %.4f s, and after the %.2f s that it may take not everything is settled",
-        "healed_at",
-        "bound",
-    )
+    stuck = of_runs.where("healed_at IS NOT NULL AND drained_at IS NULL AND ended_at IS NOT NULL")
+    said = "healed at %.4f s, and after the %.2f s that it may take not everything is settled"
+    text = F.format_string(said, "healed_at", "bound")
     of_run = stuck.select(
         "run",
         F.lit("G4").alias("guarantee"),

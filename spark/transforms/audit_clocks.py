@@ -223,21 +223,13 @@ def _tightest(every: DataFrame, early_window: Column, late_window: Column) -> Da
 
 
 class Clocks:
-    """The clocks of all runs that have several.
-
-    Args:
-        bounds: what `bounds` gives.
-        of_windows: what `windows` gives.
-
-    Attributes:
-        width: of all windows, in seconds.
-    """
+    """The clocks of all runs that have several, by what `bounds` and `windows` give."""
 
     def __init__(self, found: DataFrame, of_windows: DataFrame) -> None:
         self._session = of_windows.sparkSession
         self._bounds: dict[str, list[Bound]] = defaultdict(list)
         self._windows: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        self.width = WIDTH_S
+        self.width = WIDTH_S  # of all windows, in seconds
         for row in of_windows.collect():
             self._windows[row["run"]][row["domain"]].append(row["window"])
             self.width = row["width"]
@@ -293,12 +285,7 @@ class Clocks:
         return self._session.createDataFrame(sorted(rows), "run STRING, domain STRING")
 
     def shown(self, of_writers: DataFrame, days: DataFrame) -> DataFrame:
-        """CLOCKS.
-
-        Args:
-            of_writers: WRITERS.
-            days: what `times_of_day` gives.
-        """
+        """CLOCKS: WRITERS, and what `times_of_day` gives, in."""
         names: dict[tuple[str, str], list[str]] = defaultdict(list)
         for row in of_writers.where(
             F.col("run").isin(*self._windows) if self._windows else F.lit(False)
@@ -360,11 +347,9 @@ def _read(found: DataFrame) -> list[tuple[str, Bound]]:
 def clocks(
     rows: DataFrame, step: Callable[[str, DataFrame], DataFrame]
 ) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """TIMED, OFFSETS (of each window what is its own) and CLOCKS of these lines.
+    """HISTORY in; TIMED, OFFSETS (of each window what is its own) and CLOCKS out.
 
-    Args:
-        rows: of the schema HISTORY.
-        step: writes a table and reads it back.
+    ``step`` writes a table and reads it back.
     """
     every = step("writers", writers(rows))
     lines = of_several(rows, every)

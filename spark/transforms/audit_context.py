@@ -11,10 +11,6 @@ from pyspark.sql import functions as F
 
 from .audit_events import moment, sure
 
-MOMENT = ("t", "low", "high", "domain")
-"""What `moment` has, of a line."""
-
-
 LOSSES = ("wipe", "restore", "flip", "rot", "damage")
 """Faults that take something of a node's disk."""
 
@@ -98,11 +94,10 @@ def group_facts(lines: DataFrame) -> DataFrame:
     ok = F.col("outcome") == "ok"
     created, unmade = (kind == "set_group") & ok, (kind == "delete_group") & ok
     told = (register | created) & F.col("generation").isNotNull() & F.col("from_ms").isNotNull()
+    rewound = F.coalesce(F.col("rewind") | unmade, F.expr("false"))
     confirmed = F.when(
         created | unmade & F.col("generation").isNotNull(),
-        F.struct(
-            "generation", *MOMENT, F.coalesce(F.col("rewind") | unmade, F.expr("false")).alias("rewind")
-        ),
+        F.struct("generation", "t", "low", "high", "domain", rewound.alias("rewind")),
     )
     found = (
         lines.where(F.col("grp").isNotNull())

@@ -53,32 +53,19 @@ def derived(lines: DataFrame, events: DataFrame, of_runs: DataFrame) -> DataFram
 def _made(lines: DataFrame) -> DataFrame:
     """A row for each output that a line says to be derived of an input."""
     crc = F.substr("crcs", 8 * F.col("place") + 1, F.lit(8))
+    spans = "transform(spans, s -> array(s.origin, string(s.start), string(s.stop)))"
+    of, out = (F.expr(_ONE_BY_ONE.format(it)) for it in (spans, "_into.spans"))
+    pairs = F.posexplode(F.arrays_zip(of.alias("of"), out.alias("out")))
     return (
         lines.where(F.col("kind") == "derive")
         .withColumn("_into", F.from_json("into", _INTO))
-        .select(
-            "*",
-            F.posexplode(
-                F.arrays_zip(
-                    F.expr(
-                        _ONE_BY_ONE.format(
-                            "transform(spans, s -> array(s.origin, string(s.start), string(s.stop)))"
-                        )
-                    ).alias("of"),
-                    F.expr(_ONE_BY_ONE.format("_into.spans")).alias("out"),
-                )
-            ).alias("place", "pair"),
-        )
+        .select("*", pairs.alias("place", "pair"))
         .select(
             *MESSAGE[:4],
             *("pair.of.origin", "pair.of.seq"),
             F.col("_into.topic").alias("into"),
             F.coalesce("_into.index", F.lit(0)).alias("index"),
-            F.struct(
-                F.col("_into.partition").alias("partition"),
-                F.col("pair.out.origin").alias("origin"),
-                F.col("pair.out.seq").alias("seq"),
-            ).alias("output"),
+            F.struct("_into.partition", "pair.out.origin", "pair.out.seq").alias("output"),
             F.nullif(F.coalesce(crc, F.lit("")), F.lit("")).alias("crc"),
             "t",
         )
