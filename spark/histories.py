@@ -91,23 +91,19 @@ def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
     """
     found: dict[str, None] = {}
     for path in paths:
-        mine = list(_files_of(session, path))
+        mine = list(_found(session, path))
         if not mine:
             raise NotFound(
                 f"{path}: there is no history here; name a file, or a directory with *.jsonl or *.jsonl.gz in it"
             )
+        for name in mine:
+            if name.rpartition("/")[2].startswith(("_", ".")):
+                raise UsageError(
+                    f"{name}: Spark passes over files whose names begin with _ or a dot, and nothing of a history may "
+                    "be left out: rename it, or name the other files one by one"
+                )
         found.update(dict.fromkeys(mine))
     return list(found)
-
-
-def _files_of(session: SparkSession, path: str) -> Iterable[str]:
-    for name in _found(session, path):
-        if name.rpartition("/")[2].startswith(("_", ".")):
-            raise UsageError(
-                f"{name}: Spark passes over files whose names begin with _ or a dot, and nothing of a history may be "
-                "left out: rename it, or name the other files one by one"
-            )
-        yield name
 
 
 def _found(session: SparkSession, path: str) -> Iterable[str]:
@@ -129,11 +125,7 @@ def _found(session: SparkSession, path: str) -> Iterable[str]:
 
 
 def read(session: SparkSession, paths: Sequence[str]) -> Histories:
-    """Read histories.
-
-    Args:
-        session: a Spark session.
-        paths: files, directories or patterns, on any file system that Spark reads.
+    """Read histories: files, directories or patterns, on any file system that Spark reads.
 
     Raises:
         NotFound: a path names no history.
@@ -235,13 +227,7 @@ def _parse_schema() -> str:
 
 
 def parsed(session: SparkSession, lines: DataFrame, torn: Sequence[tuple[str, str]] = ()) -> Histories:
-    """Lines of text into rows.
-
-    Args:
-        session: a Spark session.
-        lines: columns `file` and `value`, a line each.
-        torn: (file, line) of last lines that have no newline.
-    """
+    """Lines (`file` and `value`) into rows; ``torn``: the file and text of last lines that have no newline."""
     options = {"columnNameOfCorruptRecord": "_corrupt", "allowNonNumericNumbers": "false"}
     row = F.from_json("value", _parse_schema(), options).alias("row")
     cut = F.expr("false")

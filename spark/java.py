@@ -92,11 +92,6 @@ def find_java(
 ) -> Java:
     """A Java that Spark runs on: the first that will do of JAVA_HOME, the PATH, the usual places and the wheel.
 
-    Args:
-        environ: with JAVA_HOME and PATH.
-        places: patterns of homes to look in.
-        wheel: gives the home of the Java in the wheel.
-
     Raises:
         UsageError: there is none; says what was found and what to install.
     """

@@ -202,14 +202,10 @@ def exactly(path: str) -> str:
 
 
 def fit(spark: SparkSession, size: int) -> None:
-    """Cut the work into as many pieces as the input is worth, where nobody has said how many.
+    """Cut the work into as many pieces as ``size`` bytes of input are worth, where nobody has said how many.
 
     Spark's default of 200 is made for a cluster: on a few cores, a small input would spend its time on starting tasks,
     and on planning again what is done before it is planned.
-
-    Args:
-        spark: a session.
-        size: bytes of input.
     """
     said = spark.sparkContext.getConf()
     if not said.contains("spark.sql.shuffle.partitions"):
