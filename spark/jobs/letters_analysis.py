@@ -84,7 +84,8 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     ``period`` besides: one row with the first and the last plausible time of death and the width of a bucket.
     """
     session = found.deadletters.sparkSession
-    now = settings.now
+    now, limits = settings.now, settings.limits
+    frames: dict[str, DataFrame] = {}
 
     def store(name: str, frame: DataFrame, *, small: bool = True) -> DataFrame:
         path = file_path(tables / name)
@@ -92,45 +93,43 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
         # A small table is one file a day and topic, not one for each task.
         writer = (frame.coalesce(1) if small else frame).write
         (writer.partitionBy(*by) if by else writer).parquet(path)
-        return with_topics(session.read.schema(frame.schema).parquet(exactly(path))).select(*frame.columns)
+        written = with_topics(session.read.schema(frame.schema).parquet(exactly(path)))
+        frames[name] = written.select(*frame.columns)
+        return frames[name]
 
-    frames: dict[str, DataFrame] = {}
     rows = t.letters(found.deadletters, now, payloads=settings.payloads)
-    letters = frames["letters"] = store("letters", rows, small=False)
+    letters = store("letters", rows, small=False)
     begin, end = period(letters, now)
     seconds = rates.bucket_seconds((end - begin).total_seconds())
     frames["period"] = session.createDataFrame(
         [(begin, end, seconds)], "begin timestamp, end timestamp, seconds bigint"
     )
 
-    frames["samples"] = store("samples", t.samples(letters))
-    frames["places"] = store("places", t.places(letters, now))
+    samples = store("samples", t.samples(letters))
+    places = store("places", t.places(letters, now))
     before = None
     if settings.previous is not None:
         path = file_path(settings.previous / "tables" / "failures")
         before = with_topics(session.read.schema(t.PREVIOUS).parquet(exactly(path)))
         before = only(before, found.topics, found.groups)
-    frames["failures"] = store(
-        "failures", t.failures(letters, frames["samples"], frames["places"], now, before)
-    )
-    counts = frames["counts"] = store("counts", rates.counts(letters, seconds))
-    frames["rates"] = store("rates", rates.rates(counts, begin, end, seconds))
-    frames["bursts"] = store("bursts", rates.bursts(frames["rates"], counts, seconds))
-    frames["ages"] = store("ages", t.ages(letters, now))
-    frames["deploys"] = store("deploys", rates.deploys(counts, begin, end, seconds, now))
+    store("failures", t.failures(letters, samples, places, now, before))
+    counts = store("counts", rates.counts(letters, seconds))
+    over_time = store("rates", rates.rates(counts, begin, end, seconds))
+    store("bursts", rates.bursts(over_time, counts, seconds))
+    store("ages", t.ages(letters, now))
+    store("deploys", rates.deploys(counts, begin, end, seconds, now))
     with tempfile.TemporaryDirectory(dir=tables.parent, prefix="steps-") as steps:
         path = file_path(Path(steps, "repeated"))
         t.repeated(letters).write.parquet(path)
         repeated = session.read.schema(t.REPEATED).parquet(exactly(path))
-        frames["poison"] = store("poison", t.poison(letters, repeated, now))
-    frames["attempts"] = store("attempts", t.attempts(letters, now))
-    frames["sizes"] = store("sizes", t.sizes(letters, now))
-    frames["to_death"] = store("to_death", t.to_death(letters, now))
-    limits = settings.limits
-    proof = plan.evidence(letters, frames["places"], now, limits)
-    frames["decisions"] = store("decisions", plan.decisions(proof, now, limits, settings.decide))
+        store("poison", t.poison(letters, repeated, now))
+    store("attempts", t.attempts(letters, now))
+    store("sizes", t.sizes(letters, now))
+    store("to_death", t.to_death(letters, now))
+    proof = plan.evidence(letters, places, now, limits)
+    store("decisions", plan.decisions(proof, now, limits, settings.decide))
     if found.problems is not None:
-        frames["problems"] = store("problems", found.problems)
+        store("problems", found.problems)
     return frames
 
 

@@ -18,6 +18,7 @@ from ..schemas import TABLES, schema
 from ..session import exactly, file_path
 from ..source import register
 from ..source.journals import ignore
+from ..source.options import names_in
 from ..source.planning import plan_directory
 from .output import Output
 
@@ -146,8 +147,7 @@ def cluster_of_nodes(nodes: str) -> str:
     """The id of the cluster that answers at these addresses."""
 
     async def ask() -> str:
-        addresses = [part.strip() for part in nodes.split(",") if part.strip()]
-        async with connect(addresses, timeout=10.0) as client:
+        async with connect(names_in(nodes), timeout=10.0) as client:
             return (await client.metadata()).cluster_id
 
     return trio.run(ask)

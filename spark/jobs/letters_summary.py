@@ -72,15 +72,7 @@ def summarised(
     now: datetime,
     previous: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What summary.json says.
-
-    Args:
-        frames: the tables.
-        facts: of `facts_of`.
-        found: what was analysed.
-        now: when.
-        previous: the summary of an earlier run, with its place as `out`.
-    """
+    """What summary.json says; ``previous`` is the summary of an earlier run, with its place as `out`."""
     kinds = frames["failures"].agg(
         F.count("*").alias("kinds"),
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("deaths", *RESOLUTIONS)),

@@ -91,13 +91,7 @@ TO_DEATH: Final = """
 
 
 def letters(deadletters: DataFrame, now: datetime, *, payloads: bool = False) -> DataFrame:
-    """A row for each death: the table `deadletters` in, LETTERS out, CONTENT too with ``payloads``.
-
-    Args:
-        deadletters: as the data source has it.
-        now: when the analysis is made.
-        payloads: keep keys, headers and payloads.
-    """
+    """A row for each death: the table `deadletters` in, LETTERS out, CONTENT too with ``payloads``."""
     reason = F.when(F.col("reason") == "", F.lit("unknown")).otherwise(F.col("reason"))
     dated = (F.col("died_at") >= F.lit(PLAUSIBLE_FROM).cast("timestamp")) & (
         F.col("died_at") <= F.lit(now) + F.expr(f"INTERVAL {PLAUSIBLE_AHEAD}")
@@ -242,14 +236,9 @@ def places(letters: DataFrame, now: datetime) -> DataFrame:
     Rows of kind `version-of-failure` say which versions each kind of failure was seen with; ``failure`` is that kind.
     """
     kinds = {"version": "consumer_version", "host": "host", "consumer": "consumer", "node": "node"}
-    place = F.explode(
-        F.array(
-            *(F.struct(F.lit(kind).alias("kind"), F.col(name).alias("name")) for kind, name in kinds.items())
-        )
-    )
     each = (
         letters.select(*KIND, "died_at", "resolution", *kinds.values())
-        .withColumn("place", place)
+        .withColumn("place", F.explode(_named(kinds)))
         .groupBy(*KIND, "place.kind", "place.name")
         .agg(*tally())
     )
@@ -276,21 +265,21 @@ def repeated(letters: DataFrame) -> DataFrame:
 
     Nearly every key and payload dies once; this leaves them out by counting numbers, before anything else is asked.
     """
-    name = F.explode(_named("key", "payload")).alias("what")
+    name = F.explode(_named(_DIGESTS)).alias("what")
     found = letters.select(*GROUP, "key_digest", "digest").select(*GROUP, name)
     hashes = found.where(F.col("what.name").isNotNull()).select(_hash("what").alias("hash"))
     enough = min(DEFAULTS.poison_key, DEFAULTS.poison_payload)
     return shaped(hashes.groupBy("hash").count().where(F.col("count") >= enough), REPEATED)
 
 
-_DIGESTS: Final = {"key": "key_digest", "payload": "digest", "message": "id"}
+_DIGESTS: Final = {"key": "key_digest", "payload": "digest"}
 """The column that tells one of each kind of poison from another."""
 
 
-def _named(*kinds: str) -> Column:
-    return F.array(
-        *(F.struct(F.lit(kind).alias("kind"), F.col(_DIGESTS[kind]).alias("name")) for kind in kinds)
-    )
+def _named(columns: Mapping[str, str]) -> Column:
+    """For each kind what its column names: an array of kind and name."""
+    each = (F.struct(F.lit(kind).alias("kind"), F.col(name).alias("name")) for kind, name in columns.items())
+    return F.array(*each)
 
 
 def _hash(what: str) -> Column:
@@ -305,9 +294,9 @@ def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
     SHA-256 of key or payload, or the message's id. ``share`` is of the group's deaths.
     """
     some = letters.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
-    again = some.withColumn("what", F.explode(_named("key", "payload"))).withColumn("hash", _hash("what"))
+    again = some.withColumn("what", F.explode(_named(_DIGESTS))).withColumn("hash", _hash("what"))
     # A message counts as one in a loop only if it was redriven.
-    redriven = some.where(F.col("n") > 0).withColumn("what", F.explode(_named("message")))
+    redriven = some.where(F.col("n") > 0).withColumn("what", F.explode(_named({"message": "id"})))
     each = (
         again.join(repeated, "hash", "left_semi")
         .drop("hash")
