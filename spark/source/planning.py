@@ -79,8 +79,10 @@ class Registers:
 
     def update(self, other: Registers) -> None:
         """Merge all of another's."""
-        for found in (*other.topics.values(), *other.groups.values()):
-            self.take(found)
+        for topic in other.topics.values():
+            self.take(topic)
+        for group in other.groups.values():
+            self.take(group)
 
     def only(self, ids: Collection[bytes]) -> Registers:
         """Those of some topics."""
