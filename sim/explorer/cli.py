@@ -15,7 +15,6 @@ from sim.explorer.scenario import Scenario
 from sim.explorer.scenarios import SCENARIOS
 from sim.explorer.search import Result
 from sim.explorer.table import explore as run
-from sim.explorer.table import table
 from sim.rules import EXPLORED, Rule, rule_named
 
 CONSOLE = Console(stderr=True)
@@ -85,15 +84,19 @@ def explore(
             what = f"{result.scenario}: {result.states:,} states, depth {result.depth}"
             progress.update(task, description=f"{what}, {result.states_per_s:,.0f} states/s")
 
+        bounds = (states_max, seconds, tell)
         if deep:
             bad = 0
             for scenario in SCENARIOS:
-                result = run(scenario, None, states_max, seconds, tell)
+                result = run(scenario, None, *bounds)
                 report(result, as_json)
                 bad += bool(result.violation)
             sys.exit(1 if bad else 0)
         if name is None and rule_name is None:
-            rows = table(EXPLORED, states_max, seconds, None, tell)
+            rows = []
+            for one in EXPLORED:
+                assert one.scenario is not None
+                rows.append((one, run(one.scenario, None, *bounds), run(one.scenario, one, *bounds)))
             good = all(not kept.violation and bool(broken.violation) for _, kept, broken in rows)
             progress.stop()
             for rule, kept, broken in rows:
@@ -109,7 +112,7 @@ def explore(
         if name is not None and name not in known:
             raise click.UsageError(f"no scenario is called {name!r}; there are: {', '.join(known)}")
         scenario = known[name] if name is not None else rule.scenario  # type: ignore[union-attr]
-        result = run(scenario, rule, states_max, seconds, tell)
+        result = run(scenario, rule, *bounds)
     report(result, as_json)
     sys.exit(0 if bool(result.violation) == (rule is not None) else 1)
 
@@ -145,14 +148,9 @@ def summary(rows: list[tuple[Rule, Result, Result]]) -> None:
         made.add_column(heading, no_wrap=True)
     for rule, kept, broken in rows:
         promise = broken.violation.split(":")[0] or "nothing found"
-        made.add_row(
-            rule.name,
-            f"{'exhausted' if kept.exhausted else 'bounded'}, {kept.states:,}"
-            if not kept.violation
-            else "BROKEN",
-            promise,
-            f"{broken.steps} steps, {broken.states:,}",
-        )
+        bounds = f"{'exhausted' if kept.exhausted else 'bounded'}, {kept.states:,}"
+        with_all = "BROKEN" if kept.violation else bounds
+        made.add_row(rule.name, with_all, promise, f"{broken.steps} steps, {broken.states:,}")
     Console(width=max(110, CONSOLE.width)).print(made)
 
 

@@ -127,19 +127,7 @@ def _cloner_for(kind: type) -> Cloner:
         return lambda value, memo: value
     if issubclass(kind, SpanMap | SpanSet | Rows | StoredBatches):
         return lambda value, memo: value.clone()
-    if kind is dict:
-        return _clone_dict
-    if kind is list:
-        return _clone_list
-    if kind is tuple:
-        return _clone_tuple
-    if kind is SortedDict:
-        return lambda value, memo: SortedDict(value) if value else SortedDict()
-    if kind is SortedList:
-        return lambda value, memo: value.copy()
-    if kind is set:
-        return lambda value, memo: set(value)
-    return _object_cloner(kind)
+    return _OF_CONTAINERS.get(kind) or _object_cloner(kind)
 
 
 def _clone_dict(value: dict[Any, Any], memo: dict[int, Any]) -> dict[Any, Any]:
@@ -161,6 +149,16 @@ def _clone_tuple(value: tuple[Any, ...], memo: dict[int, Any]) -> tuple[Any, ...
         if kind not in _atomic and (copy := _cloners[kind](item, memo)) is not item:
             return (*value[:at], copy, *_clone_list(value[at + 1 :], memo))  # type: ignore[arg-type]
     return value
+
+
+_OF_CONTAINERS: dict[type, Cloner] = {
+    dict: _clone_dict,
+    list: _clone_list,
+    tuple: _clone_tuple,
+    SortedDict: lambda value, memo: SortedDict(value) if value else SortedDict(),
+    SortedList: lambda value, memo: value.copy(),
+    set: lambda value, memo: set(value),
+}
 
 
 def _object_cloner(kind: type) -> Cloner:

@@ -53,9 +53,8 @@ class Attempt(NamedTuple):
     after_cover: int = 0  # … and after this one, which covers the message, not followed by one that does not
     after_redrive: tuple[int, int] = (-1, -1)  # a FETCH of dead letters: after a redrive to this life said OK
     after_purge: int = -1  # it was started after a purge of the backlog of this generation had said OK
-    after_deletion: bool = (
-        False  # it was started after the group was deleted, and nobody had asked to make it again
-    )
+    # It was started after the group was deleted, and nobody had asked to make it again.
+    after_deletion: bool = False
 
 
 class Asked(NamedTuple):
@@ -162,16 +161,13 @@ def asked(
 
 def with_attempt(facts: Facts, index: int, **changes: object) -> Facts:
     """``facts`` with one attempt changed."""
-    attempts = list(facts.attempts)
-    attempts[index] = attempts[index]._replace(**changes)  # type: ignore[arg-type]
-    return facts._replace(attempts=tuple(attempts))
+    changed = facts.attempts[index]._replace(**changes)  # type: ignore[arg-type]
+    return facts._replace(attempts=put(facts.attempts, index, changed))
 
 
 def with_operation(facts: Facts, index: int, changed: Operation) -> Facts:
     """``facts`` with one operation changed."""
-    operations = list(facts.operations)
-    operations[index] = changed
-    return facts._replace(operations=tuple(operations))
+    return facts._replace(operations=put(facts.operations, index, changed))
 
 
 def ticked(facts: Facts, now: float) -> Facts:
@@ -192,9 +188,8 @@ def lost(facts: Facts, node: NodeId) -> Facts:
 
 def came_to_nothing(facts: Facts, index: int) -> Facts:
     """A FETCH delivered nothing, and never will."""
-    attempts = list(facts.attempts)
-    attempts[index] = Attempt("", NOTHING, 0.0, -1, of_dead=attempts[index].of_dead)
-    return facts._replace(attempts=tuple(attempts))
+    nothing = Attempt("", NOTHING, 0.0, -1, of_dead=facts.attempts[index].of_dead)
+    return facts._replace(attempts=put(facts.attempts, index, nothing))
 
 
 def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts, str]:
@@ -302,9 +297,9 @@ def ran_out(facts: Facts, receipt: Receipt) -> list[int]:
     ]
 
 
-def put(pair: tuple[Any, Any], at: int, value: object) -> tuple[Any, Any]:
-    """``pair`` with one of its values changed."""
-    return (value, pair[1]) if at == 0 else (pair[0], value)
+def put(values: tuple[Any, ...], at: int, value: object) -> tuple[Any, ...]:
+    """``values`` with one of them changed."""
+    return (*values[:at], value, *values[at + 1 :])
 
 
 def life(receipt: Receipt) -> tuple[int, int]:

@@ -116,11 +116,7 @@ class Nodes:
     # ---------------------------------------------------------------------- any step
 
     def step(self, local: int, events: list[Event], now: Now, *, setup: bool = False) -> Outcome:
-        """What node state ``local`` does at ``events``. Not looked up: callers keep what they ask for often.
-
-        Args:
-            setup: whether everything is durable at once, and nothing is lost.
-        """
+        """What node state ``local`` does at ``events``. Not looked up: callers keep what they ask for often."""
         return self._finish(self._at(local, now, setup), events)
 
     def _at(self, local: int, now: Now, setup: bool = False) -> Machine:

@@ -126,26 +126,14 @@ class Scenario:
         """The place of each node."""
         return {name: at for at, name in enumerate(self.nodes)}
 
-    @property
+    @cached_property
     def symmetric(self) -> bool:
         """Whether the nodes differ by name only, so that the first FETCH may as well go through the first of them.
 
         Names also break ties between ballots, which only lagging clocks can bring about.
         """
-        chosen = (
-            self.stored_on,
-            self.coordinators,
-            self.via,
-            self.restart_nodes,
-            self.rewind_via,
-            self.dead_via,
-            self.purge_via,
-            self.publish_via,
-            self.full,
-            self.operators,
-            self.wiped_hears,
-        )
-        return not any(chosen) and len(self.nodes) == self.rf and not self.low_clocks and not self.script
+        chosen = any(getattr(self, part.name) for part in fields(self) if part.default == ())
+        return not chosen and len(self.nodes) == self.rf and not self.low_clocks
 
     def budget(self) -> tuple[int, ...]:
         """How often each countable thing may happen, in the order of `BUDGETS`."""

@@ -129,7 +129,6 @@ def search(
     """Explore breadth first, until everything was seen, a promise is broken, or a bound is reached.
 
     Args:
-        explorer: the scenario's steps.
         states_max: states to find at most.
         seconds: processor time to take at most. A search that this ends is not reproducible in its count.
         on_progress: called every few thousand states.

@@ -36,12 +36,7 @@ STARTS = {"restarts": "crash", "clean_stops": "clean stop", "wipes": "wipe", "re
 
 
 class Explorer:
-    """All steps of one scenario.
-
-    Args:
-        scenario: the bounds.
-        switches: the driver's part of the rules; all on if None.
-    """
+    """All steps of one scenario; ``switches``, the driver's part of the rules, are all on if None."""
 
     def __init__(self, scenario: Scenario, switches: Switches | None = None) -> None:
         self.scenario = scenario

@@ -1,4 +1,4 @@
-"""One exploration, and the table of them all."""
+"""One exploration, with all rules or without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.explorer.scenario import NEVER, Scenario
 from sim.explorer.search import Result, search
 from sim.explorer.steps import Explorer
 from sim.explorer.trace import explain
-from sim.rules import EXPLORED, Rule, patched
+from sim.rules import Rule, patched
 
 Progress = Callable[[Result], None]
 
@@ -69,22 +69,3 @@ def explore(
         result.without = without.name if without is not None else None
         result.unused = list(unused)
     return result
-
-
-def table(
-    rules: tuple[Rule, ...] = EXPLORED,
-    states_max: int = 60_000,
-    seconds: float = 3600.0,
-    on_row: Callable[[Rule, Result, Result], None] | None = None,
-    on_progress: Progress | None = None,
-) -> list[tuple[Rule, Result, Result]]:
-    """Both columns of docs/protocol.md, section 4: each rule's scenario with all rules, and without this one."""
-    rows: list[tuple[Rule, Result, Result]] = []
-    for rule in rules:
-        assert rule.scenario is not None
-        kept = explore(rule.scenario, None, states_max, seconds, on_progress)
-        broken = explore(rule.scenario, rule, states_max, seconds, on_progress)
-        rows.append((rule, kept, broken))
-        if on_row is not None:
-            on_row(rule, kept, broken)
-    return rows

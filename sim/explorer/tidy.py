@@ -14,10 +14,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     a node was asked for its holds before it could answer waits here until it can, so nobody need ask again;
     no client acts on being told of suspects; timers whose round, request or hold is gone do nothing when they come.
 
-    Args:
-        core: the node's, ours to change.
-        now: the time of its step.
-        keeps_given: whether what was handed to a client is still looked at.
+    With ``keeps_given``, what was handed to a client is still looked at.
     """
     state = core.state
     state.active.clear()
@@ -81,9 +78,7 @@ def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) ->
         case ("forget", key):
             return key in core.context.given
         case ("expire" | "heartbeat" | "sync" | "reclaim" | "recover", *_):
-            return (
-                False  # set above; never; when the scenario says so; nothing that was asked is lost for good
-            )
+            return False  # set above; never; when the scenario says so; nothing asked is lost for good
     return True
 
 

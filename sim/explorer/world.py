@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import combinations
 
 from quorumq.core.effects import Event, LinkDown, LinkUp, Received, Request
 from quorumq.core.messages import (
@@ -133,13 +134,12 @@ class World:
         scenario, nodes = self.scenario, self.nodes
         now = now_at(0)
         locals_ = [nodes.begin(nodes.journals.number((), name), name, now).local for name in scenario.nodes]
-        for a in range(len(locals_)):
-            for b in range(a + 1, len(locals_)):
-                linked = self.link(locals_[a], locals_[b], 0)
-                if linked is None:
-                    assert scenario.nodes[b] in scenario.joining
-                    continue
-                locals_[a], locals_[b] = linked[0].local, linked[1].local
+        for a, b in combinations(range(len(locals_)), 2):
+            linked = self.link(locals_[a], locals_[b], 0)
+            if linked is None:
+                assert scenario.nodes[b] in scenario.joining
+                continue
+            locals_[a], locals_[b] = linked[0].local, linked[1].local
         if not scenario.operators:
             self._first_topic(locals_, now)
         else:
