@@ -23,11 +23,7 @@ from sim.world import EPOCH_MS
 
 
 class Moments:
-    """What follows a cut, a deletion or a late ACK; and cuts that are made for what is done then.
-
-    Args:
-        operators: of whom the first creates the topic.
-    """
+    """What follows a cut, a deletion or a late ACK; and cuts that are made for what is done then."""
 
     def __init__(
         self,
@@ -110,7 +106,7 @@ class Moments:
             elif what == "delete":
                 operators[0].delete_now(there)
 
-        operator.later(0.02 + 0.3 * rng.random(), lambda _, __: operator.alter_to(named, here, then))
+        operator.later(0.02 + 0.3 * rng.random(), operator.alter_to, named, here, then)
 
     def on_steps(self, name: str, asked: list[tuple[Any, int]]) -> None:
         """A node has done a part of these requests: a client leaves before the next one, the node dies, or is cut off.

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from quorumq.core.messages import (
-    AlterTopic,
-    AlterTopicReply,
-    CreateTopic,
-    CreateTopicReply,
-)
+from quorumq.core.messages import AlterTopic, AlterTopicReply, CreateTopic, CreateTopicReply
 from sim.clients.client import Answer, Client, nothing_done
 from sim.clients.surroundings import Surroundings
 from sim.topics import label_of

@@ -22,6 +22,7 @@ from quorumq.core.messages import (
     MetadataReply,
     Publish,
     PublishReply,
+    Verdict,
 )
 from quorumq.core.types import Batch
 from quorumq.history import spans_value
@@ -67,16 +68,15 @@ OUTCOMES = (
 )
 
 
+def told_by(verdict: Verdict) -> tuple[str, dict[str, Any]]:
+    """The outcome that a verdict gives a line of the history, and what else."""
+    if verdict.outcome == Code.OUTCOME_UNKNOWN:
+        return "unknown", {}
+    return (verdict.outcome, {}) if verdict.outcome in OUTCOMES else ("fail", {"detail": verdict.outcome})
+
+
 class Client:
-    """Something outside the cluster that asks nodes.
-
-    Args:
-        around: what all clients share.
-        name: for its lines, and the name of its random streams.
-
-    Attributes:
-        paused_until: true time until which it does not run.
-    """
+    """Something outside the cluster that asks nodes; it does not run until ``paused_until``, a true time."""
 
     def __init__(self, around: Surroundings, name: str) -> None:
         self.around = around
@@ -155,13 +155,11 @@ class Client:
                 self.topics.registers.seen(self.who, topic)
         then(*answer)
 
-    def later(
-        self, seconds: float, action: Callable[[Any, Any], None], one: Any = None, two: Any = None
-    ) -> None:
+    def later(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
         """Do something in ``seconds``, or when the client runs again."""
-        self.world.after(seconds, self._later, action, (one, two))
+        self.world.after(seconds, self._later, action, args)
 
-    def _later(self, action: Callable[[Any, Any], None], args: tuple[Any, Any]) -> None:
+    def _later(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         if self.paused_until > self.world.time:
             self.world.at(self.paused_until, self._later, action, args)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from crc32c import crc32c
@@ -12,6 +13,7 @@ from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
     AckRequest,
     ClientRequest,
+    Delivery,
     ExtendRequest,
     Failed,
     Fetch,
@@ -23,7 +25,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.types import Batch, Letter, Receipt, Span, Stamp
 from quorumq.history import token_text
-from sim.clients.client import OUTCOMES, Answer, nothing_done, refused_as_deleted
+from sim.clients.client import Answer, nothing_done, refused_as_deleted, told_by
 from sim.clients.outputs import Deriving, Taken
 from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
 
@@ -59,7 +61,7 @@ class Consumer(Deriving):
     def begin(self, _: object = None, __: object = None) -> None:
         self.fetch()
 
-    def fetch(self, _: object = None, __: object = None) -> None:
+    def fetch(self) -> None:
         """One FETCH; the next follows when what it brought is dealt with."""
         rng, options = self.rng, self.options
         if self.of_dead and self.world.healed:
@@ -115,7 +117,7 @@ class Consumer(Deriving):
         span = Span(origin, start, min(stop, start + 64) + self.rng.choice((0, 0, 1)))
         return request._replace(max_wait=0.0, partitions=(receipt.partition.number,), spans=(span,))
 
-    def hang_up(self, op: int, _: object = None) -> None:
+    def hang_up(self, op: int) -> None:
         """Close the connection on which a FETCH is open, and begin again."""
         if op in self.pending:
             self.give_up(op)
@@ -141,7 +143,7 @@ class Consumer(Deriving):
                 if world.time >= until or shirks:
                     left.append(receipt)
                     continue
-                self.deliver(batch, start, at, receipt, delivery.attempt, until, asked, node)
+                self.deliver(batch, start, at, delivery, until, asked, node)
                 records = self.records(batch, start, at) if self.derives else ()
                 taken.append(Taken(receipt, until, records))
         if left and (world.healed or rng.random() < 0.8):
@@ -149,24 +151,17 @@ class Consumer(Deriving):
         self.work(taken, answer.hold_time)
 
     def deliver(
-        self,
-        batch: Batch,
-        start: int,
-        stop: int,
-        receipt: Receipt,
-        attempt: int,
-        until: float,
-        asked: float,
-        via: str,
+        self, batch: Batch, start: int, stop: int, delivery: Delivery, until: float, asked: float, via: str
     ) -> None:
         """Hand records [start, stop) of the batch to the application."""
+        receipt = delivery.receipt
         crcs = "".join([f"{crc32c(record):08x}" for record in self.records(batch, start, stop)])
         self.world.note(
             self.who,
             "deliver",
             **self.topics.described(receipt),
             token=token_text(receipt.owner.ballot),
-            attempt=attempt,
+            attempt=delivery.attempt,
             until=until,
             asked=asked,
             crcs=crcs,
@@ -180,7 +175,7 @@ class Consumer(Deriving):
             self.world.saw("a delivery was won though answers take a third of its hold")
         tally = self.around.tally
         tally.delivered += receipt.span.size
-        if attempt > 1:
+        if delivery.attempt > 1:
             tally.redelivered += receipt.span.size
         if len(self.old) < 200:
             self.old.append(receipt)
@@ -257,7 +252,7 @@ class Consumer(Deriving):
         if then_fetch:
             self.later(0.001, self.fetch)
 
-    def replay(self, _: object = None, __: object = None) -> None:
+    def replay(self) -> None:
         """Try an old receipt again."""
         receipt = self.rng.choice(self.old)
         if self.topics.is_over(receipt.partition.topic) and self.topics.current is not None:
@@ -324,12 +319,8 @@ class Consumer(Deriving):
         def then(answer: Answer, _: Any) -> None:
             again = self.on_settled(kind, items, answer, op, sent_at + DEADLINE_SHARE * hold_time)
             if again and (tries > 1 or (world.healed and kind == "ack")):
-                self.later(
-                    0.02 + self.rng.random() * 0.1,
-                    lambda _, __: self.call(
-                        kind, again, tries - 1, delay=delay, hold_time=hold_time, tried=node
-                    ),
-                )
+                how: dict[str, Any] = {"delay": delay, "hold_time": hold_time, "tried": node}
+                self.later(0.02 + self.rng.random() * 0.1, partial(self.call, kind, again, tries - 1, **how))
 
         self.ask(node, request, self.timeout, then, op)
 
@@ -357,35 +348,21 @@ class Consumer(Deriving):
             return items
         for verdict in answer.verdicts:
             receipt = items[verdict.item].receipt
-            outcome = verdict.outcome
-            extra: dict[str, Any] = {}
-            if outcome == Code.OUTCOME_UNKNOWN:
-                outcome = "unknown"
+            outcome, extra = told_by(verdict)
+            if outcome == "unknown":
                 unknown.append(ReceiptPart(receipt, (verdict.span,)))
                 if kind == "ack":
                     have, members = self.around.tombstones(receipt.partition, receipt.group, verdict.span)
                     if 0 < have <= members // 2:
                         world.saw("a tombstone was on a minority")
-            elif outcome not in OUTCOMES:
-                if outcome == Code.NOT_FOUND and kind == "ack" and "topic" in verdict.detail:
-                    world.saw("an ACK was refused: its topic was deleted")
-                outcome, extra = "fail", {"detail": outcome}
+            if verdict.outcome == Code.NOT_FOUND and kind == "ack" and "topic" in verdict.detail:
+                world.saw("an ACK was refused: its topic was deleted")
             if outcome == "ok" and kind == "extend":
                 extra = {"until": self.clock.true_time(until)}
             if outcome == "acked_after_expiry":
                 self.around.on_late_ack(receipt)
             if kind == "ack":
-                world.saw(
-                    f"an ACK heard {outcome}"
-                    if not self.of_dead
-                    else f"an ACK of a dead letter heard {outcome}"
-                )
-            world.note(
-                self.who,
-                kind,
-                **self.topics.described(receipt, (verdict.span,)),
-                op=op,
-                outcome=outcome,
-                **extra,
-            )
+                world.saw(f"an ACK {'of a dead letter ' if self.of_dead else ''}heard {outcome}")
+            fields = self.topics.described(receipt, (verdict.span,))
+            world.note(self.who, kind, **fields, op=op, outcome=outcome, **extra)
         return tuple(unknown)

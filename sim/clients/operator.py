@@ -33,7 +33,7 @@ from quorumq.core.topics import SETTINGS
 from quorumq.core.types import Span, Topic
 from quorumq.history import spans_value
 from sim.clients.calls import Call, Caller
-from sim.clients.client import OUTCOMES, Answer, nothing_done, outcome_of
+from sim.clients.client import Answer, nothing_done, outcome_of, told_by
 from sim.clients.surroundings import LATE_GROUP, Surroundings
 from sim.machine import cores_of
 from sim.world import EPOCH_MS
@@ -71,7 +71,7 @@ class Operator(Caller):
         else:
             self.later(0.5, self.work)
 
-    def create(self, _: object = None, __: object = None) -> None:
+    def create(self) -> None:
         """One CREATE of the topic; the operator whose topic it is repeats it until it is there."""
         options = self.options
         request = CreateTopic(
@@ -116,7 +116,7 @@ class Operator(Caller):
         for _ in range(self.deletions):
             self.later(self.rng.uniform(0.2, 0.9) * self.options.fault_time, self.delete)
 
-    def create_outputs(self, _: object = None, __: object = None) -> None:
+    def create_outputs(self) -> None:
         """Create the topic that outputs are published to, then the groups."""
         options = self.options
         request = CreateTopic("out", options.rf, options.output_partitions, options.max_deliveries)
@@ -130,7 +130,7 @@ class Operator(Caller):
 
         self.ask(self.node(), request, self.timeout, then)
 
-    def create_group(self, _: object = None, __: object = None) -> None:
+    def create_group(self) -> None:
         """Create the next group; what its consumers need not wait for, the producers do."""
 
         def then(answer: Answer, _: Any) -> None:
@@ -148,14 +148,11 @@ class Operator(Caller):
         if self.topics.groups_to_come and self.topics.current is not None:
             asked, node = self.topics.groups_to_come[-1], self.node()
             fields = {"group": asked[1], "rewind": False}
-            call = (
-                None
-                if asked[0] != "jobs"
-                else self.call("set_group", node, fields, start="earliest", from_ms=0)
-            )
+            jobs = asked[0] == "jobs"
+            call = self.call("set_group", node, fields, start="earliest", from_ms=0) if jobs else None
             self.ask(node, SetGroup(*asked), self.timeout, then)
 
-    def work(self, _: object = None, __: object = None) -> None:
+    def work(self) -> None:
         """One round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
         rng, options = self.rng, self.options
         if self.world.healed or not (
@@ -186,7 +183,7 @@ class Operator(Caller):
 
     # ------------------------------------------------------------------- topic
 
-    def delete(self, _: object = None, __: object = None) -> None:
+    def delete(self) -> None:
         """Delete the topic, mostly while nodes are away; sometimes twice at once, or while somebody creates it."""
         rng, topic, world = self.rng, self.topics.current, self.world
         if world.healed or self.topics.gone or not self.deletions:
@@ -226,7 +223,7 @@ class Operator(Caller):
                 self.topics.on_deleted(topic.id)
             elif not self.topics.is_over(topic.id):
                 pause = 0.02 + self.rng.random() * 0.1
-                self.later(pause, lambda _, __: self.delete_topic(topic, self.node(node)))
+                self.later(pause, lambda: self.delete_topic(topic, self.node(node)))
 
         self.ask(node, DeleteTopic("jobs", topic.id), self.timeout, then, op)
 
@@ -309,13 +306,13 @@ class Operator(Caller):
 
     # ------------------------------------------------------------------ groups
 
-    def create_late_group(self, _: object = None, __: object = None) -> None:
+    def create_late_group(self) -> None:
         """Create the group that reads from latest, perhaps through two nodes at once."""
         for _ in range(self.rng.choice((1, 2))):
             self.set_group(LATE_GROUP, "latest", 0, rewind=False)
         self.later(1.0, self.see_late_group)
 
-    def see_late_group(self, _: object = None, __: object = None) -> None:
+    def see_late_group(self) -> None:
         """Create it again until it is there: the topic, or the next of its name, may not let its consumer do that."""
         if self.topics.current is not None and not self.around.reads(LATE_GROUP):
             self.set_group(LATE_GROUP, "latest", 0, rewind=False)
@@ -374,7 +371,7 @@ class Operator(Caller):
         if self.options.rewind and self.rng.random() < 0.3:
             self.rewind(group)
 
-    def make_again(self, _: object = None, __: object = None) -> None:
+    def make_again(self) -> None:
         """Create what some node knows as deleted: mostly soon, and at once when all is healed."""
         rng = self.rng
         for _, group in self.groups_of_jobs():
@@ -429,7 +426,7 @@ class Operator(Caller):
                 return
             self.came_of(call, "fail" if nothing_done(answer) else "unknown")
             if tries > 1 and not self.world.healed:
-                self.later(0.1, lambda _, __: self.purge(number, group, tries - 1, spans))
+                self.later(0.1, self.purge, number, group, tries - 1, spans)
 
         self.ask(node, PurgeRequest("jobs", number, group, spans), 2 * self.timeout, then)
 
@@ -449,7 +446,7 @@ class Operator(Caller):
                 self.redrive(number, group, entries, node)
                 if rng.random() < 0.3:  # done twice, by any operator, it is done once
                     again = rng.choice(self.operators).redrive
-                    self.later(rng.random(), lambda _, __, e=entries, go=again: go(number, group, e, node))
+                    self.later(rng.random(), again, number, group, entries, node)
                 if rng.random() < self.options.purge:  # or purged at the same time
                     spans = tuple(item.span for item in chosen) if rng.random() < 0.5 else ()
                     self.purge(number, group + DEAD_SUFFIX, 1, spans)
@@ -474,22 +471,12 @@ class Operator(Caller):
                 self.world.note(self.who, "redrive", **common, spans=spans, outcome="unknown")
                 return
             for verdict in answer.verdicts:
-                outcome, extra = verdict.outcome, {}
-                if outcome == Code.OUTCOME_UNKNOWN:
-                    outcome = "unknown"
-                elif outcome not in OUTCOMES:
-                    outcome, extra = "fail", {"detail": outcome}
+                outcome, extra = told_by(verdict)
                 if outcome == "ok" and n >= 1:
                     self.world.saw("a redrive of a redrive")
                 if outcome == Code.ALREADY_RESOLVED:
                     self.world.saw("a redrive came too late")
-                self.world.note(
-                    self.who,
-                    "redrive",
-                    **common,
-                    spans=spans_value((verdict.span,)),
-                    outcome=outcome,
-                    **extra,
-                )
+                here = spans_value((verdict.span,))
+                self.world.note(self.who, "redrive", **common, spans=here, outcome=outcome, **extra)
 
         self.ask(node, RedriveRequest("jobs", number, group, entries), self.timeout, then, op)

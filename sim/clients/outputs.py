@@ -32,11 +32,7 @@ class Taken(NamedTuple):
 
 
 class Deriving(Client):
-    """Publishes what is derived from what it got, under derived ids and in batches of any size.
-
-    Args:
-        group: for which it reads.
-    """
+    """Publishes what is derived from what it got for ``group``, under derived ids and in batches of any size."""
 
     def __init__(self, around: Surroundings, name: str, group: str) -> None:
         super().__init__(around, name)
@@ -123,10 +119,8 @@ class Deriving(Client):
                 self.confirm(batch)
                 done()
             elif tries > 1 or self.world.healed:
-                self.later(
-                    0.02 + self.rng.random() * 0.1,
-                    lambda _, __: self.publish_output(batch, made, tries - 1, node, done),
-                )
+                pause = 0.02 + self.rng.random() * 0.1
+                self.later(pause, self.publish_output, batch, made, tries - 1, node, done)
 
         self.send_batch(batch, node, int(1000 * (self.clock.mono(self.world.time) - made)), then)
 

@@ -67,7 +67,7 @@ class Producer(Client):
             self.finished = False
             self.later(0.1, self.begin)
 
-    def open_session(self, _: object = None, __: object = None) -> None:
+    def open_session(self) -> None:
         """Get an origin, under which the next batches are numbered."""
         self.ask(self.node(), OpenSession(), self.timeout, self.on_session)
 
@@ -84,7 +84,7 @@ class Producer(Client):
         if self.topic is not None and topic.id == self.topic.id and topic.partitions > self.topic.partitions:
             self.topic = topic
 
-    def look_up(self, _: object = None, __: object = None) -> None:
+    def look_up(self) -> None:
         """Ask a node how many partitions there are by now, then go on."""
 
         def then(answer: Answer, _: Any) -> None:
@@ -95,14 +95,14 @@ class Producer(Client):
 
         self.ask(self.node(), Metadata(("jobs",)), self.timeout, then)
 
-    def next_batch(self, _: object = None, __: object = None) -> None:
+    def next_batch(self) -> None:
         """Publish the next batch; where partitions are added, look for them first."""
         if self.options.alter and self.left:
             self.look_up()
         else:
             self.publish_next()
 
-    def publish_next(self, _: object = None, __: object = None) -> None:
+    def publish_next(self) -> None:
         """Make the next batch and publish it."""
         if not self.left:
             self.finished = True

@@ -28,7 +28,7 @@ class Rival(Operator):
     def begin(self, _: object = None, __: object = None) -> None:
         self.later(self.rng.choice((0.0, 0.05, 0.5)) * self.rng.random(), self.compete)
 
-    def compete(self, _: object = None, __: object = None) -> None:
+    def compete(self) -> None:
         """One creation; then another some time later."""
         if self.world.healed:
             return

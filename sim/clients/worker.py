@@ -37,7 +37,7 @@ class Worker(Consumer):
     def begin(self, _: object = None, __: object = None) -> None:
         self.later(LATE_S * self.rng.random() if self.options.stops else 0.0, self.fetch)
 
-    def fetch(self, _: object = None, __: object = None) -> None:
+    def fetch(self) -> None:
         if not self.fetching and not self.alone and len(self.hand) < self.options.fetch_messages:
             super().fetch()
 
@@ -57,7 +57,7 @@ class Worker(Consumer):
             self.later(HANDLING_S, self.handle, self.life)
         self.fetch()
 
-    def handle(self, life: int, _: object = None) -> None:
+    def handle(self, life: int) -> None:
         """The oldest in hand was worked on: it is acked, or has taken the process along."""
         if life != self.life:
             return

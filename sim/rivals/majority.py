@@ -21,6 +21,7 @@ from quorumq.core.messages import (
     RejectRequest,
     SettleReply,
 )
+from quorumq.core.spans import merge_spans
 from quorumq.core.types import Letter, NodeId, Origin, PartitionId, Receipt, Span, Stamp
 from quorumq.history import origin_text, owner_text, parse_origin, token_text
 from quorumq.wire.batch import Message, build_batch
@@ -46,7 +47,7 @@ class MajorityProducer(Producer):
         else:
             self.open_session()
 
-    def create(self, _: object = None, __: object = None) -> None:
+    def create(self) -> None:
         """Create the topic, again and again until it is there."""
         request = CreateTopic(TOPIC, self.options.rf, self.options.partitions, max_deliveries=50)
 
@@ -59,7 +60,7 @@ class MajorityProducer(Producer):
 
         self.ask(self.node(), request, self.timeout, then)
 
-    def open_session(self, _: object = None, __: object = None) -> None:
+    def open_session(self) -> None:
         """Get an origin, under which batches are numbered."""
 
         def then(answer: Any, _: Any) -> None:
@@ -73,7 +74,7 @@ class MajorityProducer(Producer):
 
     def store(self, batch: Batch, tried: str, then: Callable[[bool, str], None]) -> None:
         if self.session is None or self.topics.current is None:
-            self.later(0.02, lambda _, __: self.store(batch, tried, then))
+            self.later(0.02, self.store, batch, tried, then)
             return
         messages = [Message(value) for value in batch.values]
         partition = PartitionId(self.topics.current.id, batch.partition)
@@ -118,13 +119,8 @@ class MajorityConsumer(Consumer):
     ) -> None:
         parts: dict[Receipt, list[Span]] = {}
         for item in items:
-            origin = parse_origin(item.key.origin)
-            spans = parts.setdefault(item.receipt, [])
-            if spans and spans[-1].origin == origin and spans[-1].stop == item.key.seq:
-                spans[-1] = Span(origin, spans[-1].start, item.key.seq + 1)
-            else:
-                spans.append(Span(origin, item.key.seq, item.key.seq + 1))
-        named = tuple(ReceiptPart(receipt, tuple(spans)) for receipt, spans in parts.items())
+            parts.setdefault(item.receipt, []).append(span_of(item))
+        named = tuple(ReceiptPart(receipt, merge_spans(spans)) for receipt, spans in parts.items())
         request: ClientRequest = AckRequest(named)
         if kind != "ack":
             letter = Letter(Stamp(0, ""), "rejected", "Error", f"by {self.name}", consumer=self.name)
@@ -145,11 +141,13 @@ class MajorityConsumer(Consumer):
         self.ask(node, request, self.timeout, heard, op)
 
     def drop(self, item: Taken) -> None:
-        key = item.key
-        span = Span(parse_origin(key.origin), key.seq, key.seq + 1)
-        self.ask(
-            self.node(), LeaveRequest((ReceiptPart(item.receipt, (span,)),)), 1.0, lambda answer, _: None
-        )
+        part = ReceiptPart(item.receipt, (span_of(item),))
+        self.ask(self.node(), LeaveRequest((part,)), 1.0, lambda answer, _: None)
+
+
+def span_of(item: Taken) -> Span:
+    """The message in hand alone."""
+    return Span(parse_origin(item.key.origin), item.key.seq, item.key.seq + 1)
 
 
 def build(run: Run) -> None:

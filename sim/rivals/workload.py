@@ -144,7 +144,7 @@ class Producer(Client):
         if len(self.queues[partition]) == 1:
             self.publish(partition)
 
-    def publish(self, partition: int, tried: Any = "") -> None:
+    def publish(self, partition: int, tried: str = "") -> None:
         """Send the oldest batch of a partition, until it is confirmed."""
         batch = self.queues[partition][0]
 
@@ -153,16 +153,12 @@ class Producer(Client):
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, partition, node)
                 return
             for i in range(len(batch.values)):
-                self.books.confirm((partition, self.origin_of(batch), batch.first + i), self.world.time)
+                self.books.confirm((partition, self.origin, batch.first + i), self.world.time)
             self.queues[partition].popleft()
             if self.queues[partition]:
                 self.publish(partition)
 
-        self.store(batch, str(tried or ""), then)
-
-    def origin_of(self, batch: Batch) -> str:
-        """Under which name the batch is numbered."""
-        return self.origin
+        self.store(batch, tried, then)
 
     def store(self, batch: Batch, tried: str, then: Callable[[bool, str], None]) -> None:
         """One try, and its lines."""
@@ -221,12 +217,12 @@ class Consumer(Client):
     def begin(self, _: object = None, __: object = None) -> None:
         self.fetch()
 
-    def later(self, seconds: float, action: Callable[..., None], one: Any = None, two: Any = None) -> None:
-        super().later(seconds, self._if_alive, (self.life, action), (one, two))
+    def later(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
+        super().later(seconds, self._if_alive, self.life, action, *args)
 
-    def _if_alive(self, what: tuple[int, Callable[..., None]], args: tuple[Any, Any]) -> None:
-        if what[0] == self.life:
-            what[1](*args)
+    def _if_alive(self, life: int, action: Callable[..., None], *args: Any) -> None:
+        if life == self.life:
+            action(*args)
 
     def die(self, seconds: float) -> None:
         """The process ends, its connections with it; another one is started in ``seconds``."""
@@ -236,7 +232,7 @@ class Consumer(Client):
         self.life += 1
         self.later(seconds, self.begin)
 
-    def fetch(self, _: object = None, __: object = None) -> None:
+    def fetch(self) -> None:
         """Ask for messages."""
         most = self.options.fetch_messages
         plenty = len(self.books.fresh) >= most
@@ -257,7 +253,7 @@ class Consumer(Client):
 
         self.take(most, then)
 
-    def handle(self, _: object = None, __: object = None) -> None:
+    def handle(self) -> None:
         """Work on the next message in hand."""
         while self.hand and self.obeys_deadline and self.world.time >= self.hand[0].until:
             self.drop(self.hand.pop(0))
@@ -332,9 +328,7 @@ class Consumer(Client):
                     self.books.dead[named(item.key)] = item.key
                     self.books.settled[named(item.key)] = None
             if again and (tries > 1 or self.world.healed):
-                self.later(
-                    0.02 + self.rng.random() * 0.1, lambda _, __: self.settle(kind, again, tries - 1, node)
-                )
+                self.later(0.02 + self.rng.random() * 0.1, self.settle, kind, again, tries - 1, node)
 
         self.conclude(kind, items, node, op, heard)
 

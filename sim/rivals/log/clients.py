@@ -17,6 +17,7 @@ from sim.rivals.log.broker import Broker
 from sim.rivals.log.group import REBALANCE_S, SESSION_S
 from sim.rivals.log.wire import (
     ILLEGAL_GENERATION,
+    NOT_COORDINATOR,
     REBALANCE,
     UNKNOWN_MEMBER,
     Assigned,
@@ -89,11 +90,7 @@ class LogConsumer(Consumer):
         if self.coordinator:
 
             def heard(answer: Any, _: Any) -> None:
-                if (
-                    answer is None
-                    or answer == "not coordinator"
-                    or not isinstance(answer, bool | str | tuple)
-                ):
+                if answer == NOT_COORDINATOR or not isinstance(answer, bool | str | tuple):
                     self.coordinator = ""
                     answer = None
                 then(answer)
@@ -111,7 +108,7 @@ class LogConsumer(Consumer):
         look_up: Any = FindCoordinator()
         self.ask(self.node(), look_up, 0.5, found)
 
-    def beat(self, _: object = None, __: object = None) -> None:
+    def beat(self) -> None:
         """A heartbeat, now and again."""
         self.later(BEAT_S, self.beat)
         if not self.member or self.joining:
@@ -146,7 +143,7 @@ class LogConsumer(Consumer):
         if self.waiting is not None and self.rejoin and not self.joining:
             self.join()
 
-    def join(self, _: object = None, __: object = None) -> None:
+    def join(self) -> None:
         """Join the group, and read on when the partitions are known; cooperatively, read meanwhile, too."""
         self.joining, self.rejoin = True, False
         if not self.knobs.cooperative:
@@ -168,7 +165,7 @@ class LogConsumer(Consumer):
     def fail_to_join(self) -> None:
         """Try again soon."""
         self.joining, self.rejoin = False, True
-        self.later(0.1 + self.rng.random() * 0.1, lambda _, __: self.rejoin_while_idle())
+        self.later(0.1 + self.rng.random() * 0.1, self.rejoin_while_idle)
 
     def sync(self, joined: Joined) -> None:
         """Divide the partitions if we are the group's leader, and hear which are ours."""
@@ -207,7 +204,7 @@ class LogConsumer(Consumer):
             else:
                 self.rejoin = True
             if self.rejoin:
-                self.later(0.01, lambda _, __: self.rejoin_while_idle())
+                self.later(0.01, self.rejoin_while_idle)
             self.poll()
 
         if new:
@@ -251,7 +248,7 @@ class LogConsumer(Consumer):
                 return
             self.poll()
         else:
-            self.later(0.05, lambda _, __: self.poll())
+            self.later(0.05, self.poll)
 
     def hand_out(self) -> None:
         """Give the application what is in the buffer, up to what it asked for."""
@@ -280,12 +277,9 @@ class LogConsumer(Consumer):
 
     def fail(self, item: Taken) -> None:
         """The handler failed: the partition waits while it is tried again; the last time it is a dead letter."""
-        key = named(item.key)
-        self.books.failures[key] = self.books.failures.get(key, 0) + 1
-        if self.books.failures[key] < TRIES:
-            self.hand.insert(0, item)
-        else:
-            self.failed.append(item)
+        super().fail(item)
+        if self.books.failures[named(item.key)] < TRIES:
+            self.hand.insert(0, self.failed.pop())
 
     def settle_all(self) -> None:
         done, failed, self.done, self.failed = self.done, self.failed, [], []
