@@ -47,7 +47,7 @@ class EarliestReplica(HoldingReplica):
         self.ask_all(
             Hold(chosen, (self.machine.wall_ms, owner), request.hold),
             lambda replies: self.decide(key, request, chosen, owner, replies),
-            enough=lambda replies: len(replies) >= self.majority,
+            self.is_answered,
         )
 
     def decide(self, client: int, request: Take, keys: tuple[Key, ...], owner: str, replies: Replies) -> None:
@@ -55,7 +55,7 @@ class EarliestReplica(HoldingReplica):
         won = [
             key
             for index, key in enumerate(keys)
-            if len(replies) >= self.majority and all(verdicts[index] for verdicts in replies.values())
+            if self.is_answered(replies) and all(verdicts[index] for verdicts in replies.values())
         ]
         self.run.books.lost_rounds += len(keys) - len(won)
         self.give_out(client, request, tuple((key, b"") for key in won), owner)

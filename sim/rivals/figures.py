@@ -125,11 +125,8 @@ def measure(run: Run) -> Figures:
     books = run.books
     result = Figures(runs=1, confirmed=len(books.confirmed), deliveries=books.deliveries)
     found = broken(rows)
-    result.lost, result.overlaps, result.after_ack = (
-        found["no loss"],
-        found["exclusive holds"],
-        found["final after ack"],
-    )
+    result.lost, result.overlaps = found["no loss"], found["exclusive holds"]
+    result.after_ack = found["final after ack"]
     assert not found["no thin air"], (
         f"{run.world.run_name}: something was delivered that was not published so"
     )

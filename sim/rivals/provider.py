@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from sortedcontainers import SortedDict
@@ -94,11 +95,7 @@ class ProviderReplica(Replica):
             return
         provider.refilling = True
         most = self.run.knobs.refill + len(provider.buffer) + len(provider.outstanding)
-        self.ask_all(
-            Keys(number, most),
-            lambda replies: self.on_keys(provider, replies),
-            enough=lambda replies: len(replies) >= self.majority,
-        )
+        self.ask_all(Keys(number, most), partial(self.on_keys, provider), self.is_answered)
 
     def on_keys(self, provider: Provider, replies: Replies) -> None:
         """Keys came: which of them are not done?"""
@@ -124,17 +121,13 @@ class ProviderReplica(Replica):
         self.run.books.tombstone_reads += len(keys)
 
         def heard(replies: Replies) -> None:
-            if len(replies) < self.majority:
+            if not self.is_answered(replies):
                 then(())
                 return
-            buried = [any(said[index] for said in replies.values()) for index in range(len(keys))]
-            then(
-                tuple(
-                    key for key, dead in zip(keys, buried, strict=True) if not dead and key not in self.tombs
-                )
-            )
+            buried = {key for said in replies.values() for key, dead in zip(keys, said, strict=True) if dead}
+            then(tuple(key for key in keys if key not in buried and key not in self.tombs))
 
-        self.ask_all(Buried(keys), heard, enough=lambda replies: len(replies) >= self.majority)
+        self.ask_all(Buried(keys), heard, self.is_answered)
 
     # ------------------------------------------------------------------ for clients
 

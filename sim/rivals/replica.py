@@ -24,12 +24,6 @@ WAIT_S = 0.5
 """How long a node keeps a request for which there is nothing."""
 
 
-class Put(NamedTuple):
-    """A client publishes."""
-
-    items: tuple[tuple[Key, bytes], ...]
-
-
 class Take(NamedTuple):
     """A client wants messages."""
 
@@ -44,19 +38,6 @@ class Took(NamedTuple):
     items: tuple[tuple[Key, bytes], ...]
     sent_at: float
     owner: str
-
-
-class Ack(NamedTuple):
-    """A client is done with these, or buries them."""
-
-    keys: tuple[Key, ...]
-    dead: bool = False
-
-
-class Requeue(NamedTuple):
-    """A client could not handle these."""
-
-    keys: tuple[Key, ...]
 
 
 class Ask(NamedTuple):
@@ -75,20 +56,20 @@ class Answer(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Write these messages; true once they are durable."""
+    """Write these messages, as a client publishes; true once they are durable."""
 
     items: tuple[tuple[Key, bytes], ...]
 
 
 class Tombs(NamedTuple):
-    """Write tombstones; true once they are durable."""
+    """Write tombstones, as a client is done with these or buries them; true once they are durable."""
 
     keys: tuple[Key, ...]
     dead: bool = False
 
 
 class Free(NamedTuple):
-    """Remove all holds of these."""
+    """Remove all holds of these, as a client could not handle them."""
 
     keys: tuple[Key, ...]
 
@@ -144,8 +125,7 @@ class Replica:
         """Ask all replicas, this one first; ``then`` is called once: with enough, with all, or when it is late."""
         self.rounds_made += 1
         number = self.rounds_made
-        first_majority = enough or (lambda replies: sum(map(bool, replies.values())) >= self.majority)
-        self.rounds[number] = Round(first_majority, then, self.machine.mono)
+        self.rounds[number] = Round(enough or self.is_written, then, self.machine.mono)
         self.serve(request, lambda answer: self.heard(number, self.name, answer))
         for member in self.members:
             if member != self.name:
@@ -170,13 +150,6 @@ class Replica:
     def tell(self, who: str, message: Any) -> None:
         """Tell another replica, and wait for no answer."""
         self.machine.send(who, Ask(0, message))
-
-    def tell_all(self, message: Any) -> None:
-        """Tell all replicas, and wait for nobody."""
-        self.serve(message, lambda answer: None)
-        for member in self.members:
-            if member != self.name:
-                self.tell(member, message)
 
     def on_message(self, sender: str, message: Any) -> None:
         if isinstance(message, Answer):
@@ -230,22 +203,27 @@ class Replica:
     # ------------------------------------------------------------------- clients
 
     def on_request(self, key: int, request: Any) -> None:
-        if isinstance(request, Put):
-            self.ask_all(Store(request.items), lambda replies: self.reply_majority(key, replies))
-        elif isinstance(request, Ack):
-            self.ask_all(Tombs(request.keys, request.dead), lambda replies: self.reply_majority(key, replies))
-        elif isinstance(request, Requeue):
-            self.tell_all(Free(request.keys))
-            self.machine.reply(key, True)
+        reply = self.machine.reply
+        if isinstance(request, Store | Tombs):  # once a majority has it; else its outcome is unknown
+            self.ask_all(request, lambda replies: reply(key, self.is_written(replies) or "unknown"))
+        elif isinstance(request, Free):  # waits for nobody
+            self.serve(request, lambda answer: None)
+            for member in self.members:
+                if member != self.name:
+                    self.tell(member, request)
+            reply(key, True)
         else:
             self.parked[key] = request
             self.machine.after(self.wait, self.unpark, key)
             self.wake()
 
-    def reply_majority(self, key: int, replies: Replies) -> None:
-        """A write is done once a majority has it; else its outcome is unknown."""
-        done = sum(map(bool, replies.values())) >= self.majority
-        self.machine.reply(key, True if done else "unknown")
+    def is_written(self, replies: Replies) -> bool:
+        """A write is done once a majority has it."""
+        return sum(map(bool, replies.values())) >= self.majority
+
+    def is_answered(self, replies: Replies) -> bool:
+        """A majority has answered, whatever it said."""
+        return len(replies) >= self.majority
 
     def give_out(self, client: int, request: Take, items: tuple[tuple[Key, bytes], ...], owner: str) -> None:
         """Answer a client with what was won for it."""
@@ -313,7 +291,7 @@ class QueueProducer(Producer):
     """Publishes through any node."""
 
     def request(self, batch: Batch, items: tuple[tuple[Key, bytes], ...]) -> Any:
-        return Put(items)
+        return Store(items)
 
 
 class QueueConsumer(Consumer):
@@ -345,7 +323,7 @@ class QueueConsumer(Consumer):
         self, kind: str, items: Sequence[Taken], node: str, op: int, then: Callable[[Sequence[str]], None]
     ) -> None:
         keys = tuple(item.key for item in items)
-        request: Any = Requeue(keys) if kind == "reject" else Ack(keys, kind == "dead_letter")
+        request: Any = Free(keys) if kind == "reject" else Tombs(keys, kind == "dead_letter")
         done = "acked_unproven" if kind == "ack" else "ok"
 
         def heard(answer: Any, _: Any) -> None:

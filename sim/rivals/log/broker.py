@@ -173,7 +173,7 @@ class Broker:
             return
         log.high = high
         if number == self.offsets_partition:
-            self.catch_up_offsets()
+            self.catch_up_offsets(high)
         ready = [then for offset, then in log.waits if offset <= high]
         log.waits = [wait for wait in log.waits if wait[0] > high]
         for then in ready:
@@ -400,23 +400,17 @@ class Broker:
             log.high = min(log.high, len(log.entries))
             self.group = Group(lambda: self.machine.mono, self.machine.after, self.machine.reply, self.keep)
             # What is in a new leader's log is not taken back any more.
-            kept = None
-            for entry in log.entries:
-                if entry.key == "group":
-                    kept = entry.value
-                else:
-                    self.committed[entry.key] = entry.value
-            self.replayed = len(log.entries)
-            if kept is not None:
-                self.group.restore(kept)
+            self.catch_up_offsets(len(log.entries))
+            kept = [entry.value for entry in log.entries if entry.key == "group"]
+            if kept:
+                self.group.restore(kept[-1])
 
-    def catch_up_offsets(self) -> None:
-        """Commits that are safe by now."""
-        log = self.logs[self.offsets_partition]
-        for entry in log.entries[self.replayed : log.high]:
+    def catch_up_offsets(self, safe: int) -> None:
+        """Commits below this offset are safe by now."""
+        for entry in self.logs[self.offsets_partition].entries[self.replayed : safe]:
             if entry.key != "group":
                 self.committed[entry.key] = entry.value
-        self.replayed = max(self.replayed, log.high)
+        self.replayed = max(self.replayed, safe)
 
     def keep(self, kept: Any, then: Callable[[], None]) -> None:
         """Write what the next coordinator needs."""

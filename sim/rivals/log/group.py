@@ -50,9 +50,6 @@ class Group:
     """The state of the group; lost with the process but for what `restore` gets.
 
     Args:
-        now: the broker's monotonic clock.
-        after: does something later.
-        reply: answers a request.
         keep: makes generation and members durable, then goes on.
     """
 
