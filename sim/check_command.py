@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -24,15 +25,9 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
     audit` has no such limit, knows the clocks of several machines, and reports what it could not read.
     Exits with 1 when a promise was broken.
     """
-    runs: dict[str, list[Row]] = {}
-    try:
-        for row in read_history(files(paths)):
-            runs.setdefault(row["run"], []).append(row)
-    except (HistoryError, OSError) as error:
-        raise StorageError(str(error)) from None
+    runs = runs_in(files(paths))
     broken = {}
     for run, rows in runs.items():
-        rows.sort(key=lambda row: row["at"])  # lines of one writer are in order, and the sort keeps them so
         if violations := judge(rows):
             broken[run] = [(violation.promise, str(violation)) for violation in violations]
     lines = sum(map(len, runs.values()))
@@ -47,6 +42,23 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
             f"{lines:,} lines of {len(runs):,} runs: {f'{total:,} broken promises' if total else 'ok'}"
         )
     sys.exit(1 if broken else 0)
+
+
+def runs_in(paths: Iterable[Path]) -> dict[str, list[Row]]:
+    """The lines of each run in these histories, in order of time.
+
+    Raises:
+        StorageError: a file cannot be read, or is no history.
+    """
+    runs: dict[str, list[Row]] = {}
+    try:
+        for row in read_history(paths):
+            runs.setdefault(row["run"], []).append(row)
+    except (HistoryError, OSError) as error:
+        raise StorageError(str(error)) from None
+    for rows in runs.values():
+        rows.sort(key=lambda row: row["at"])  # lines of one writer are in order, and the sort keeps them so
+    return runs
 
 
 def files(paths: tuple[Path, ...]) -> list[Path]:

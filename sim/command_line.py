@@ -94,11 +94,7 @@ def schedule_from(path: Path) -> Schedule:
 
 
 def written(path: Path, text: str) -> None:
-    """Write a file.
-
-    Raises:
-        StorageError: that is not possible.
-    """
+    """Write a file. Raises `StorageError` where that is not possible."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -106,11 +102,7 @@ def written(path: Path, text: str) -> None:
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
-    """Write a run's history to a new file; every line is checked against the schema.
-
-    Raises:
-        StorageError: that is not possible.
-    """
+    """Write a run's history to a new file; every line is checked against the schema. Raises as `written`."""
     first = rows[0]
     at = (first["at"], first["wall_ms"])
     try:

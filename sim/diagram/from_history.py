@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from quorumq.core.errors import NotFound, StorageError
-from quorumq.history import HistoryError, Row, read_history
+from quorumq.core.errors import NotFound
+from sim.check_command import runs_in
 from sim.checkers import judge
 from sim.diagram.rows import items_of
 from sim.diagram.story import MESSAGE, Story
@@ -19,16 +19,10 @@ def story_of_history(paths: Sequence[Path]) -> Story:
         StorageError: a file cannot be read, or is no history.
         NotFound: there is no line.
     """
-    runs: dict[str, list[Row]] = {}
-    try:
-        for row in read_history(paths):
-            runs.setdefault(row["run"], []).append(row)
-    except (HistoryError, OSError) as error:
-        raise StorageError(str(error)) from None
+    runs = runs_in(paths)
     if not runs:
         raise NotFound(f"{', '.join(map(str, paths))}: no line is here")
     run, rows = max(runs.items(), key=lambda item: len(item[1]))
-    rows.sort(key=lambda row: row["at"])
     broken = [str(violation) for violation in judge(rows)]
     focus = next((found[0] for text in broken if (found := MESSAGE.search(text))), "")
     title = broken[0].split(" at ")[0] if broken else "every promise is kept"
