@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -241,7 +241,7 @@ class Shrinker:
         """Name every packet of the run."""
         if self.best.schedule.packets is None:
             self.doing = "packets: written out"
-            self.fails(dataclasses.replace(self.best.schedule, packets=tuple(self.best.log)))
+            self.only_packets(self.best.log)
 
     def options(self, seeds: int) -> None:
         """Fewer options that are not plain, fewer nodes, clients and messages, less time."""
@@ -256,11 +256,7 @@ class Shrinker:
         self.doing = "nodes, clients and messages"
         again = True
         while again and not self.over:
-            again = False
-            for candidate in smaller(self.best.schedule):
-                if self.fails_somehow(candidate, seeds):
-                    again = True
-                    break
+            again = any(self.fails_somehow(candidate, seeds) for candidate in smaller(self.best.schedule))
 
     def faults(self, seeds: int = 1) -> None:
         """Fewer faults, each with fewer nodes."""
@@ -275,8 +271,10 @@ class Shrinker:
         at = 0
         while at < len(self.best.schedule.faults):
             faults = self.best.schedule.faults
-            if not self.any_of(
-                dataclasses.replace(self.best.schedule, faults=(*faults[:at], less, *faults[at + 1 :]))
+            if not any(
+                self.fails(
+                    dataclasses.replace(self.best.schedule, faults=(*faults[:at], less, *faults[at + 1 :]))
+                )
                 for less in smaller_faults(faults[at])
             ):
                 at += 1
@@ -291,7 +289,7 @@ class Shrinker:
         minimal(self.best.schedule.packets or (), self.only_packets)
 
     def only_packets(self, packets: list[Packet]) -> bool:
-        """Whether it fails when nothing befalls any other."""
+        """Whether it fails when these befall it, and no others."""
         return self.fails(dataclasses.replace(self.best.schedule, packets=tuple(packets)))
 
     def shorten(self) -> None:
@@ -305,16 +303,7 @@ class Shrinker:
         """Numbers that are short to read."""
         self.doing = "numbers"
         packets = self.best.schedule.packets or ()
-        self.fails(
-            dataclasses.replace(
-                self.best.schedule,
-                packets=tuple(packet._replace(delays=tuple(map(short, packet.delays))) for packet in packets),
-            )
-        )
-
-    def any_of(self, candidates: Iterable[Schedule]) -> bool:
-        """Whether one of them fails."""
-        return any(self.fails(candidate) for candidate in candidates)
+        self.only_packets([packet._replace(delays=tuple(map(short, packet.delays))) for packet in packets])
 
 
 def short(seconds: float) -> float:
