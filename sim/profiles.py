@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
+from typing import Any
 
 from sim.options import Options
 
@@ -144,25 +146,9 @@ def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
     )
 
 
-def draw_wide(rng: random.Random) -> Options:
-    """As the default, always with more nodes than a partition has replicas."""
-    return draw_swarm(rng, {(5, 3): 2, (7, 3): 1})
-
-
-def draw_store(rng: random.Random) -> Options:
-    """As the default, every node on quorumq's own store."""
-    return dataclasses.replace(draw_swarm(rng), disk="store")
-
-
-def draw_long(rng: random.Random) -> Options:
-    """Longer and with more of everything."""
-    options = draw_swarm(rng)
-    return dataclasses.replace(options, fault_time=40.0, batches=40, producers=4, consumers=6)
-
-
-def draw_checked(rng: random.Random) -> Options:
-    """As the default, with every core's own `check` after every step, and its journal compared with what it knows."""
-    return dataclasses.replace(draw_swarm(rng), check=1.0, recall=1.0)
+def swarm_with(**options: Any) -> Callable[[random.Random], Options]:
+    """As the default, but for these."""
+    return lambda rng: dataclasses.replace(draw_swarm(rng), **options)
 
 
 def draw_quiet(rng: random.Random) -> Options:
@@ -180,12 +166,14 @@ def draw_clocks(rng: random.Random) -> Options:
     return dataclasses.replace(options, rewind=0.0, deletions=0, relay=False)
 
 
-PROFILES = {
+PROFILES: dict[str, Callable[[random.Random], Options]] = {
     "swarm": draw_swarm,
-    "wide": draw_wide,
-    "store": draw_store,
-    "long": draw_long,
-    "checked": draw_checked,
+    # Always with more nodes than a partition has replicas.
+    "wide": lambda rng: draw_swarm(rng, {(5, 3): 2, (7, 3): 1}),
+    "store": swarm_with(disk="store"),  # every node on quorumq's own store
+    "long": swarm_with(fault_time=40.0, batches=40, producers=4, consumers=6),  # with more of everything
+    # Every core's own `check` after every step, and its journal compared with what it knows.
+    "checked": swarm_with(check=1.0, recall=1.0),
     "quiet": draw_quiet,
     "clocks": draw_clocks,
 }
