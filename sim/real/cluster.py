@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import sys
@@ -28,9 +27,7 @@ class FaultyCluster(LocalCluster):
     """As `LocalCluster`, with a proxy before each node for clients, and one between each two nodes.
 
     Args:
-        nodes: how many.
         keep: see `LocalCluster`.
-        settings: likewise.
         rng: draws what a power cut takes, and which bits flip.
 
     Attributes:
@@ -39,15 +36,8 @@ class FaultyCluster(LocalCluster):
         front: addresses of the nodes for clients.
     """
 
-    def __init__(
-        self,
-        nodes: int,
-        *,
-        keep: str | os.PathLike[str] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        rng: random.Random | None = None,
-    ) -> None:
-        self.rng = rng or random.Random(0)
+    def __init__(self, nodes: int, *, keep: Path | None, rng: random.Random) -> None:
+        self.rng = rng
         self.copied: tuple[str, ...] = ()
         names = [f"n{index}" for index in range(1, nodes + 1)]
         pairs = list(permutations(names, 2))
@@ -56,7 +46,7 @@ class FaultyCluster(LocalCluster):
         fronts = dict(zip(names, ports[nodes:], strict=False))
         self.between = dict(zip(pairs, ports[2 * nodes :], strict=True))
         self.front = [f"127.0.0.1:{port}" for port in fronts.values()]
-        super().__init__(nodes, keep=keep, hold_time_max=4.0, history=True, settings=settings)
+        super().__init__(nodes, keep=keep, hold_time_max=4.0, history=True)
         listeners = {port: (*pair, self.peer_ports[pair[1]]) for pair, port in self.between.items()}
         for name, port in fronts.items():
             listeners[port] = (CLIENTS, name, int(self.address(name).rsplit(":", 1)[1]))
@@ -165,9 +155,8 @@ class FaultyCluster(LocalCluster):
         super()._write_config(name, own)
         path = self.config_path(name)
         text = path.read_text()
-        for address, front in zip(
-            self.addresses, self.front, strict=True
-        ):  # where clients are told that nodes are
+        # Where clients are told that nodes are.
+        for address, front in zip(self.addresses, self.front, strict=True):
             head, nodes = text.split("[nodes]")
             text = head + "[nodes]" + nodes.replace(f'"{address}"', f'"{front}"')
         table = "".join(f'{other} = "127.0.0.1:{port}"\n' for other, port in peers.items())

@@ -121,9 +121,8 @@ class Inflicter:
     async def do_stop(self, fault: Fault) -> None:
         """Processes stop cleanly, and are started again after a while."""
         names = self.take(fault)
-        with trio.CancelScope(
-            shield=True
-        ):  # who is told to stop does: it must not be found running, and left
+        with trio.CancelScope(shield=True):
+            # Who is told to stop does: it must not be found running, and left.
             async with trio.open_nursery() as nursery:
                 for name in names:
                     nursery.start_soon(self.cluster.terminate_async, name)

@@ -49,14 +49,8 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
             at = round(rng.uniform(0.2, 0.9) * seconds, 3)
             faults.append(Fault(at, kind, victim, round(rng.uniform(0.2, 2.0), 2), amount))
     named = (renamed(fault) for fault in faults if fault.at < seconds)
-    return Schedule(
-        seed, "real", dataclasses.replace(options, fault_time=seconds), tuple(sorted(named, key=at_of))
-    )
-
-
-def at_of(fault: Fault) -> float:
-    """When it is."""
-    return fault.at
+    ordered = tuple(sorted(named, key=lambda fault: fault.at))
+    return Schedule(seed, "real", dataclasses.replace(options, fault_time=seconds), ordered)
 
 
 def renamed(fault: Fault) -> Fault:

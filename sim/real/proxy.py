@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import trio
 
@@ -110,10 +111,7 @@ class Proxy:
             async with trio.open_nursery() as nursery:
                 for port, (source, target, at) in self.listeners.items():
                     (listener,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
-
-                    async def serve(stream: trio.SocketStream, source=source, target=target, at=at) -> None:  # type: ignore[no-untyped-def]
-                        await self._connection(stream, (source, target), at)
-
+                    serve = partial(self._connection, pair=(source, target), port=at)
                     nursery.start_soon(trio.serve_listeners, serve, [listener])
                 self._token = trio.lowlevel.current_trio_token()
                 self._ready.set()
