@@ -170,10 +170,7 @@ def run_campaign(
     """Run seeds ``first`` up to ``first + seeds``; the report is the same for any number of jobs, but for the times.
 
     Args:
-        profile: of sim/schedule.py.
-        first: the first seed.
-        seeds: how many; None: until ``on_outcome`` ends it.
-        jobs: processes to run them on.
+        seeds: None: until ``on_outcome`` ends it.
         on_outcome: called after each run, in order of the seeds; True ends the campaign.
         report: what ran of it before, to go on with.
     """

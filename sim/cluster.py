@@ -154,15 +154,6 @@ class Cluster:
 
     def dispose(self) -> None:
         """Cut the cycles, so that everything is freed at once and campaigns need no garbage collector."""
-        parts = (
-            self.faults,
-            self.moments,
-            self.drain,
-            self.observer,
-            self.around,
-            self.topics,
-            self.world,
-            self,
-        )
-        for part in (*self.hosts.values(), *self.clients.values(), *parts):
+        parts = (self.faults, self.moments, self.drain, self.observer, self.around, self.topics)
+        for part in (*self.hosts.values(), *self.clients.values(), *parts, self.world, self):
             part.__dict__.clear()

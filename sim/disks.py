@@ -85,13 +85,7 @@ class SimJournal(Protocol):
         """A clean stop: everything appended becomes durable."""
 
     def lose(self, rng: random.Random, *, backup: bool, last: bool) -> None:
-        """The node is down, and its directory comes back empty; or, with ``backup``, as it was before some start.
-
-        Args:
-            rng: draws which start.
-            backup: see above.
-            last: whether it is the last one.
-        """
+        """A node that is down gets its directory back empty; with ``backup``, as before some start, or the ``last``."""
 
     def damaged(self) -> list[BatchStored]:
         """The batches that the last `open` found damaged, and left out."""
@@ -102,9 +96,7 @@ class SimJournal(Protocol):
     def damage(self, rng: random.Random, last: int) -> None:
         """The node is down, and bits of other records flip: it starts from what can be read, and cannot vouch.
 
-        Args:
-            rng: draws which.
-            last: if not 0, that many of the last ones it is instead.
+        If ``last`` is not 0, that many of the last ones it is instead.
         """
 
     def set_aside(self, number: int) -> None:

@@ -115,9 +115,8 @@ class Drain:
                 lacks = here < count and origin not in replica.batches.closed
                 if lacks and not self.is_gone_everywhere(replica, origin, count):
                     yield f"{where}: {here} of {count} messages of origin {origin}"
-            if (
-                partition not in expected and not replica.batches.stored
-            ):  # others than producers may have published
+            # Others than producers may have published.
+            if partition not in expected and not replica.batches.stored:
                 continue
             for group in self.groups_of(partition):
                 view = replica.views.groups.get(group)

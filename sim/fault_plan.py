@@ -144,9 +144,8 @@ def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) 
     )
     end = round(begin + lasts - 0.02, 4)
     again = () if kind == "damage" else (Fault(begin + 0.05, "kill", (victim,), 0.05),)
-    if (
-        kind == "restore" and rng.random() < 0.5
-    ):  # a copy that is started twice has a start of its own to show
+    # A copy that is started twice has a start of its own to show.
+    if kind == "restore" and rng.random() < 0.5:
         again += (Fault(round(end + rng.uniform(0.3, 1.5), 4), "kill", (victim,), 0.05),)
     return (
         Fault(begin, "partition", (), lasts, 0.0, links),

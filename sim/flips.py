@@ -28,13 +28,9 @@ def flip_bodies(disk: Disk, flip: Flip, rng: random.Random) -> int:
 
 
 def flip_records(disk: Disk, flip: Flip, rng: random.Random, last: int) -> int:
-    """Bits of other records flip. Returns how many.
+    """Bits of other records flip, of a node that does not run. Returns how many.
 
-    Args:
-        disk: of a node that does not run.
-        flip: see `Flip`.
-        rng: draws which.
-        last: if not 0, that many of the last records it is instead.
+    If ``last`` is not 0, that many of the last records it is instead.
     """
     frames = durable_frames(disk)
     hit: list[tuple[str, Frame]] = []

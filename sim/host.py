@@ -38,19 +38,10 @@ from quorumq.core.messages import (
     Store,
 )
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import (
-    BatchStored,
-    ClusterMade,
-    JournalRecord,
-    Started,
-)
+from quorumq.core.records import BatchStored, ClusterMade, JournalRecord, Started
 from quorumq.core.settle import SettleCoordinator
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import (
-    Batch,
-    NodeId,
-    Now,
-)
+from quorumq.core.types import Batch, NodeId, Now
 from quorumq.driver import Driver
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
 from sim.fsyncs import Disk
@@ -95,7 +86,6 @@ class Host(Machine):
 
     Args:
         peers: the links of all nodes, filled later.
-
     """
 
     core: NodeCore | None

@@ -55,9 +55,7 @@ def compare(
     """A core built from ``journal`` must know what ``core`` knows.
 
     Args:
-        core: a running node, between two steps.
         journal: all of its records.
-        now: the clocks.
         durable: whether all of the journal is: a node that is about to vouch waits for that.
         times: whether delays and ages count too: no clock was set.
         snapshot: whether it is built from a snapshot and the journal's batches instead.

@@ -35,12 +35,7 @@ FOREIGN_MAX = 256
 
 
 class Links:
-    """Connections that this machine dials, and what comes over those of the others.
-
-    Args:
-        machine: whose connections they are.
-        peers: the links of all nodes, filled later.
-    """
+    """Connections that this machine dials, and what comes over those of the others: ``peers``, filled later."""
 
     def __init__(
         self, machine: Machine, name: NodeId, peers: Mapping[NodeId, Links], rng: random.Random
@@ -105,14 +100,7 @@ class Links:
             return
         self.up[peer] = (reply.incarnation, their_life)
         self.machine.feed(
-            LinkUp(
-                peer,
-                reply.incarnation,
-                reply.stamp,
-                reply.seen,
-                reply.position,
-                reply.position_by,
-            )
+            LinkUp(peer, reply.incarnation, reply.stamp, reply.seen, reply.position, reply.position_by)
         )
 
     def on_link_lost(self, peer: NodeId, lives: tuple[int, int]) -> None:

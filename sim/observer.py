@@ -17,8 +17,6 @@ class Observer:
     """Hears what the machines of one run do.
 
     Args:
-        world: time, the network and the history.
-        topics: what is known of the topics.
         full: whether the history gets the nodes' lines too, which no checker needs.
         steady: whether no clock is ever set.
 

@@ -141,9 +141,8 @@ class Options:
         and two rounds of anti-entropy.
         """
         rounds = 4 * self.sync_interval + 3 * self.request_timeout + 3.0 + 20 * self.distance
-        if (
-            self.derive
-        ):  # what is settled last may have outputs, which are then published, delivered and settled
+        # What is settled last may have outputs, which are then published, delivered and settled.
+        if self.derive:
             rounds += 2 * self.request_timeout + 2.0
         if self.deletions:  # the topic and its groups are created again, and producers begin anew
             rounds += 4 * self.request_timeout + 3.0

@@ -138,11 +138,7 @@ def _run_many(
 
             run_campaign(report.profile, first, seeds, jobs, on_outcome, report)
     except KeyboardInterrupt:
-        go_on = (
-            f"--resume {resume_path} goes on"
-            if resume_path is not None
-            else "with --resume FILE it could go on"
-        )
+        go_on = f"--resume {resume_path} goes on" if resume_path else "with --resume FILE it could go on"
         console.print(f"stopped after {report.seeds:,} seeds; {go_on}", soft_wrap=True)
         return False
     finally:

@@ -33,11 +33,8 @@ def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | N
     Nothing waits, and one seed and one commit give one run. What each node is asked, and the judges, are those of `sim
     real`. Exits with 1 when a promise was broken, or something raised.
     """
-    schedules = (
-        [command_line.schedule_from(path)]
-        if path
-        else [draw_shell(number) for number in range(seed, seed + seeds)]
-    )
+    drawn = range(seed, seed + seeds)
+    schedules = [command_line.schedule_from(path)] if path else [draw_shell(number) for number in drawn]
     console = Console(stderr=True, highlight=False)
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()

@@ -10,13 +10,7 @@ from typing import Any
 
 from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release, Store, StoreReply
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import (
-    AttemptsCounted,
-    GroupPut,
-    OriginsClosed,
-    RecordsMerged,
-    TopicPut,
-)
+from quorumq.core.records import AttemptsCounted, GroupPut, OriginsClosed, RecordsMerged, TopicPut
 from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, NodeId, PartitionId, Span
 from quorumq.history import spans_value
 from sim.observer import Observer
@@ -79,13 +73,7 @@ class Sightings:
                 self.stored.pop((header.partition, header.sections), None)
 
     def appends(self, records: tuple[Any, ...], core: NodeCore | None, timed: bool) -> None:
-        """What journal records say of the run.
-
-        Args:
-            records: appended together.
-            core: the node, if it is built already.
-            timed: whether nothing but time led to them.
-        """
+        """What journal records say of the run, and whether nothing but time led to them (``timed``)."""
         for record in records:
             kind = type(record)
             if kind is AttemptsCounted:

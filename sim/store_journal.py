@@ -28,13 +28,7 @@ class PowerCut(Exception):
 
 
 class StoreJournal(SimJournal):
-    """quorumq's own store, on a disk in memory.
-
-    Args:
-        node: the node's id.
-        cluster_id: the cluster's.
-        rng: for the id of the data directory.
-    """
+    """quorumq's own store, on a disk in memory; ``rng`` draws the id of the data directory."""
 
     def __init__(self, node: str, cluster_id: str, rng: random.Random) -> None:
         self.node = node

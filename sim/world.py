@@ -40,9 +40,8 @@ RESET = None
 
 _STAMP = struct.Struct("<dI")
 
-_new_now: Final[Callable[[type[Now], tuple[float, int]], Now]] = (
-    tuple.__new__
-)  # half of what ``Now(...)`` takes
+# Half of what ``Now(...)`` takes.
+_new_now: Final[Callable[[type[Now], tuple[float, int]], Now]] = tuple.__new__
 
 Action = Callable[[Any, Any], None]
 
@@ -95,9 +94,6 @@ class Clock:
 
 class World:
     """One run: the heap, the network, what was seen, and the history.
-
-    Args:
-        schedule: what to run.
 
     Attributes:
         time: true simulated seconds.
@@ -153,8 +149,7 @@ class World:
     def run(self, until: float, done: Callable[[], bool] | None = None) -> bool:
         """Let events happen until true time ``until``, or until ``done``, which is asked every quarter second.
 
-        Returns:
-            Whether ``done`` said so.
+        Returns whether ``done`` said so.
         """
         heap, pack = self.heap, _STAMP.pack
         ask_at = self.time if done is not None else math.inf

@@ -59,14 +59,10 @@ def judge(rows: Iterable[Row]) -> list[Violation]:
         for checker in of_all.get(kind, ()):
             checker.see(row)
         drained = kind == "phase" and row["phase"] == "drained"
-        topics = (
-            [row["topic"]]
-            if "topic" in row
-            else [topic for topic in wanted if not drained or topic not in over]
-        )
-        for books in map(wanted.__getitem__, topics):
-            for checker in books.get(kind, ()):
-                checker.see(row)
+        for topic in [row["topic"]] if "topic" in row else wanted:
+            if not drained or topic not in over:
+                for checker in wanted[topic].get(kind, ()):
+                    checker.see(row)
     return list(dict.fromkeys(violation for checker in checkers for violation in checker.verdict()))
 
 

@@ -35,9 +35,8 @@ class DeadLettersConserved(DrainedChecker):
         super().__init__()
         self.published_ms: dict[Key, int] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
-        self.buried: dict[
-            tuple[str, str], int
-        ] = {}  # (group, who says so) -> the generation of its last deletion
+        # (Group, who says so) -> the generation of its last deletion.
+        self.buried: dict[tuple[str, str], int] = {}
         # Group -> generation -> from_ms, all there ever were.
         self.generations: dict[str, dict[int, int]] = {}
         self.rewound: dict[tuple[str, int], float] = {}  # (group, generation) -> when it was confirmed

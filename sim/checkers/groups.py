@@ -61,12 +61,12 @@ class GroupsAsAsked(SettingsChecker):
         self.first_known.setdefault((row["group"], row["generation"]), (row["at"], row["from_ms"]))
 
     def on_set_group(self, row: Row) -> None:
-        if row["outcome"] == "ok" and row["rewind"]:
+        if row["outcome"] == "ok" and row.get("rewind", True):
             self.rewound.setdefault(row["group"], []).append((row["generation"], row["at"]))
 
     def on_delete_group(self, row: Row) -> None:
+        self.on_set_group(row)
         if row["outcome"] == "ok":
-            self.rewound.setdefault(row["group"], []).append((row["generation"], row["at"]))
             self.deletions[(row["group"], row["generation"])] = None
 
     def on_purge(self, row: Row) -> None:

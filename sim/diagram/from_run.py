@@ -84,11 +84,7 @@ def ids_in(value: Any) -> Iterator[tuple[str, int, int]]:
 
 
 class Recorder:
-    """Sees a cluster run.
-
-    Args:
-        cluster: that is about to run, traced.
-    """
+    """Sees a cluster run that is about to, traced."""
 
     def __init__(self, cluster: Cluster) -> None:
         assert isinstance(cluster.world, PacketWorld)
@@ -141,13 +137,9 @@ class Recorder:
         """What a request and its answer share: the round, or the client's number."""
         if hasattr(message, "round"):
             return (type(message).__name__.removesuffix("Reply"), message.round)
-        return (
-            one[1]
-            if isinstance(one, tuple) and len(one) == 2
-            else one
-            if isinstance(one, int)
-            else id(message)
-        )
+        if isinstance(one, tuple) and len(one) == 2:
+            return one[1]
+        return one if isinstance(one, int) else id(message)
 
     # ------------------------------------------------------------------- nodes
 

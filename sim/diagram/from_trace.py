@@ -12,12 +12,7 @@ from sim.rules import Rule
 
 
 def story_of_trace(rule: Rule, states_max: int, seconds: float) -> Story:
-    """The shortest path to a broken promise, without a rule.
-
-    Args:
-        rule: that is left out; it has a scenario.
-        states_max: to find at most.
-        seconds: processor time to take at most.
+    """The shortest path to a broken promise, without a rule that has a scenario; bounds as in `search`.
 
     Raises:
         LookupError: none was found.
@@ -49,7 +44,8 @@ def items_of_path(explorer: Explorer, path: list[Step]) -> list[Item]:
         says = what + "".join(f"; {outcome}" for outcome in came)
         heard = teller.heard(state, after)
         text = heard[-1].split(" (")[0] if heard else word_of(action, what)
-        items.append(Item("mark", number, None, lane, text, says, tone=tone_of_step(text, lane)))
+        tone = "deliver" if text.startswith("DELIVERED") else "node" if lane else "phase"
+        items.append(Item("mark", number, None, lane, text, says, tone=tone))
         if action[0] == "deliver":
             for item in under_way.get(action[1], ())[:1]:
                 item.end = number
@@ -90,11 +86,6 @@ def word_of(action: Action, what: str) -> str:
     return {"ask": what.split(": ", 1)[-1].split(" through ")[0], "tick": "tick"}.get(
         str(action[0]), str(action[0])
     )
-
-
-def tone_of_step(text: str, lane: str) -> str:
-    """What colours a step."""
-    return "deliver" if text.startswith("DELIVERED") else "node" if lane else "phase"
 
 
 def tone_of(text: str) -> str:

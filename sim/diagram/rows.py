@@ -24,12 +24,9 @@ DOWN = ("crash", "stop")
 
 
 def items_of(rows: Sequence[Row], broken: Sequence[str], *, calls: bool) -> list[Item]:
-    """What the lines tell.
+    """What the lines tell, in order of time, and ``broken``: what the judges said of them.
 
-    Args:
-        rows: in order of time.
-        broken: what the judges said of them.
-        calls: whether requests are drawn as lines to the node that is asked; not where packets are known.
+    With ``calls``, requests are drawn as lines to the node that is asked; not where packets are known.
     """
     teller = Teller(rows, calls=calls)
     for row in rows:
@@ -48,15 +45,7 @@ def items_of(rows: Sequence[Row], broken: Sequence[str], *, calls: bool) -> list
 
 
 class Teller:
-    """Turns lines into items.
-
-    Args:
-        rows: all of them.
-        calls: see `items_of`.
-
-    Attributes:
-        base: when the story begins, by the lines' clock.
-    """
+    """Turns lines into items; ``base`` is when the story begins, by the lines' clock."""
 
     def __init__(self, rows: Sequence[Row], *, calls: bool) -> None:
         self.calls = calls

@@ -191,9 +191,7 @@ def without_nonce(origin: str) -> str:
 def said_ids(ids: Iterable[tuple[str, int, int]]) -> str:
     """Messages as people read them."""
     found = [
-        f"{without_nonce(origin)}[{start}]"
-        if stop == start + 1
-        else f"{without_nonce(origin)}[{start}…{stop - 1}]"
+        f"{without_nonce(origin)}[{start if stop == start + 1 else f'{start}…{stop - 1}'}]"
         for origin, start, stop in ids
     ]
     return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
