@@ -68,7 +68,9 @@ def entry(level: str, title: str, thing: Any, call: str = "") -> Iterator[str]:
 def fields(thing: Any) -> Iterator[str]:
     """The keys of a TypedDict, and what each may be."""
     yield "```python"
-    yield from (f"{name}: {kind.__forward_arg__}" for name, kind in thing.__annotations__.items())
+    yield from (
+        f"{name}: {kind.__forward_arg__}".replace("'", '"') for name, kind in thing.__annotations__.items()
+    )
     yield from ("```", "")
 
 

@@ -254,6 +254,7 @@ def mortal(run: str, asked: float) -> Story:
     """A message that three nodes have for 2 s, and that was asked for then."""
     nodes = ("node:a", "node:b", "node:c")
     made = Story(run, boot=dict.fromkeys((*nodes, "client:p", "client:c"), "m1")).register("node:a", -1, 0)
+    made.add("client:p", "settings", 0, history=1, clock="mono", settings={"rf": 3, "boot": "m1"})
     made.publish(ttl=2.0)
     for node in nodes:
         made.add(node, "store", 0.005, topic="t", partition=0, spans=[["a.1.1.1", 0, 1]])
