@@ -197,5 +197,6 @@ RULES: tuple[Rule, ...] = (
         "deleted-payload-returns",
         "what a start finds of a deleted topic is forgotten",
         ((NodeCore, "_on_durable", keep_orphans),),
+        profile="store",
     ),
 )
