@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorumq.core.effects import DiskFull
 from quorumq.core.messages import (
     AckRequest,
@@ -21,7 +23,7 @@ from quorumq.core.messages import (
     SettleReply,
     StoreReply,
 )
-from quorumq.core.types import Letter, Origin, Stamp, Topic
+from quorumq.core.types import Letter, Origin, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 
 
@@ -269,3 +271,19 @@ def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_st
     answer = cluster.ask("a", Publish(cluster.batch(topic, origin, 11, [b"y"])))
     assert isinstance(answer, Failed)
     assert answer.code == "storage-full"
+
+
+@pytest.mark.parametrize("limit", ["max_messages", "max_bytes"])
+def test_what_earlier_rounds_of_a_fetch_won_counts_against_its_limits(limit: str) -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 3)
+    (replica,) = cluster.nodes["a"].replicas.values()
+    most = {"max_messages": 4, "max_bytes": 4 * replica.batches.bytes_of(Span(origin, 0, 1))}
+    key = cluster.submit("a", fetch(least=4, wait=5.0)._replace(**{limit: most[limit]}))
+    assert key not in cluster.replies, "it has three, and waits for one more"
+    # Through a node that has no HOLD to ride on it.
+    reply = cluster.ask("b", Publish(cluster.batch(topic, origin, 3, [b"x"] * 5)))
+    assert isinstance(reply, PublishReply)
+    cluster.advance(1.0)
+    assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 4
+    assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch()))) == 4
