@@ -410,13 +410,14 @@ class Connection:
 
     async def _read(self) -> None:
         socket = self._socket
+        wanted = RECEIVE_BYTES
         while True:
             if socket is None:
                 data: bytes | bytearray = await self._stream.receive_some(RECEIVE_BYTES)
             else:
                 await trio.lowlevel.wait_readable(socket)
                 try:
-                    data = os.read(socket.fileno(), RECEIVE_BYTES)
+                    data = os.read(socket.fileno(), wanted)
                 except BlockingIOError:
                     continue
             self._heard = True
@@ -438,6 +439,11 @@ class Connection:
                     self.late.append(reply)
                 elif waiter.orphan is not None:
                     waiter.orphan(self, reply)
+            wanted = (
+                RECEIVE_BYTES
+                if len(data) < RECEIVE_BYTES
+                else max(RECEIVE_BYTES, self._protocol.missing_bytes)
+            )
 
 
 async def open_connection(

@@ -107,6 +107,11 @@ class ClientProtocol:
         """Request ``number`` was certainly never sent: no reply will come."""
         self._awaited.pop(number, None)
 
+    @property
+    def missing_bytes(self) -> int:
+        """What has to come until the reply that was begun is whole; 0 where none was."""
+        return self._reader.missing_bytes
+
     def receive(self, data: bytes | bytearray | memoryview) -> list[Answer]:
         """Take in bytes from the node; the replies that are complete now, in the order in which they came.
 

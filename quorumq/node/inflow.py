@@ -13,7 +13,7 @@ from quorumq.core.effects import Event
 from quorumq.core.errors import PeerError
 from quorumq.core.limits import KIB
 from quorumq.node.room import Room
-from quorumq.node.transport import ConnectionLost, Transport
+from quorumq.node.transport import RECEIVE_BYTES, RECEIVE_BYTES_MAX, ConnectionLost, Transport
 from quorumq.node.turns import Turns
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 
@@ -103,13 +103,18 @@ class Inflow:
             data = self.transport.receive_now()
             if data is None:
                 return
-            if data:
-                self.reader.feed(data)
-            else:
-                self._feed(data)
-            self._waits = not self._take(events)
-            if not self._waits and not self.reader.pending_bytes:
-                return
+            while data is not None:
+                if data:
+                    self.reader.feed(data)
+                else:
+                    self._feed(data)
+                self._waits = not self._take(events)
+                if self._waits:
+                    break
+                if not self.reader.pending_bytes:
+                    return
+                # The rest of a large frame is mostly there, or comes while this looks.
+                data = self.transport.receive_now(self._wanted()) if self.turns.may_go_on(len(data)) else None
         except Exception as error:  # the connection ends where it is served
             self._broken = error
         self._alone.set()
@@ -135,13 +140,17 @@ class Inflow:
         timeout = self.stall_timeout
         due = self._part_since + timeout + reader.expected_bytes / FRAME_BYTES_PER_S
         with trio.move_on_at(min(now + timeout, due)) as waiting:
-            data = await self.transport.receive()
+            data = await self.transport.receive(self._wanted())
         if waiting.cancelled_caught:
             behind = f"after {pending} of {reader.expected_bytes} bytes"
             if due < now + timeout:
                 raise PeerError(f"a frame did not become complete in {due - self._part_since:g} s, {behind}")
             raise PeerError(f"a frame was begun and did not come on for {timeout:g} s, {behind}")
         self._feed(data)
+
+    def _wanted(self) -> int:
+        """How many bytes to ask for: all that is missing of a frame, within reason."""
+        return min(max(self.reader.missing_bytes, RECEIVE_BYTES), RECEIVE_BYTES_MAX)
 
     def _feed(self, data: bytes) -> None:
         if not data:

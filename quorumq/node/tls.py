@@ -15,7 +15,7 @@ from typing import Any, Final
 import trio
 
 from quorumq.core.errors import PeerError, UsageError
-from quorumq.node.transport import ConnectionLost, Transport
+from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, Transport
 from quorumq.wire.tls import Tunnel, peer_context, reason_of, server_context
 
 REREAD_S: Final = 1.0
@@ -78,11 +78,11 @@ class TlsTransport:
             raise ConnectionLost("closed")
         await self._inner.wait_sendable()
 
-    async def receive(self) -> bytes:
+    async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
         try:
             said = None if self._shaken.is_set() else await self._shake()
             while said is None:
-                data = await self._inner.receive()
+                data = await self._inner.receive(most)
                 if not data:
                     return b""
                 said = self._hear(data)
@@ -110,9 +110,9 @@ class TlsTransport:
     def fileno(self) -> int:
         return self._inner.fileno()
 
-    def receive_now(self) -> bytes | None:
+    def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
         """All that has come, as what is decrypted already makes no socket ready."""
-        data = self._inner.receive_now()
+        data = self._inner.receive_now(most)
         if not data:
             return data
         try:

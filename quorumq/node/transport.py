@@ -22,6 +22,9 @@ import trio
 RECEIVE_BYTES: Final = 64 * 1024
 """Asked of a connection at once. Nothing is allocated while it is silent."""
 
+RECEIVE_BYTES_MAX: Final = 1024 * 1024
+"""Asked of a connection at once, where a frame was begun that is larger: each more costs a turn of the loop."""
+
 BUFFERS_PER_SEND: Final = 512
 """Well below IOV_MAX."""
 
@@ -43,13 +46,13 @@ class Transport(Protocol):
     async def wait_sendable(self) -> None:
         """Return when `send_some` may have room."""
 
-    async def receive(self) -> bytes:
-        """The next bytes; b"" at the end of the stream."""
+    async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
+        """The next bytes, about ``most`` of them; b"" at the end of the stream."""
 
     def fileno(self) -> int:
         """What is ready when there is something for `receive_now`; -1 where only `receive` can be asked."""
 
-    def receive_now(self) -> bytes | None:
+    def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
         """As `receive`, without waiting: None where nothing has come."""
 
     def close(self) -> None:
@@ -91,20 +94,20 @@ class SocketTransport:
     async def wait_sendable(self) -> None:
         await self._wait(trio.lowlevel.wait_writable)
 
-    async def receive(self) -> bytes:
+    async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
         while True:
             # Waiting first is what makes a connection with much to say take turns with the others.
             await self._wait(trio.lowlevel.wait_readable)
-            data = self.receive_now()
+            data = self.receive_now(most)
             if data is not None:
                 return data
 
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    def receive_now(self) -> bytes | None:
+    def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
         try:
-            return self._sock.recv(RECEIVE_BYTES)
+            return self._sock.recv(most)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:

@@ -31,6 +31,9 @@ from quorumq.core.effects import Event
 WAIT_S: Final = 60.0
 """The longest wait for sockets in one go."""
 
+TURN_BYTES: Final = 1024 * 1024
+"""Of frames that come in pieces: what more of them is there is left to the tasks of their connections."""
+
 
 def loop_descriptor() -> int:
     """What is readable when trio's loop has something to do; -1 where there is no such thing, as on macOS.
@@ -101,6 +104,7 @@ class Turns(trio.abc.Instrument):
         self._scheduled = False  # trio has something to do
         self._over = trio.Event()
         self._broken: BaseException | None = None  # by what
+        self._left = 0  # of `TURN_BYTES`
         self._until = 0.0  # when it has at the latest (`time.perf_counter`)
 
     async def run(self) -> None:
@@ -161,6 +165,7 @@ class Turns(trio.abc.Instrument):
         """Wait for so many seconds at most, and read what has come; whether there is something for trio, too."""
         assert self._selector is not None
         others = False
+        self._left = TURN_BYTES
         events: list[Event] = []
         for descriptor, _ in self._selector.poll(wait, len(self._connections) + 1):
             connection = self._connections.get(descriptor)
@@ -172,6 +177,11 @@ class Turns(trio.abc.Instrument):
             self.taken += 1
             self._feed(*events)
         return others
+
+    def may_go_on(self, size: int) -> bool:
+        """Whether a connection that has read so many bytes, and has no whole frame, may read more in this turn."""
+        self._left -= size
+        return self._left > 0
 
     def call_soon(self, call: Callable[[], None]) -> bool:
         """Have ``call`` called on the loop, as `trio.lowlevel.TrioToken.run_sync_soon` does; from any thread.

@@ -517,20 +517,19 @@ def records_of(header: BatchHeader, first: int, stop: int, part: bytes | memoryv
             "take another number of bytes"
         )
     whole = part if isinstance(part, bytes) else bytes(part)
-    starts = (base, *ends[:-1])
-    sizes = list(map(operator.sub, ends, starts))
-    heads = {size: _plain_head(size) for size in set(sizes)}
-    messages: list[Message] = []
-    # The usual record, without key and headers, is cut and checked with no Python call of its own.
-    for start, end, size, crc in zip(starts, ends, sizes, crcs, strict=True):
-        head, head_crc = heads[size]
-        payload = whole[start - base + len(head) : end - base]
-        if whole.startswith(head, start - base) and crc32c(payload, head_crc) == crc:
-            messages.append(_new_tuple(Message, (payload, None, NO_HEADERS)))
-        else:
-            record = whole[start - base : end - base]
-            messages.append(_decode_record(record, crc, header, first + len(messages)))
-    return messages
+    edges = (base, *ends)
+    if base:
+        edges = tuple(end - base for end in edges)
+    # The usual records, without key and headers, are cut and checked with no Python call for each.
+    heads, head_crcs = zip(*map(_plain_head, map(operator.sub, edges[1:], edges)), strict=True)
+    if all(map(whole.startswith, heads, edges)):
+        starts = map(operator.add, edges, map(len, heads))
+        payloads = tuple(map(whole.__getitem__, map(slice, starts, edges[1:])))
+        if tuple(map(crc32c, payloads, head_crcs)) == crcs:
+            parts = zip(payloads, itertools.repeat(None), itertools.repeat(NO_HEADERS))
+            return list(map(_new_tuple, itertools.repeat(Message), parts))
+    records = enumerate(zip(edges, edges[1:], crcs, strict=False), first)
+    return [_decode_record(whole[start:end], crc, header, index) for index, (start, end, crc) in records]
 
 
 NO_HEADERS: Final[Mapping[str, HeaderValue]] = {}  # never written to

@@ -113,6 +113,11 @@ class FrameReader:
         """The size of the frame that was begun, as far as its prefix came."""
         return PREFIX_BYTES + (sum(self._lengths) if self._lengths is not None else 0)
 
+    @property
+    def missing_bytes(self) -> int:
+        """What has to come until the frame that was begun is whole; 0 where that is not known."""
+        return sum(self._lengths) - len(self._buffer) if self._lengths is not None else 0
+
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take in the next bytes of the stream. Take all frames out before feeding again.
 

@@ -71,7 +71,7 @@ class MemoryTransport:
     def fileno(self) -> int:
         return -1
 
-    def receive_now(self) -> bytes | None:
+    def receive_now(self, most: int = 0) -> bytes | None:
         raise NotImplementedError
 
     async def wait_sendable(self) -> None:
@@ -81,7 +81,7 @@ class MemoryTransport:
         if self.closed or self.peer.closed:
             raise ConnectionLost("closed")
 
-    async def receive(self) -> bytes:
+    async def receive(self, most: int = 0) -> bytes:
         if self.received or self.ended or self.closed:
             await trio.lowlevel.checkpoint()
         while not self.received and not self.ended and not self.closed:

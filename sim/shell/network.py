@@ -189,7 +189,7 @@ class Line(MemoryTransport):
     def fileno(self) -> int:
         return -1 if self.together is None else self.number
 
-    def receive_now(self) -> bytes | None:
+    def receive_now(self, most: int = 0) -> bytes | None:
         if self.closed:
             raise ConnectionLost("closed")
         return self._taken() if self.received else b"" if self.ended else None

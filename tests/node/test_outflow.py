@@ -35,7 +35,7 @@ class Meagre(MemoryTransport):
     def fileno(self) -> int:
         return -1
 
-    def receive_now(self) -> bytes | None:
+    def receive_now(self, most: int = 0) -> bytes | None:
         raise NotImplementedError
 
     async def wait_sendable(self) -> None:

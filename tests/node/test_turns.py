@@ -19,7 +19,7 @@ from quorumq.node import turns
 from quorumq.node.inflow import Inflow
 from quorumq.node.room import Room
 from quorumq.node.tls import TlsTransport
-from quorumq.node.transport import ConnectionLost, SocketTransport, Transport
+from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, SocketTransport, Transport
 from quorumq.node.turns import Turns
 from quorumq.wire.frames import encode_frame
 
@@ -152,6 +152,42 @@ async def test_half_a_frame_is_waited_for_alone_and_keeps_nobody() -> None:
         slow.send(frame(5)[:9])
         await trio.sleep(3.0)
         assert "did not come on" in str(end.ended)
+
+
+@pytest.mark.parametrize("turn_bytes", [turns.TURN_BYTES, RECEIVE_BYTES], ids=["in its turn", "by its task"])
+async def test_the_rest_of_a_large_frame_is_asked_for_at_once(
+    turn_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the turn in which it began, unless others have used that up. A turn for each 64 KiB cost a third of what a
+    batch takes to be published."""
+    monkeypatch.setattr(turns, "TURN_BYTES", turn_bytes)
+    asked: list[tuple[str, int]] = []
+
+    class Counted(SocketTransport):
+        async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
+            asked.append(("waits", most))
+            return await super().receive(most)
+
+        def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
+            asked.append(("now", most))
+            return super().receive_now(most)
+
+    large = b"".join(encode_frame(b"5", [bytes(180_000)]))
+    async with world() as found:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(large))
+        assert ours.send(large) == len(large), "the system's buffer is too small for this test"
+        end = End(found, Counted(theirs))
+        end.inflow.reader.open_up()
+        found.nursery.start_soon(end.run)
+        await served(found, 1)
+        rest = len(large) - RECEIVE_BYTES
+        assert found.steps == [[5]]
+        if turn_bytes > RECEIVE_BYTES:
+            assert asked == [("now", RECEIVE_BYTES), ("now", rest)]
+        else:
+            assert asked == [("now", RECEIVE_BYTES), ("waits", rest), ("now", rest)]
 
 
 async def test_who_has_to_rest_is_read_no_further_and_loses_nothing() -> None:
