@@ -1,4 +1,4 @@
-"""Draw the figures of docs/performance.md: `python docs/pictures/performance.py` makes performance.svg beside this.
+"""Draw the figures of docs/performance.md: `python docs/draw_performance.py` makes performance.svg beside this.
 
 All that is drawn is read from the page, which `docs/make_performance.py` writes. Needs matplotlib (extra `spark`).
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PAGE = Path(__file__).with_name("performance.md")
-BESIDE = {"quorumq": "#2c6fbb", "RabbitMQ 3.10.8": "#b0b7bf"}
+BESIDE = {"quorumq": "#2c6fbb", "RabbitMQ 4.0.5": "#b0b7bf"}
 PHASES = ("publish", "consume\nand ack", "drain\n(both)", "stream")
 LEGS = {"publish": "#2c6fbb", "deliver": "#8fb8e0", "ack": "#e0a03c"}
 
