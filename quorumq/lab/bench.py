@@ -300,7 +300,7 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
     if cluster is not None:
         machine["fsync_ms"] = fsync_ms(cluster.directory)
     name = f"bench-{os.urandom(4).hex()}"
-    settings = {"rf": options.get("rf", 3), "partitions": options["partitions"]}
+    settings = {"rf": options.get("rf"), "partitions": options["partitions"]}
     run(_create, Where(tuple(addresses)), (name, f"{name}-warm-up"), settings)
     with bar(sys.stderr.isatty() and not options["as_json"]) as progress:
         runner = kind(addresses, options, progress, cluster)

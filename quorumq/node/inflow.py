@@ -113,8 +113,12 @@ class Inflow:
                     break
                 if not self.reader.pending_bytes:
                     return
-                # The rest of a large frame is mostly there, or comes while this looks.
-                data = self.transport.receive_now(self._wanted()) if self.turns.may_go_on(len(data)) else None
+                # The rest of a large frame is mostly there, or comes while this looks. No byte more: what stands behind
+                # it is for another step.
+                missing = self.reader.missing_bytes
+                if not missing or not self.turns.may_go_on(len(data)):
+                    break
+                data = self.transport.receive_now(min(missing, RECEIVE_BYTES_MAX))
         except Exception as error:  # the connection ends where it is served
             self._broken = error
         self._alone.set()
@@ -140,17 +144,14 @@ class Inflow:
         timeout = self.stall_timeout
         due = self._part_since + timeout + reader.expected_bytes / FRAME_BYTES_PER_S
         with trio.move_on_at(min(now + timeout, due)) as waiting:
-            data = await self.transport.receive(self._wanted())
+            most = min(max(reader.missing_bytes, RECEIVE_BYTES), RECEIVE_BYTES_MAX)
+            data = await self.transport.receive(most)
         if waiting.cancelled_caught:
             behind = f"after {pending} of {reader.expected_bytes} bytes"
             if due < now + timeout:
                 raise PeerError(f"a frame did not become complete in {due - self._part_since:g} s, {behind}")
             raise PeerError(f"a frame was begun and did not come on for {timeout:g} s, {behind}")
         self._feed(data)
-
-    def _wanted(self) -> int:
-        """How many bytes to ask for: all that is missing of a frame, within reason."""
-        return min(max(self.reader.missing_bytes, RECEIVE_BYTES), RECEIVE_BYTES_MAX)
 
     def _feed(self, data: bytes) -> None:
         if not data:

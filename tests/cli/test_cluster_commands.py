@@ -434,6 +434,11 @@ def test_dev_prints_where_it_is_and_stops_everything_on_a_signal() -> None:
             assert said["addresses"] == {"n1": f"127.0.0.1:{port}"}
             result = CliRunner().invoke(main, ["topics", "list", "--json", "--node", said["addresses"]["n1"]])
             assert json.loads(result.stdout)["topic"] == "jobs"
+            bench = ["bench", "drain", "--messages", "60", "--warm-up", "5", "--json", "--node"]
+            result = CliRunner().invoke(main, [*bench, said["addresses"]["n1"]])
+            assert json.loads(result.stdout)["verified"], (
+                "its topics have as many replicas as there are nodes for"
+            )
         finally:
             dev.send_signal(signal.SIGTERM)
         assert dev.wait(15) == 0

@@ -190,6 +190,23 @@ async def test_the_rest_of_a_large_frame_is_asked_for_at_once(
             assert asked == [("now", RECEIVE_BYTES), ("waits", rest), ("now", rest)]
 
 
+async def test_a_turn_takes_no_more_frames_of_one_connection_than_came_in_one_read_and_the_one_that_was_cut() -> (
+    None
+):
+    small = b"".join(frame(1000 + number) for number in range(4000))
+    within = RECEIVE_BYTES // len(frame(1000))
+    async with world() as found:
+        ours, end = found.connect()
+        end.inflow.reader.open_up()
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(small))
+        assert ours.send(small) == len(small) > RECEIVE_BYTES, (
+            "the system's buffer is too small for this test"
+        )
+        await served(found, 4000)
+        assert max(map(len, found.steps)) <= within + 1
+
+
 async def test_who_has_to_rest_is_read_no_further_and_loses_nothing() -> None:
     async with world() as found:
         (busy, end), (other, _) = found.connect(), found.connect()
