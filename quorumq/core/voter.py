@@ -64,7 +64,8 @@ class Voter:
                     effects.append(Send(sender, reply))
                 return effects
             case m.Extend():
-                return [Send(sender, replica.on_extend(message, now))]
+                extended, effects = replica.on_extend(message, now)
+                return [*effects, Send(sender, extended)]
             case m.Ack() | m.Reject():
                 if self.context.hedge.later:
                     self.context.hedge.withdraw_settled(message.entries)

@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from quorumq.core.messages import Hold, OpenSession, Publish, RejectRequest
+from quorumq.core.effects import Persist
+from quorumq.core.messages import Extend, Hold, OpenSession, Owned, Publish, RejectRequest
+from quorumq.core.records import AttemptsCounted
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_groups import LETTER
@@ -45,6 +47,26 @@ def test_whoever_misses_a_delivery_a_message_has_as_many_as_its_topic_says(
     for seed in range(12):
         cluster = Cluster(seed=seed)
         assert deliveries(cluster, random.Random(seed), hears, rejects) == list(range(1, MOST + 1)), seed
+
+
+def test_an_attempt_that_an_extend_counts_is_in_the_journal() -> None:
+    """A hold that has run out may meet an EXTEND before its timer: where more run out than one step looks at. The timer
+    finds nothing to count then, so that a restart would forget the attempt (seed 4008942)."""
+    cluster = Cluster()
+    published(cluster, 1)
+    (got,) = receipts(cluster.ask("b", fetch(hold_time=1.0)))
+    for core in cluster.nodes.values():
+        (replica,) = core.replicas.values()
+        now = cluster.clocks(core.config.node)
+        entry = Owned(got.receipt.span, got.receipt.owner, got.receipt.n)
+        request = Extend(1, replica.partition, replica.topic.epoch, "g", (entry,), 5.0)
+        reply, effects = replica.on_extend(request, now._replace(mono=now.mono + 2.0))
+        assert (reply.granted, reply.refused) == ((), (entry,))
+        (persist,) = effects
+        assert isinstance(persist, Persist)
+        (record,) = persist.records
+        assert isinstance(record, AttemptsCounted)
+        assert [(counted.span, counted.ended) for counted in record.entries] == [(entry.span, 1)]
 
 
 def test_a_reject_to_the_dead_letters_may_be_repeated_through_any_node() -> None:

@@ -229,17 +229,18 @@ class Replica:
         ask = ReleaseAsk(freed.owner, theirs=freed.owner.node != self.node.me)
         for span in freed.spans:
             self.views.apply(view, span, fate.on_release, ask, now, changes)
-        self.views.finish(view, changes, now)
+        records = self.views.finish(view, changes, now)
+        assert not records, "RELEASE changes nothing that outlasts a restart"
 
     # ------------------------------------------------------------------- EXTEND
 
-    def on_extend(self, message: m.Extend, now: Now) -> m.ExtendReply:
+    def on_extend(self, message: m.Extend, now: Now) -> tuple[m.ExtendReply, list[Effect]]:
         """EXTEND: only where exactly this owner holds now."""
         if not self.may_vote(now):
-            return m.ExtendReply(message.round, (), (), "", self.vector())
+            return m.ExtendReply(message.round, (), (), "", self.vector()), []
         view = self.views.groups.get(message.group)
         if view is None:
-            return m.ExtendReply(message.round, (), message.entries, "", self.vector())
+            return m.ExtendReply(message.round, (), message.entries, "", self.vector()), []
         votes: dict[bool, list[m.Owned]] = {True: [], False: []}
         changes = Changes()
         until = now.mono + message.hold_time
@@ -250,8 +251,11 @@ class Replica:
                 votes[answer].append(m.Owned(part, owner, n))
             if len(votes[True]) > before:
                 self.node.at(until, ("expire", self.partition, view.name, span))
-        self.views.finish(view, changes, now)
-        return m.ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
+        records = self.views.finish(
+            view, changes, now
+        )  # attempts of holds that ran out before their timers had a turn
+        reply = m.ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
+        return reply, [Persist(records)] if records else []
 
     # ---------------------------------------------------------------------- ACK
 
