@@ -36,6 +36,9 @@ from quorumq.wire.tls import client_context, plain_hint
 from quorumq.wire.tls import reason_of as tls_reason_of
 
 RECEIVE_BYTES: Final = 256 * 1024
+RECEIVE_BYTES_MAX: Final = 1024 * 1024
+"""Read at once in the middle of a larger reply."""
+
 WRITE_BYTES: Final = 1024 * 1024
 """About what one write takes from the queue."""
 
@@ -426,6 +429,7 @@ class Connection:
                 self._protocol.close()
                 self._fail(f"node {self.node} closed the connection")
                 return
+            read = len(data)
             if self._tls is not None:
                 data = self._tls.hear(data)
             for number, reply in self._protocol.receive(data):
@@ -439,11 +443,11 @@ class Connection:
                     self.late.append(reply)
                 elif waiter.orphan is not None:
                     waiter.orphan(self, reply)
-            wanted = (
-                RECEIVE_BYTES
-                if len(data) < RECEIVE_BYTES
-                else max(RECEIVE_BYTES, self._protocol.missing_bytes)
-            )
+            wanted = RECEIVE_BYTES if read < RECEIVE_BYTES else self._wanted()
+
+    def _wanted(self) -> int:
+        """How many bytes to ask for: all that is missing of a large reply, within reason."""
+        return min(max(self._protocol.missing_bytes, RECEIVE_BYTES), RECEIVE_BYTES_MAX)
 
 
 async def open_connection(

@@ -109,19 +109,20 @@ class Inflow:
                 else:
                     self._feed(data)
                 self._waits = not self._take(events)
-                if self._waits:
-                    break
+                if self._waits or self._alone is None:
+                    break  # or else it was hung up on, as an answer could not be sent
                 if not self.reader.pending_bytes:
                     return
-                # The rest of a large frame is mostly there, or comes while this looks. No byte more: what stands behind
-                # it is for another step.
-                missing = self.reader.missing_bytes
-                if not missing or not self.turns.may_go_on(len(data)):
+                # The rest of a large frame is mostly there, or comes while this looks. No more than it: what stands
+                # behind it is for another step. (Over TLS, what shares its last record comes along.)
+                wanted = min(self.reader.missing_bytes, RECEIVE_BYTES_MAX)
+                if not wanted or not self.turns.may_go_on(wanted):
                     break
-                data = self.transport.receive_now(min(missing, RECEIVE_BYTES_MAX))
+                data = self.transport.receive_now(wanted)
         except Exception as error:  # the connection ends where it is served
             self._broken = error
-        self._alone.set()
+        if self._alone is not None:
+            self._alone.set()
 
     def leave(self) -> None:
         """Take no more turns. Before the transport is closed."""

@@ -22,8 +22,9 @@ import trio
 RECEIVE_BYTES: Final = 64 * 1024
 """Asked of a connection at once. Nothing is allocated while it is silent."""
 
-RECEIVE_BYTES_MAX: Final = 1024 * 1024
-"""Asked of a connection at once, where a frame was begun that is larger: each more costs a turn of the loop."""
+RECEIVE_BYTES_MAX: Final = 256 * 1024
+"""Asked of a connection at once in the middle of a larger frame. Less takes more turns of the loop for one frame; with
+more, others wait longer where many connections send such frames."""
 
 BUFFERS_PER_SEND: Final = 512
 """Well below IOV_MAX."""

@@ -32,7 +32,7 @@ WAIT_S: Final = 60.0
 """The longest wait for sockets in one go."""
 
 TURN_BYTES: Final = 1024 * 1024
-"""Of frames that come in pieces: what more of them is there is left to the tasks of their connections."""
+"""Of all connections, read in one turn beyond the first piece of each; the rest is left to the tasks of those."""
 
 
 def loop_descriptor() -> int:
@@ -179,9 +179,9 @@ class Turns(trio.abc.Instrument):
         return others
 
     def may_go_on(self, size: int) -> bool:
-        """Whether a connection that has read so many bytes, and has no whole frame, may read more in this turn."""
+        """Whether a connection that is in the middle of a frame may read so many bytes more of it in this turn."""
         self._left -= size
-        return self._left > 0
+        return self._left >= 0
 
     def call_soon(self, call: Callable[[], None]) -> bool:
         """Have ``call`` called on the loop, as `trio.lowlevel.TrioToken.run_sync_soon` does; from any thread.

@@ -556,6 +556,9 @@ def name_of(header: BatchHeader, index: int) -> str:
 
 
 def _decode_record(record: bytes, crc: int, header: BatchHeader, index: int) -> Message:
+    head, head_crc = _plain_head(len(record))
+    if record.startswith(head) and crc32c(payload := record[len(head) :], head_crc) == crc:
+        return Message(payload, None, NO_HEADERS)
     if crc32c(record) != crc:
         raise Corrupt(
             f"{name_of(header, index)}: CRC-32C of the record is {crc32c(record):08x}, the batch says "

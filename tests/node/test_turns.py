@@ -15,7 +15,7 @@ import trio.testing
 import trustme
 
 from quorumq.core.effects import Event, Unsent
-from quorumq.node import turns
+from quorumq.node import inflow, turns
 from quorumq.node.inflow import Inflow
 from quorumq.node.room import Room
 from quorumq.node.tls import TlsTransport
@@ -154,40 +154,106 @@ async def test_half_a_frame_is_waited_for_alone_and_keeps_nobody() -> None:
         assert "did not come on" in str(end.ended)
 
 
-@pytest.mark.parametrize("turn_bytes", [turns.TURN_BYTES, RECEIVE_BYTES], ids=["in its turn", "by its task"])
+class Asked(SocketTransport):
+    """Notes what it is asked for, and whether that is waited for."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.asked: list[tuple[str, int]] = []
+
+    async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
+        self.asked.append(("waits", most))
+        return await super().receive(most)
+
+    def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
+        self.asked.append(("now", most))
+        return super().receive_now(most)
+
+
+def send_whole(sock: socket.socket, data: bytes) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(data))
+    assert sock.send(data) == len(data), "the system's buffer is too small for this test"
+
+
+LARGE = b"".join(encode_frame(b"5", [bytes(180_000)]))
+REST = len(LARGE) - RECEIVE_BYTES
+
+
+@pytest.mark.parametrize("turn_bytes", [REST + 1, REST - 1], ids=["in its turn", "by its task"])
 async def test_the_rest_of_a_large_frame_is_asked_for_at_once(
     turn_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the turn in which it began, unless others have used that up. A turn for each 64 KiB cost a third of what a
     batch takes to be published."""
     monkeypatch.setattr(turns, "TURN_BYTES", turn_bytes)
-    asked: list[tuple[str, int]] = []
-
-    class Counted(SocketTransport):
-        async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
-            asked.append(("waits", most))
-            return await super().receive(most)
-
-        def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
-            asked.append(("now", most))
-            return super().receive_now(most)
-
-    large = b"".join(encode_frame(b"5", [bytes(180_000)]))
     async with world() as found:
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(large))
-        assert ours.send(large) == len(large), "the system's buffer is too small for this test"
-        end = End(found, Counted(theirs))
+        transport = Asked(theirs)
+        end = End(found, transport)
         end.inflow.reader.open_up()
         found.nursery.start_soon(end.run)
+        for count in (1, 2):  # the second turn has a share of its own
+            transport.asked.clear()
+            send_whole(ours, LARGE)
+            await served(found, count)
+            rest = [("now", REST)] if turn_bytes > REST else [("waits", REST), ("now", REST)]
+            assert transport.asked == [("now", RECEIVE_BYTES), *rest]
+
+
+async def test_of_a_larger_frame_a_part_is_asked_for_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for where in (inflow, turns):
+        monkeypatch.setattr(where, "RECEIVE_BYTES_MAX", RECEIVE_BYTES + 1, raising=False)
+    for turn_bytes in (len(LARGE), 0):
+        monkeypatch.setattr(turns, "TURN_BYTES", turn_bytes)
+        async with world() as found:
+            ours, theirs = socket.socketpair()
+            transport = Asked(theirs)
+            end = End(found, transport)
+            end.inflow.reader.open_up()
+            send_whole(ours, LARGE)
+            found.nursery.start_soon(end.run)
+            await served(found, 1)
+            assert max(most for _, most in transport.asked) == RECEIVE_BYTES + 1
+
+
+async def test_who_has_to_rest_behind_a_large_frame_takes_no_turn_until_then() -> None:
+    async with world() as found:
+        ours, end = found.connect()
+        end.inflow.reader.open_up()
+        end.most = 1
+        send_whole(ours, LARGE)
         await served(found, 1)
-        rest = len(large) - RECEIVE_BYTES
-        assert found.steps == [[5]]
-        if turn_bytes > RECEIVE_BYTES:
-            assert asked == [("now", RECEIVE_BYTES), ("now", rest)]
-        else:
-            assert asked == [("now", RECEIVE_BYTES), ("waits", rest), ("now", rest)]
+        ours.send(frame(6))
+        await served(found, 2)
+        assert (found.steps, end.rested) == ([[5], [6]], 1)
+
+
+@pytest.mark.parametrize("cut", [5, 14, 17])
+async def test_a_connection_that_is_hung_up_on_while_it_is_read_ends_alone(cut: int) -> None:
+    """An answer that is sent at once may find that nobody is there: in the middle of what came, too."""
+    async with world() as found:
+        ours, theirs = socket.socketpair()
+        transport = Asked(theirs)
+        end = End(found, transport)
+        found.nursery.start_soon(end.run)
+        other, _ = found.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        take = end.take
+
+        def closes(events: list[Event]) -> bool:
+            went_on = take(events)
+            end.close()
+            return went_on
+
+        end.inflow._take = closes
+        ours.send(frame(1) + frame(2)[:cut])
+        other.send(frame(3))
+        await served(found, 2)
+        other.send(frame(4))
+        await served(found, 3)
+        assert end.closed
+        assert len(transport.asked) == 1, "nothing more of it is read"
 
 
 async def test_a_turn_takes_no_more_frames_of_one_connection_than_came_in_one_read_and_the_one_that_was_cut() -> (
