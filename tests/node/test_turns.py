@@ -176,6 +176,16 @@ def send_whole(sock: socket.socket, data: bytes) -> None:
     assert sock.send(data) == len(data), "the system's buffer is too small for this test"
 
 
+def asked_of(found: World) -> tuple[socket.socket, Asked]:
+    """A connection that may send large frames, and notes what it is asked for."""
+    ours, theirs = socket.socketpair()
+    transport = Asked(theirs)
+    end = End(found, transport)
+    end.inflow.reader.open_up()
+    found.nursery.start_soon(end.run)
+    return ours, transport
+
+
 LARGE = b"".join(encode_frame(b"5", [bytes(180_000)]))
 REST = len(LARGE) - RECEIVE_BYTES
 
@@ -188,11 +198,7 @@ async def test_the_rest_of_a_large_frame_is_asked_for_at_once(
     batch takes to be published."""
     monkeypatch.setattr(turns, "TURN_BYTES", turn_bytes)
     async with world() as found:
-        ours, theirs = socket.socketpair()
-        transport = Asked(theirs)
-        end = End(found, transport)
-        end.inflow.reader.open_up()
-        found.nursery.start_soon(end.run)
+        ours, transport = asked_of(found)
         for count in (1, 2):  # the second turn has a share of its own
             transport.asked.clear()
             send_whole(ours, LARGE)
@@ -202,17 +208,12 @@ async def test_the_rest_of_a_large_frame_is_asked_for_at_once(
 
 
 async def test_of_a_larger_frame_a_part_is_asked_for_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for where in (inflow, turns):
-        monkeypatch.setattr(where, "RECEIVE_BYTES_MAX", RECEIVE_BYTES + 1, raising=False)
+    monkeypatch.setattr(inflow, "RECEIVE_BYTES_MAX", RECEIVE_BYTES + 1)
     for turn_bytes in (len(LARGE), 0):
         monkeypatch.setattr(turns, "TURN_BYTES", turn_bytes)
         async with world() as found:
-            ours, theirs = socket.socketpair()
-            transport = Asked(theirs)
-            end = End(found, transport)
-            end.inflow.reader.open_up()
+            ours, transport = asked_of(found)
             send_whole(ours, LARGE)
-            found.nursery.start_soon(end.run)
             await served(found, 1)
             assert max(most for _, most in transport.asked) == RECEIVE_BYTES + 1
 

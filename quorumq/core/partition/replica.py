@@ -251,9 +251,8 @@ class Replica:
                 votes[answer].append(m.Owned(part, owner, n))
             if len(votes[True]) > before:
                 self.node.at(until, ("expire", self.partition, view.name, span))
-        records = self.views.finish(
-            view, changes, now
-        )  # attempts of holds that ran out before their timers had a turn
+        # Attempts of holds that ran out before their timers had a turn.
+        records = self.views.finish(view, changes, now)
         reply = m.ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
         return reply, [Persist(records)] if records else []
 
