@@ -355,7 +355,8 @@ class Context:
         """A replica for each partition whose replica set names this node. One made in quarantine asks for its holds."""
         made = False
         for topic in topics:
-            groups = dict.fromkeys([register.name for register in self.catalogue.group_registers(topic.id)])
+            registers = self.catalogue.group_registers(topic.id)
+            groups = dict.fromkeys([register.name for register in registers if not register.deleted])
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)
                 if self.state.me in members:

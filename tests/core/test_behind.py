@@ -144,6 +144,20 @@ def test_groups_of_partitions_that_are_added_begin_bit_by_bit(monkeypatch: pytes
         assert len(cluster.nodes["b"].replicas[PartitionId(topic.id, number)].views.groups) == 30
 
 
+@pytest.mark.usefixtures("few")
+def test_a_deleted_group_does_not_begin_in_partitions_that_are_added() -> None:
+    """Seed 5013073: its view was to be made there, when a step has time, and RECLAIM waited for it."""
+    cluster = Cluster(**QUIET)
+    topic = cluster.topic()
+    for name in ("g", "h"):
+        cluster.ask("a", SetGroup("jobs", name))
+    cluster.ask("a", DeleteGroup("jobs", "g"))
+    cluster.ask("a", AlterTopic("jobs", partitions=9))
+    cluster.advance(0.1)
+    views = cluster.nodes["b"].replicas[PartitionId(topic.id, 8)].views
+    assert ([*views.groups], [*views.over]) == (["h"], [])
+
+
 def test_between_the_steps_in_which_groups_begin_others_have_their_time() -> None:
     """Each is short, and there may be a hundred: a publish goes through several nodes, and would wait at each."""
     cluster = Cluster(**QUIET)

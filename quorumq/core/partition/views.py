@@ -364,6 +364,8 @@ class Views:
     def check(self, now: Now) -> None:
         """Assert what holds between any two events; what is offered is compared with its definition."""
         batches = self.batches
+        for name in self.unmade:
+            assert not self.is_deleted(name), f"{name} was deleted, and its view is to be made"
         for view in self.over.values():
             view.check()
             assert self.is_deleted(view.name), f"{view.name} is kept as deleted, and was created again"
