@@ -56,8 +56,7 @@ $(VENV)/.spark-stamp: .ci/spark.txt .ci/java.txt $(VENV)/.run-stamp
 	$(BIN)/python -m spark.java || $(LOCKED) -r .ci/java.txt
 	touch $@
 
-$(VENV)/.dev-stamp: .ci/dev.txt .ci/spark.txt $(VENV)/.run-stamp
-	$(LOCKED) -r .ci/spark.txt
+$(VENV)/.dev-stamp: .ci/dev.txt $(VENV)/.spark-stamp
 	$(LOCKED) -r .ci/dev.txt
 	touch $@
 
