@@ -133,6 +133,11 @@ class NoLoss(TopicChecker, DrainedChecker):
         ends = [end for named in naming((group, *key)) for end in self.purges.get(named, {}).values()]
         return bool(ends) and max(ends) >= self.sent.get(key, 0.0)
 
+    def _never_was(self, group: str) -> bool:
+        """Whether a FETCH began to make it, and no majority is known to have had it: a crash may have ended it."""
+        heard = self.known.get(group)
+        return group not in self.created and heard is not None and len(heard) <= self.rf // 2
+
     def _judge_stored(self, row: Row) -> None:
         if not self.rf:
             return
@@ -155,6 +160,8 @@ class NoLoss(TopicChecker, DrainedChecker):
             began = 0.0
             if not self.kept and group in self.unmade:
                 continue  # what only it kept was dropped while it was deleted
+            if self._never_was(group):
+                continue
             if not self.kept:
                 from_ms = self.latest.get(group, 0)
                 generation = 0

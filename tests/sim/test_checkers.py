@@ -191,6 +191,17 @@ def test_what_nobody_keeps_may_be_gone_before_a_later_generation_reads_it() -> N
     assert story(0.0).broken() == []
 
 
+@pytest.mark.parametrize(("nodes", "found"), [("a", []), ("ab", ["no loss"])])
+def test_a_group_that_no_majority_heard_of_need_not_be_there(nodes: str, found: list[str]) -> None:
+    """Seed 6019110: the node that began to make it crashed, and forgot it."""
+    story = Story().add("sim", "settings", history=1, settings={"rf": 3})
+    for node in nodes:
+        story.add(f"node:{node}", "register", topic="t", group="g", generation=5, from_ms=0)
+        story.add(f"node:{node}", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+    story.add("node:c", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+    assert story.publish().drained().broken() == found
+
+
 def test_a_confirmed_publish_is_durable_on_a_majority_by_then() -> None:
     def story(nodes: str) -> Story:
         story = Story().add("sim", "settings", history=1, settings={"rf": 3})
