@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -46,6 +46,8 @@ class Output(NamedTuple):
             raise StorageError(f"{out} cannot be read: {error}") from error
 
     def _check(self, out: Path, overwrite: bool) -> None:
+        with suppress(FileNotFoundError):
+            out.stat()  # where this cannot be known, `exists` says no from Python 3.14 on
         if out.is_mount():
             raise UsageError(
                 f"{out} is a mount point, which cannot be replaced: give --out a directory in it"

@@ -277,7 +277,7 @@ async def test_the_commands_of_the_page_make_certificates_that_do(tmp_path: Path
     strict.verify_flags |= ssl.VERIFY_X509_STRICT  # the default of Python 3.13
     below, other = pair()
     server = TlsTransport(below, server_context(cert, key, ca), server_side=True)
-    client = TlsTransport(other, strict, server_side=False)
+    client = TlsTransport(other, server_context(cert, key, ca), server_side=True)
     client._tunnel = Tunnel(strict, host="10.0.0.1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.receive)
