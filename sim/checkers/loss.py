@@ -136,7 +136,9 @@ class NoLoss(TopicChecker, DrainedChecker):
     def _never_was(self, group: str) -> bool:
         """Whether a FETCH began to make it, and no majority is known to have had it: a crash may have ended it."""
         heard = self.known.get(group)
-        return group not in self.created and heard is not None and len(heard) <= self.rf // 2
+        if heard is None or len(heard) > self.rf // 2 or group in self.created:
+            return False
+        return all(named != group for named, *_ in self.delivered)
 
     def _judge_stored(self, row: Row) -> None:
         if not self.rf:

@@ -200,6 +200,7 @@ def test_a_group_that_no_majority_heard_of_need_not_be_there(nodes: str, found: 
         story.add(f"node:{node}", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
     story.add("node:c", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
     assert story.publish().drained().broken() == found
+    assert story.deliver(5, generation=5).broken() == ["no loss"], "of the other nodes there is no history"
 
 
 def test_a_confirmed_publish_is_durable_on_a_majority_by_then() -> None:
