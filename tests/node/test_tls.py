@@ -25,7 +25,7 @@ from quorumq.client import connect
 from quorumq.core.errors import PeerError, TooFewReplicas, UsageError
 from quorumq.lab.ports import free_ports
 from quorumq.node.tls import Certificates, TlsTransport
-from quorumq.node.transport import ConnectionLost, Outflow
+from quorumq.node.transport import RECEIVE_BYTES_MAX, ConnectionLost, Outflow
 from quorumq.wire.tls import PIECE_BYTES, RECORD_BYTES, Tunnel, client_context, peer_context, server_context
 from sim.shell.memory import Log, MemoryTransport, pair
 from tests.node.memory import Quiet
@@ -187,6 +187,29 @@ async def handshake(one: TlsTransport, other: TlsTransport) -> str:
             reason = str(error)
         one.close()
     return reason
+
+
+class Asked:
+    """Below a transport: has nothing to read, and notes how much it was asked for."""
+
+    def __init__(self) -> None:
+        self.most: list[int] = []
+
+    async def receive(self, most: int = 0) -> bytes:
+        return self.receive_now(most)
+
+    def receive_now(self, most: int = 0) -> bytes:
+        self.most.append(most)
+        return b""
+
+
+async def test_as_much_is_read_at_a_time_in_tls_as_without(files: Files) -> None:
+    server, dialler, _ = ends(files, "n1", "n2")
+    await shaken(server, dialler)
+    below = server._inner = Asked()  # type: ignore[assignment]
+    server.receive_now(RECEIVE_BYTES_MAX)
+    await server.receive(RECEIVE_BYTES_MAX)
+    assert below.most == [RECEIVE_BYTES_MAX] * 2
 
 
 async def test_a_certificate_of_another_authority_or_one_that_has_expired_is_refused(
