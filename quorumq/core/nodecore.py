@@ -243,7 +243,12 @@ class NodeCore:
                 stale = head[1] not in getattr(self.context, table)  # type: ignore[misc]
             if not stale:
                 break
-            heapq.heappop(state.timers)
+            popped = heapq.heappop(state.timers)
+            if head[0] == "expire":  # until its time it tells what was granted, and wakes nobody
+                over = state.over
+                while over and over[0][0] <= now.mono:
+                    heapq.heappop(over)
+                heapq.heappush(over, popped)
         state.looks_left = NO_END
         return self.context.peers.positions.count(effects) if effects else effects
 

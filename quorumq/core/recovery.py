@@ -9,7 +9,8 @@ Why that is safe. Say that P starts again, and that a hold h is live, or will be
 of P's old start. That majority has another member Q.
 
 - Q granted (or extended) h before it answered P: then h is in Q's answer, and P keeps it. If Q has it no more, it
-  ran out there, and so did its coordinator's deadline; or it was ended by its owner; or it was extended at a
+  ran out there, and so did its coordinator's deadline; or its owner gave it up; or acked it, and then Q tells it for
+  as long as it would have lasted, as that ACK may be at Q alone (`Recall.acked_early`); or it was extended at a
   majority without Q, which has a member besides P that answers, too: hence *every* other replica.
 - Q granted it after it answered: before Q could answer, HELLO made P's new incarnation durable at Q, and every
   reply of Q says which incarnation of P it knows. So in that round the vote of P's old start is superseded and does
@@ -36,7 +37,7 @@ from quorumq.core.messages import HeldThere, HoldsReply, HoldsRequest
 from quorumq.core.partition.recall import Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.pieces import pieces_of
-from quorumq.core.state import NodeState
+from quorumq.core.state import Granted, NodeState
 from quorumq.core.types import NodeId, Now, PartitionId
 
 Replicas = Mapping[PartitionId, Replica]
@@ -169,11 +170,14 @@ def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) ->
     The asker's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
     """
     effects: list[Effect] = []
+    granted: dict[PartitionId, list[Granted]] | None = None
     for partition in message.partitions:
         replica = replicas.get(partition)
         if replica is None or sender not in replica.members or not replica.may_vote(now):
             continue
-        pieces = pieces_of(replica.recall.holds_to_tell(now), HOLDS_PER_PIECE) or [()]
+        granted = replica.node.grants(now) if granted is None else granted
+        told = replica.recall.holds_to_tell(now, granted.get(partition, ()))
+        pieces = pieces_of(told, HOLDS_PER_PIECE) or [()]
         effects += [
             Send(sender, HoldsReply(message.round, partition, number, len(pieces), piece))
             for number, piece in enumerate(pieces)

@@ -209,7 +209,12 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
     Nor, while it lasts, for one that we have no record of yet: its register may have been lost by a crash.
     """
     able = [replica for replica in context.replicas.values() if not replica.in_quarantine(now)]
-    holds = [held for replica in able for held in replica.recall.holds_at_stop(now)]
+    granted = context.state.grants(now)
+    holds = [
+        held
+        for replica in able
+        for held in replica.recall.holds_at_stop(now, granted.get(replica.partition, ()))
+    ]
     memory: list[MemoryAtStop] = []
     most = BALLOTS_AT_STOP_MAX
     for replica in able:

@@ -43,6 +43,9 @@ Timer = (
 )
 """What a node is to do at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
 
+Granted = tuple[float, str, Span]
+"""Until when a hold was granted, in which group, and of which messages."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
@@ -146,6 +149,7 @@ class NodeState:
     readers: dict[tuple[PartitionId, NodeId], float] = field(default_factory=dict)  # when a peer fetched last
     unconfirmed: dict[NodeId, dict[Freed, float]] = field(default_factory=dict)
     timers: list[tuple[float, int, Timer]] = field(default_factory=list)
+    over: list[tuple[float, int, Timer]] = field(default_factory=list)  # likewise, of holds that have ended
     timer_count: int = 0
     round_count: int = 0
     next_batch: int = 1
@@ -198,6 +202,14 @@ class NodeState:
         """Have the node core act on ``timer`` at ``time`` (monotonic seconds)."""
         self.timer_count += 1
         heapq.heappush(self.timers, (time, self.timer_count, timer))
+
+    def grants(self, now: Now) -> dict[PartitionId, list[Granted]]:
+        """The holds whose time is not over, by partition: those that have ended, too."""
+        found: dict[PartitionId, list[Granted]] = {}
+        for time, _, timer in (*self.timers, *self.over):
+            if timer[0] == "expire" and time > now.mono:
+                found.setdefault(timer[1], []).append((time, *timer[2:]))
+        return found
 
     def put_off(self, partition: PartitionId) -> None:
         """Groups of ``partition`` have more to look at than this step has time for: the next one goes on."""

@@ -149,7 +149,8 @@ def asked(
         return with_operation(facts, index, Operation("asked")), key
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
-        facts = with_attempt(facts, index, phase=phase, until=0.0)
+        until = facts.attempts[index].until if kind == "ack" else 0.0
+        facts = with_attempt(facts, index, phase=phase, until=until)
     if kind in ("ack", "redrive", "purge", "rewind", "unmake"):
         facts = facts._replace(dead=(-1, -1))
     if kind in ("rewind", "skip", "unmake"):
@@ -173,8 +174,9 @@ def with_operation(facts: Facts, index: int, changed: Operation) -> Facts:
 def ticked(facts: Facts, now: float) -> Facts:
     """Time has passed: deliveries whose deadline is over are over."""
     for index, attempt in enumerate(facts.attempts):
-        if attempt.phase == LIVE and attempt.until <= now:
-            facts = with_attempt(facts, index, phase=OVER, until=0.0)
+        if attempt.until and attempt.until <= now:
+            phase = OVER if attempt.phase == LIVE else attempt.phase
+            facts = with_attempt(facts, index, phase=phase, until=0.0)
     return facts
 
 
@@ -247,7 +249,7 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
     queue = int(attempt.of_dead)
     token, acked = facts.token[queue], facts.acked[queue]
     problem = ""
-    live = live_beside(facts, index)
+    live = live_beside(facts, index, receipt)
     if live:
         problem = f"G2 exclusive: a{index} is delivered while a{live[0]} is inside its hold"
     elif acked >= 0 and life_of(facts, acked) >= life(receipt):
@@ -278,13 +280,16 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
     return facts._replace(token=put(facts.token, queue, max(ballot, token or ballot))), problem
 
 
-def live_beside(facts: Facts, index: int) -> list[int]:
-    """The other deliveries of the same queue that are inside their holds."""
+def live_beside(facts: Facts, index: int, receipt: Receipt) -> list[int]:
+    """The other deliveries of the same queue that are inside their holds: of one whose ACK was sent, in its life."""
     of_dead = facts.attempts[index].of_dead
     return [
         k
         for k, other in enumerate(facts.attempts)
-        if other.phase == LIVE and k != index and other.of_dead == of_dead
+        if other.until
+        and k != index
+        and other.of_dead == of_dead
+        and (other.phase == LIVE or (other.receipt is not None and life(other.receipt) >= life(receipt)))
     ]
 
 
@@ -358,7 +363,7 @@ def _extended(facts: Facts, this: Asked, now: float) -> tuple[Facts, str]:
     if attempt.phase not in (LIVE, OVER) or until <= now:
         return facts, ""
     assert attempt.receipt is not None
-    live = live_beside(facts, this.attempt)
+    live = live_beside(facts, this.attempt, attempt.receipt)
     token, acked = facts.token[int(attempt.of_dead)], facts.acked[int(attempt.of_dead)]
     problem = ""
     if live:

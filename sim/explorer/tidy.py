@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.recovery import Recovery
 from quorumq.core.types import Now
@@ -47,6 +50,8 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
 
 def _tidy_timers(core: NodeCore, now: Now) -> None:
     kept: dict[tuple[float, tuple[object, ...]], None] = {}
+    over: dict[tuple[float, tuple[object, ...]], None] = {}
+    grants = core.state.grants(now)
     for time, _, what in core.state.timers:
         if _matters(core, time, what, now):
             kept[(time, what)] = None
@@ -55,9 +60,15 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
             for span, held in view.all_held():
                 # Earlier timers for this hold would only be set again to its deadline when they come.
                 kept[(held.deadline, ("expire", partition, view.name, span))] = None
-    timers = sorted(kept, key=lambda item: (item[0], repr(item[1])))
-    core.state.timers = [(time, count, what) for count, (time, what) in enumerate(timers, 1)]
-    core.state.timer_count = len(timers)
+        for view, span, held in replica.recall.acked_early(now, grants.get(partition, ())):
+            over[(held.deadline, ("expire", partition, view.name, span))] = None
+    core.state.timers, core.state.over = _in_order(kept), _in_order(over)
+    core.state.timer_count = len(kept)
+
+
+def _in_order(timers: Iterable[tuple[float, Any]]) -> list[tuple[float, int, Any]]:
+    ordered = sorted(timers, key=lambda item: (item[0], repr(item[1])))
+    return [(time, count, what) for count, (time, what) in enumerate(ordered, 1)]
 
 
 def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) -> bool:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from quorumq.core import recovery
 from quorumq.core.messages import (
+    Ack,
     AckRequest,
     ExtendRequest,
     Failed,
@@ -17,6 +18,7 @@ from quorumq.core.messages import (
     HoldsRequest,
     RejectRequest,
     Release,
+    SyncState,
     SyncTopics,
 )
 from quorumq.core.partition.fate import FREE, NOBODY, Held
@@ -114,6 +116,54 @@ def test_a_hold_that_is_reported_is_kept_though_another_delivery_was_acked() -> 
     assert held[1].owner.node == "a"
     rewind(cluster, "b")
     assert receipts(cluster.ask("c", fetch(hold_time=60.0))) == (), "two live deliveries"
+
+
+def half_acked(cluster: Cluster, stopped: bool = False) -> None:
+    """A delivery has the votes of a and b, and its ACK is at b alone; a is started again, and nobody hears b then."""
+    published(cluster, 3)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
+    got = receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))
+    cluster.drop = lambda sender, to, message: isinstance(message, Ack | SyncState)
+    cluster.submit("b", AckRequest(got))
+    cluster.advance(1.0)
+    assert not view_of(cluster, "b").all_held()
+    if stopped:
+        cluster.stop("b")
+        cluster.start("b")
+    restart(cluster, "a")
+    assert left(cluster, "a") == 0.0
+    assert not view_of(cluster, "a").records, "it has not heard of the ACK"
+    cluster.drop = lambda sender, to, message: "b" in (sender, to)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["it goes on", "the teller was stopped meanwhile"])
+def test_what_one_other_replica_alone_has_acked_is_not_delivered_inside_its_hold(stopped: bool) -> None:
+    """Seed 6047545."""
+    cluster = Cluster()
+    half_acked(cluster, stopped)
+    (held,) = view_of(cluster, "a").all_held()
+    assert held[1].owner == NOBODY
+    assert [item.receipt.span.start for item in receipts(cluster.ask("a", fetch()))] == [1]
+    cluster.advance(5.1)
+    assert receipts(cluster.ask("a", fetch())), (
+        "it is acked nowhere that can be heard: this is the next delivery"
+    )
+
+
+def test_messages_acked_in_a_row_are_told_as_one() -> None:
+    cluster = Cluster()
+    published(cluster, 100)
+    for _ in range(100):
+        cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
+        cluster.advance(0.01)
+    (replica,) = cluster.nodes["b"].replicas.values()
+    granted = replica.node.grants(cluster.now)[replica.partition]
+    assert len(granted) == 100
+    told = replica.recall.holds_to_tell(cluster.now, granted)
+    assert len(told) <= 2, "as many as there are powers of two among the times that are left"
+    assert sum(held.span.size for held in told) == 100
+    cluster.advance(10.0)
+    assert not replica.node.grants(cluster.now)
 
 
 # -------------------------------------------------------------------- not being told

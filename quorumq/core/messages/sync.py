@@ -29,7 +29,7 @@ class HoldsRequest(NamedTuple):
 
 
 class HeldThere(NamedTuple):
-    """One hold in the answer, with ``remaining`` seconds. The owner `fate.NOBODY` stands for two."""
+    """One hold in the answer, with ``remaining`` seconds. The owner `fate.NOBODY`: two, or one that acked."""
 
     group: str
     span: Span

@@ -5,7 +5,8 @@ Holds are in no journal. A clean stop keeps them; else a replica learns them fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from quorumq.core import limits
@@ -13,7 +14,7 @@ from quorumq.core.messages import HeldThere
 from quorumq.core.partition import fate
 from quorumq.core.partition.closing import ClosingDuty
 from quorumq.core.partition.fate import Attempts, Ballots, Delay, Held
-from quorumq.core.partition.group import Changes
+from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.sync import group_states
 from quorumq.core.pieces import pieces_of
 from quorumq.core.records import (
@@ -27,7 +28,9 @@ from quorumq.core.records import (
     Reclaimed,
     RecordsMerged,
 )
-from quorumq.core.types import Now, Span, Stamp
+from quorumq.core.spans import SpanSet, across
+from quorumq.core.state import Granted
+from quorumq.core.types import Kind, Now, Span, Stamp
 
 PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | OriginsPromised | OriginsClosed
 """Records of one partition, batches aside."""
@@ -97,7 +100,7 @@ class Recall(ClosingDuty):
 
     # ------------------------------------------------------------ a clean stop
 
-    def holds_at_stop(self, now: Now) -> list[HeldAtStop]:
+    def holds_at_stop(self, now: Now, granted: Iterable[Granted] = ()) -> list[HeldAtStop]:
         """What CLEAN_STOP keeps: every hold with its remaining time and the highest ballot granted."""
         return [
             HeldAtStop(
@@ -110,10 +113,41 @@ class Recall(ClosingDuty):
                 ballot=(ballots and ballots.highest) or (0, ""),
                 generation=held.generation,
             )
-            for view in self.views.with_holds()
-            for span, held in view.all_held()
+            for view, span, held in self._holds(now, granted)
             for part, ballots in view.ballots.split(span)
         ]
+
+    def _holds(self, now: Now, granted: Iterable[Granted]) -> Iterator[tuple[GroupView, Span, Held]]:
+        for view in self.views.with_holds():
+            yield from ((view, span, held) for span, held in view.all_held())
+        yield from self.acked_early(now, granted)
+
+    def acked_early(self, now: Now, granted: Iterable[Granted]) -> Iterator[tuple[GroupView, Span, Held]]:
+        """What an ACK ended before its time, as held by NOBODY for the rest of it.
+
+        Where it is acked here, and nowhere else, whoever was started again knows neither. Once its ACK was sent,
+        nobody may get a message before its hold would have been over (docs/protocol.md, RECOVERY, (b)).
+
+        Args:
+            granted: what `NodeState.grants` has of this partition.
+        """
+        ends: dict[tuple[int, str], float] = {}
+        spans: dict[tuple[int, str], SpanSet] = {}
+        for until, name, span in granted:
+            # The latest end counts for all that end in half of that time or later: a thousand in a row are one run.
+            key = math.frexp(until - now.mono)[1], name
+            ends[key] = max(until, ends.get(key, 0.0))
+            spans.setdefault(key, SpanSet()).add(span)
+        for key in sorted(ends):
+            name, until = key[1], ends[key]
+            view = self.views.find(name)
+            if view is None:
+                continue
+            done = Kind.ACKED if view.source is None else Kind.PURGED
+            for whole in spans[key].items():
+                for span, (record, lease) in across(whole, (view.home.records, view.leases)):
+                    if record is not None and record.kind == done and (lease is None or lease.held is None):
+                        yield view, span, Held(fate.NOBODY, until, record.n, record.generation)
 
     def memory_at_stop(self, most: int) -> list[MemoryAtStop]:
         """The ballots that CLEAN_STOP keeps: of each group all of them, or none where they are too many.
@@ -142,12 +176,11 @@ class Recall(ClosingDuty):
 
     # --------------------------------------------------- a start after a crash
 
-    def holds_to_tell(self, now: Now) -> list[HeldThere]:
+    def holds_to_tell(self, now: Now, granted: Iterable[Granted] = ()) -> list[HeldThere]:
         """Every live hold, for a replica that was started again (core/recovery.py)."""
         return [
             HeldThere(view.name, span, held.owner, held.n, held.deadline - now.mono, held.generation)
-            for view in self.views.with_holds()
-            for span, held in view.all_held()
+            for view, span, held in self._holds(now, granted)
             if held.deadline > now.mono
         ]
 
