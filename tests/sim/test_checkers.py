@@ -338,6 +338,16 @@ def test_early_deliveries_are_judged_unless_too_many_clocks_were_wrong(wrong: st
     )
 
 
+@pytest.mark.parametrize(("ttl", "found"), [(30.0, []), (0.0, ["one wrong clock"])])
+def test_a_ttl_that_a_creation_left_to_the_node_counts(ttl: float, found: list[str]) -> None:
+    """Seed 7005525."""
+    story = timed()
+    story.add("client:op", "set_topic", 0.1, topic="t", op=1, outcome="invoke", settings={"ttl_s": 0.0})
+    left = {"settings": {}, "defaults": {"ttl_s": ttl}}
+    story.add("client:op", "set_topic", 0.2, topic="t", op=2, outcome="invoke", **left)
+    assert expired(story, 40.0).broken() == found
+
+
 def expired(story: Story, at: float) -> Story:
     return story.add("node:a", "dead_letter", at, outcome="ok", reason="expired", **story.of(5, 0, 1, 0))
 
