@@ -16,6 +16,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     Hints on who else is fetching have no effect with ``steal_after = 0``; nobody reads when a peer was heard; what
     a node was asked for its holds before it could answer waits here until it can, so nobody need ask again;
     no client acts on being told of suspects; timers whose round, request or hold is gone do nothing when they come.
+    Those of what was acked early are kept: it is told as held.
 
     With ``keeps_given``, what was handed to a client is still looked at.
     """

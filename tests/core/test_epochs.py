@@ -105,7 +105,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
     def kept() -> tuple[object, ...]:
         return (
             replica.recall.snapshot(cluster.now),
-            replica.recall.holds_at_stop(cluster.now),
+            replica.recall.holds_at_stop(cluster.now, ()),
             list(replica.batches.absent.items()),
         )
 

@@ -21,8 +21,8 @@ the very object that it was given: that is how the pass knows. What is known of 
        ├────── REJECT ────────┤ likewise: an attempt has ended, or the message is dead
        └────── expiry ────────┘ an attempt has ended
 
-      free or held ─── RECOVERY: two owners are reported ───▶ blocked: NOBODY holds it
-       free ◀─── each of the rivals has released it, or the longest of their times is over ───┘
+      free or held ─── RECOVERY: two owners are reported, or one that acked ───▶ blocked: NOBODY holds it
+       free ◀─── each of the rivals, if any, has released it, or the longest of their times is over ───┘
 
 Exclusivity (promise G2) rests on `on_hold`. Two majorities share a replica; that replica grants one owner at a time,
 replaces none, and forgets nothing that it granted while the grant can be live. The explorer and the simulator

@@ -100,7 +100,7 @@ class Recall(ClosingDuty):
 
     # ------------------------------------------------------------ a clean stop
 
-    def holds_at_stop(self, now: Now, granted: Iterable[Granted] = ()) -> list[HeldAtStop]:
+    def holds_at_stop(self, now: Now, granted: Iterable[Granted]) -> list[HeldAtStop]:
         """What CLEAN_STOP keeps: every hold with its remaining time and the highest ballot granted."""
         return [
             HeldAtStop(
@@ -176,7 +176,7 @@ class Recall(ClosingDuty):
 
     # --------------------------------------------------- a start after a crash
 
-    def holds_to_tell(self, now: Now, granted: Iterable[Granted] = ()) -> list[HeldThere]:
+    def holds_to_tell(self, now: Now, granted: Iterable[Granted]) -> list[HeldThere]:
         """Every live hold, for a replica that was started again (core/recovery.py)."""
         return [
             HeldThere(view.name, span, held.owner, held.n, held.deadline - now.mono, held.generation)
