@@ -28,7 +28,7 @@ from quorumq.core.records import (
     Reclaimed,
     RecordsMerged,
 )
-from quorumq.core.spans import SpanSet, across
+from quorumq.core.spans import across, merge_spans
 from quorumq.core.state import Granted
 from quorumq.core.types import Kind, Now, Span, Stamp
 
@@ -132,19 +132,19 @@ class Recall(ClosingDuty):
             granted: what `NodeState.grants` has of this partition.
         """
         ends: dict[tuple[int, str], float] = {}
-        spans: dict[tuple[int, str], SpanSet] = {}
+        spans: dict[tuple[int, str], list[Span]] = {}
         for until, name, span in granted:
             # The latest end counts for all that end in half of that time or later: a thousand in a row are one run.
             key = math.frexp(until - now.mono)[1], name
             ends[key] = max(until, ends.get(key, 0.0))
-            spans.setdefault(key, SpanSet()).add(span)
+            spans.setdefault(key, []).append(span)
         for key in sorted(ends):
             name, until = key[1], ends[key]
             view = self.views.find(name)
             if view is None:
                 continue
             done = Kind.ACKED if view.source is None else Kind.PURGED
-            for whole in spans[key].items():
+            for whole in merge_spans(spans[key]):
                 for span, (record, lease) in across(whole, (view.home.records, view.leases)):
                     if record is not None and record.kind == done and (lease is None or lease.held is None):
                         yield view, span, Held(fate.NOBODY, until, record.n, record.generation)
