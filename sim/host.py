@@ -105,7 +105,6 @@ class Host(Machine):
             heartbeat=options.heartbeat,
             sync_interval=options.sync_interval,
             sync_grace=options.sync_grace,
-            late_after=options.late_after,
             origin_idle=options.origin_idle,
             packed_above=options.node_names.index(name),  # so that replicas differ in it
             auto_create_topics=options.implicit,

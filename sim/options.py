@@ -70,8 +70,6 @@ class Options:
     moments: float = 0.0
     # Share of the FETCHes of a consumer that name messages which it had before.
     by_id: float = field(default=0.0, repr=False)
-    # Seconds after which nodes ask the replicas beyond a majority; 0: all at once.
-    late_after: float = field(default=0.0, repr=False)
     # How many look at nodes, topics, groups and messages, and try what has to be refused.
     inspectors: int = field(default=0, repr=False)
     late_group: bool = False  # whether another group is created from latest while the run goes on

@@ -19,7 +19,6 @@ from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Again, Effect, Forget, Persist, Send
 from quorumq.core.errors import Code
 from quorumq.core.fairqueue import Asker, FairQueue
-from quorumq.core.hedge import Hedge
 from quorumq.core.latency import Latency
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
@@ -143,7 +142,6 @@ class Context:
         sub_fetches: FETCHes that other nodes asked for, by node and round: our key.
         called_off: rounds of FETCHes that we asked others for and gave up.
         hold_times: how long answers to HOLD take.
-        hedge: who is asked at once, and what the others are sent later.
         costly: requests, FETCHes of peers and timers that wait for their turn.
     """
 
@@ -165,13 +163,12 @@ class Context:
     sub_fetches: dict[tuple[NodeId, int], int] = field(default_factory=dict)
     called_off: dict[int, None] = field(default_factory=dict)
     hold_times: Latency = field(default_factory=Latency)
-    hedge: Hedge = field(init=False)
     costly: FairQueue[Costly] = field(default_factory=FairQueue)
     _asked_at: dict[int, float] = field(default_factory=dict)  # when rounds of HOLD began, also those over
 
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
-        self.census, self.hedge = Census(self.state), Hedge(self.state)
+        self.census = Census(self.state)
 
     # --------------------------------------------------------------------- who may vote
 
@@ -257,11 +254,10 @@ class Context:
         """RELEASE or LEAVE: remove our holds, and tell all other replicas until they confirm."""
         others: dict[NodeId, list[m.Freed]] = {}
         for item in freed:
-            unaware = self.hedge.unaware(item.owner) if self.hedge.later else ()
             for member in self.catalogue.members_of(item.partition):
                 if member == self.state.me:
                     self.release((item,), now)
-                elif member not in unaware:
+                else:
                     self.state.owe_release(member, item, now)
                     others.setdefault(member, []).append(item)
         return [Send(member, m.Release(tuple(items))) for member, items in others.items()]
@@ -283,8 +279,6 @@ class Context:
             replica = self.replicas.get(item.partition)
             if replica is not None:
                 replica.on_release(item, now)
-            if self.hedge.later:
-                self.hedge.withdraw(item.owner, item.spans)
 
     def remember_given(self, key: int, given: list[m.Freed], until: float) -> None:
         """What reply ``key`` delivers, in case its write is never begun."""
@@ -386,9 +380,9 @@ class Context:
             effects += forget(sorted({*replica.batches.stored, *replica.batches.damaged}))
         self.catalogue.forget_groups(topic.id)
         self.census.forget(topic.id)
-        for hints in (self.state.parked, self.state.active, self.state.readers):
+        for hints in (self.state.parked, self.state.active):
             for hint in [hint for hint in hints if hint[0].topic == topic.id]:
-                del hints[hint]  # type: ignore[arg-type]
+                del hints[hint]
         for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
             if not pending.done and pending.concerns(topic.id):
                 effects += pending.on_deleted(self, topic, now)
@@ -448,7 +442,6 @@ class Context:
         self.catalogue.check()
         self.peers.positions.check()
         self.hold_times.check()
-        self.hedge.check()
         self.costly.check()
         for replica in self.replicas.values():
             replica.check(now)

@@ -6,7 +6,6 @@ request. It lives in one node's memory: if the node dies, the request's outcome 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from quorumq.core import messages as m
@@ -62,26 +61,16 @@ class Coordinator(Pending):
         partition: PartitionId,
         message: m.PeerMessage,
         now: Now,
-        keen: Sequence[NodeId] = (),
-        runs: int = 1,
     ) -> list[Effect]:
         """Send ``message`` to the members of the round; a copy is kept in case one does not know the topic.
 
-        A member without a link is not asked and not waited for. STORE and ACK, which names so many ``runs``, go to a
-        majority, and to who is ``keen``, at once, and to the others later (core/hedge.py).
+        A member without a link is not asked and not waited for.
         """
         self.requests[this.number] = (partition, message)
-        hedge, state = context.hedge, context.state
-        hedged = message if isinstance(message, (m.Store, m.Ack)) else None
-        if hedged is not None:
-            hedge.split(this, keen, now)
+        state = context.state
         effects: list[Effect] = []
         for at, member in enumerate(this.members):
-            if hedged is not None and this.late & 1 << at:
-                effects += hedge.put(context.rounds, member, hedged, now, runs)
-            elif member == state.me or member in state.links:
-                if hedged is None and member in hedge.later:  # it may be about what it has not heard of yet
-                    effects += hedge.flush(context.rounds, member, now)
+            if member == state.me or member in state.links:
                 effects.append(Send(member, message))
             else:
                 this.unasked |= 1 << at

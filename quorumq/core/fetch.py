@@ -230,13 +230,9 @@ class FetchCoordinator(GroupReader):
             if asked != message.wants:
                 message = message._replace(wants=asked)
             self.requests[this.number] = (replica.partition, message)
-            hedge, state = context.hedge, context.state
-            _, keen = state.fetchers(replica.partition, message.group, this.members, now)
-            hedge.split(this, keen, now)
+            state = context.state
             for at, member in enumerate(this.members):
-                if this.late & 1 << at:
-                    effects += hedge.put(context.rounds, member, message, now)
-                elif member in state.links:
+                if member in state.links:
                     owed = state.releases_owed(member, now)
                     effects.append(Send(member, message._replace(freed=owed) if owed else message))
                 elif member != state.me:

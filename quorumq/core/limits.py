@@ -39,9 +39,6 @@ STORE_BATCHES_MAX = 256
 STORE_BYTES_MAX = 1 * MIB
 """And their bytes, headers included; a batch that is larger goes alone."""
 
-LATE_MESSAGES_MAX = 128
-"""Batches, HOLDs and ACKs that wait for one peer together, and `STORE_BYTES_MAX`: what is more goes at once."""
-
 FETCH_BYTES_MAX = 8 * MIB
 """What one FETCH answers at most, whatever it asks for."""
 
@@ -203,5 +200,4 @@ assert DEADLINE_SHARE / (1 - CLOCK_RATE_MAX) < QUARANTINE_SHARE / (1 + CLOCK_RAT
 assert CLOCK_END < STAMP_LAST < STAMPS_END
 assert MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX < FETCH_BYTES_MAX < FRAME_BYTES_MAX
 assert HEADER_BYTES_MAX + FETCH_BYTES_MAX < FRAME_BYTES_MAX
-assert LATE_MESSAGES_MAX <= STORE_BATCHES_MAX
 assert LETTERS_PER_PIECE * LETTER_BYTES_MAX < HEADER_BYTES_MAX

@@ -50,7 +50,6 @@ from quorumq.core.fairqueue import NOBODY
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
-from quorumq.core.hedge import EVERYONE_EACH
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.publish import store_published
@@ -374,7 +373,6 @@ class NodeCore:
                 return [Stop(reason)]
             case LinkDown(peer):
                 self.state.links.pop(peer, None)
-                self.context.hedge.later.pop(peer, None)
             case DiskFull(full):
                 self.state.disk_full = full
             case MemoryFull(detail):
@@ -385,8 +383,7 @@ class NodeCore:
                         replica.storing.on_damaged(number, now)
             case CleanStop():
                 self.stopped = True  # nothing is sent or answered after it
-                effects = self.context.hedge.flush_all(self.context.rounds, now)
-                return [*effects, Persist((clean_stop(self.context, now),))] if self.state.vouched else []
+                return [Persist((clean_stop(self.context, now),))] if self.state.vouched else []
         return []
 
     def _on_durable(self, token: int, now: Now) -> list[Effect]:
@@ -462,8 +459,6 @@ class NodeCore:
         if stamp > state.clock.value:
             state.clock.merge(stamp)
         context.peers.heard_at[sender] = now.mono
-        if context.hedge.silent:
-            context.hedge.silent.pop(sender, None)
         if context.recovery.greeted:
             effects = context.recovery.on_words(state, context.replicas, sender, now)
             return effects + self._on_message(sender, incarnation, message, now)
@@ -558,11 +553,7 @@ class NodeCore:
                 return pending.on_cannot_vouch(context, message.round, sender, now)
             this = pending.rounds[message.round]
             if this.awaits(sender):  # a second copy counts no more, whatever counts it
-                if not message.round % EVERYONE_EACH:
-                    context.hedge.answers_first(this, sender)
                 effects += pending.on_reply(context, sender, incarnation, message, now)
-                if this.late and message.round in pending.rounds and this.is_stuck:
-                    effects += context.hedge.ask_rest(context.rounds, this, now)
         elif isinstance(message, m.HoldReply):
             replica = self.replicas.get(message.partition)
             if replica is not None and message.resolved:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.context import Context
@@ -138,16 +136,12 @@ class StoreCoordinator(Coordinator):
             refusal = m.Failed(Code.NOT_STORED, detail, this.majority, len(reachable))
             effects = [effect for one in self.publishes for effect in one.finish(context, refusal)]
             return effects + self.finish(context, None)
-        readers: Sequence[NodeId] = ()
         store = self.store(this, context, now)
         if len(self.publishes) == 1 and context.parked:
             hold = riding_hold(context, store.batch.header, now)
             if hold is not None:
-                store, readers = store._replace(hold=hold), self.members
-        if context.state.readers and not readers:
-            partitions = dict.fromkeys([one.publish.batch.header.partition for one in self.publishes])
-            readers = context.state.readers_of(partitions, self.members, now)
-        effects = self.ask(context, this, self.publishes[0].partition, store, now, readers)
+                store = store._replace(hold=hold)
+        effects = self.ask(context, this, self.publishes[0].partition, store, now)
         if store.hold is not None:  # where we refuse it ourselves, the RELEASE is to come behind the HOLD
             effects.sort(key=lambda effect: isinstance(effect, Send) and effect.to == context.state.me)
         return effects

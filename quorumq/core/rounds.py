@@ -28,7 +28,7 @@ class Round:
         members: the replica set that votes.
     """
 
-    __slots__ = ("heard", "late", "majority", "members", "number", "unasked")
+    __slots__ = ("heard", "majority", "members", "number", "unasked")
 
     def __init__(self, number: int, members: tuple[NodeId, ...]) -> None:
         self.number = number
@@ -36,7 +36,6 @@ class Round:
         self.majority = majority_of(len(members))
         self.heard: dict[NodeId, Incarnation] = {}
         self.unasked = 0  # bits of those that there was no link to: they will not answer
-        self.late = 0  # bits of those that are asked later (core/hedge.py)
 
     def awaits(self, sender: NodeId) -> bool:
         """Whether an answer of ``sender`` is awaited: it is a member, and this is not a second copy of its answer."""
@@ -75,13 +74,6 @@ class Round:
     def everyone(self) -> bool:
         """Whether all members have answered that were asked."""
         return len(self.heard) + self.unasked.bit_count() >= len(self.members)
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether all have answered that were asked so far, and others are to be asked later."""
-        return self.late != 0 and len(self.heard) + (self.unasked | self.late).bit_count() >= len(
-            self.members
-        )
 
     def is_majority(self, bits: int) -> bool:
         """Whether these bits are a majority of the members."""

@@ -137,7 +137,7 @@ class SettleCoordinator(Coordinator):
         self.ballots[this.number] = Ballot(this, ask.items)
         epoch = context.catalogue.topics[ask.partition.topic].epoch
         message = self.message(this.number, epoch, ask)
-        return self.ask(context, this, ask.partition, message, now, runs=ask.runs)
+        return self.ask(context, this, ask.partition, message, now)
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.PeerMessage:
         """What round ``number`` sends to each replica of ``epoch``."""

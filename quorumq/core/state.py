@@ -8,7 +8,6 @@ replica's (quarantine) and this node's (vouching).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,7 +23,7 @@ NEVER = Incarnation(0, 0)
 NO_END = float("inf")
 
 Timer = (
-    tuple[Literal["round", "hedge"], int]  # the round with this number has waited long enough
+    tuple[Literal["round"], int]  # the round with this number has waited long enough
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
     | tuple[Literal["forget"], int]  # what was given to the FETCH with this key
     | tuple[Literal["free"], Asker, tuple[Freed, ...]]  # the rest of what goes back
@@ -35,7 +34,6 @@ Timer = (
     | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
     | tuple[Literal["look"]]  # groups that begin look at more
     | tuple[Literal["serve"]]  # what is costly has its turn
-    | tuple[Literal["late"], NodeId, float]  # ask that peer what has waited since then
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]
     | tuple[Literal["offer"], NodeId, bool, tuple[PartitionId, ...], int]  # the rest of what it is offered
@@ -63,8 +61,6 @@ class NodeConfig:
         sync_interval: mean seconds between offers of anti-entropy to one peer (may differ).
         sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
-        late_after: seconds after which those are asked that need not answer at once; 0: all are asked at once (may
-            differ). Less than ``steal_after``: until then nobody takes what ranks first for who was asked at once.
         origin_idle: seconds after which a producer's session of which nothing is left may be closed (may differ).
         packed_above: so many of the newest batches of one message a partition keeps as objects (may differ).
     """
@@ -81,7 +77,6 @@ class NodeConfig:
     sync_interval: float = 2.0
     sync_grace: float = 2.0
     steal_after: float = 0.05
-    late_after: float = 0.0
     origin_idle: float = limits.ORIGIN_IDLE_S
     packed_above: int = limits.PACKED_ABOVE
 
@@ -146,7 +141,6 @@ class NodeState:
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
-    readers: dict[tuple[PartitionId, NodeId], float] = field(default_factory=dict)  # when a peer fetched last
     unconfirmed: dict[NodeId, dict[Freed, float]] = field(default_factory=dict)
     timers: list[tuple[float, int, Timer]] = field(default_factory=list)
     over: list[tuple[float, int, Timer]] = field(default_factory=list)  # likewise, of holds that have ended
@@ -238,19 +232,6 @@ class NodeState:
             if waits or self.active.get(key, -1e18) >= since:
                 active.append(node)
         return parked, active
-
-    def readers_of(
-        self, partitions: Iterable[PartitionId], members: tuple[NodeId, ...], now: Now
-    ) -> list[NodeId]:
-        """Those of ``members`` that fetch from one of these partitions, or did in the last 2 s."""
-        since = now.mono - 2.0
-        found: list[NodeId] = []
-        for node in members:
-            for partition in partitions:
-                if self.readers.get((partition, node), since) > since:
-                    found.append(node)
-                    break
-        return found
 
     # ---------------------------------------------------------------- releases
 

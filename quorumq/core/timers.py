@@ -24,7 +24,7 @@ LASTING = frozenset(("heartbeat", "reclaim", "sync"))
 """Timers that always have something to do."""
 
 ABOUT: Final = {
-    **dict.fromkeys(("round", "hedge"), "rounds"),
+    "round": "rounds",
     **dict.fromkeys(("advance", "gathered", "again"), "requests"),
     "forget": "given",
 }
@@ -64,9 +64,6 @@ class Timers:
         match timer:
             case (_, PartitionId() as partition, *_) if partition not in self.context.replicas:
                 return True  # its topic was deleted
-            case ("late", peer, since):
-                later = self.context.hedge.later.get(peer)
-                return later is None or later.since != since
             case ("recover", peer, number):
                 return not self.context.recovery.is_current(peer, number)
             case ("expire", partition, name, span):
@@ -113,10 +110,6 @@ class Timers:
                 return context.free_in_steps(asker, freed, now)
             case ("forget", key):
                 del context.given[key]
-            case ("hedge", number):
-                return context.hedge.on_silence(context.rounds, number, now)
-            case ("late", peer, _):
-                return context.hedge.flush(context.rounds, peer, now)
             case ("recover", peer, _):
                 return context.recovery.ask(state, context.replicas, peer, now)
             case ("resync",) if self.vouching.resync is not None:

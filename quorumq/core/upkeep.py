@@ -44,7 +44,6 @@ class Upkeep:
             del self.context.state.parked[key]
         for partition, group in named:
             self.context.state.parked[(partition, group, sender)] = now.mono
-            self.context.state.readers[(partition, sender)] = now.mono
         self.context.peers.on_heartbeat(sender, message)
 
     # ---------------------------------------------------------------- anti-entropy

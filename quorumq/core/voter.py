@@ -52,7 +52,6 @@ class Voter:
             case m.Hold():
                 key = (message.partition, message.group, sender)
                 self.context.state.active[key] = now.mono
-                self.context.state.readers[(message.partition, sender)] = now.mono
                 if message.parked:
                     self.context.state.parked[key] = now.mono
                 else:
@@ -60,17 +59,14 @@ class Voter:
                 reply, effects = replica.on_hold(sender, incarnation, message, now)
                 if message.freed:
                     effects.append(Send(sender, m.ReleaseReply(message.freed)))
-                if message.round or reply.resolved:  # else its round is over
-                    effects.append(Send(sender, reply))
+                effects.append(Send(sender, reply))
                 return effects
             case m.Extend():
                 extended, effects = replica.on_extend(message, now)
                 return [*effects, Send(sender, extended)]
-            case m.Ack() | m.Reject():
-                if self.context.hedge.later:
-                    self.context.hedge.withdraw_settled(message.entries)
-                if isinstance(message, m.Ack):
-                    return replica.on_ack(sender, message, now)
+            case m.Ack():
+                return replica.on_ack(sender, message, now)
+            case m.Reject():
                 return replica.on_reject(sender, message, now)
             case m.Merge():
                 return replica.on_merge(sender, message, now)
@@ -107,7 +103,7 @@ class Voter:
         then: list[Send | Done] = []
         if message.round:
             votes, hold = None, message.hold
-            if hold is not None and hold.round:
+            if hold is not None:
                 votes, told = self.on_riding(
                     sender, incarnation, hold, now, problems[0].error if problems else ""
                 )

@@ -38,7 +38,6 @@ SECRETS_MAX: Final = 4
 SECRET_FILE_BYTES_MAX: Final = 4096
 
 SECONDS_MAX: Final = 366 * 86400.0
-_STEAL_AFTER_S: Final = 0.05
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
 EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 """To listen on all of a machine's."""
@@ -81,8 +80,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     heartbeat: Seconds = 0.5
     sync_interval: Seconds = 2.0
     sync_grace: SecondsOrZero = 2.0
-    steal_after: SecondsOrZero = _STEAL_AFTER_S
-    late_after: SecondsOrZero = 0.0
+    steal_after: SecondsOrZero = 0.05
     segment_bytes: Annotated[int, Meta(ge=MIB, le=SEGMENT_BYTES_MAX)] = SEGMENT_BYTES
     disk_reserve_bytes: Annotated[int, Meta(ge=0, le=BYTES_MAX)] = RESERVE_BYTES
     connections_max: Annotated[int, Meta(ge=1, le=100_000)] = 2_000
@@ -155,7 +153,6 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             sync_interval=self.sync_interval,
             sync_grace=self.sync_grace,
             steal_after=self.steal_after,
-            late_after=self.late_after,
         )
 
 
@@ -289,9 +286,6 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
         for name, machine in machines.items()
         if not (1 <= len(machine) <= 64 and machine.isprintable())
     ]
-    late, steal = found.get("late_after", 0.0), found.get("steal_after", _STEAL_AFTER_S)
-    if late and late >= steal:
-        problems.append(f"late_after = {late}: must be less than steal_after = {steal}, or 0")
     for key in ("tls_key", "tls_ca"):
         if found.get(key) and not found.get("tls_cert"):
             problems.append(f"{key} without tls_cert: give the node's certificate, too")

@@ -14,7 +14,7 @@ from quorumq.core.state import NodeConfig
 from quorumq.core.types import NodeId, Now
 from sim.explorer.clone import key_of
 from sim.explorer.numbered import Numbered
-from sim.explorer.scenario import HOLD_S, NEVER, SHORTER_S, TICK_S, Scenario, now_at
+from sim.explorer.scenario import HOLD_S, NEVER, SHORTER_S, Scenario, now_at
 
 UNTRACKED = -1
 """The journal of a node that cannot crash any more."""
@@ -89,7 +89,6 @@ class Journals:
             sync_interval=NEVER,
             sync_grace=0.0,
             steal_after=0.0,
-            late_after=TICK_S / 4 if scenario.late else 0.0,
         )
         changed = replace(
             config, nodes=scenario.nodes, hold_time_max=SHORTER_S if scenario.shorter_holds else HOLD_S

@@ -204,7 +204,7 @@ class Nodes:
                 return self._fire(local, now, ("round", number))
             case ("offer", str(peer)):
                 return self._fire(local, now, ("sync", peer))
-            case ("again", int()) | ("hedge", int()) | ("late", str(), float()):
+            case ("again", int()):
                 return self._fire(local, now, what)
             case ("unsent", int(key)):
                 return self.step(local, [Unsent(key)], now)

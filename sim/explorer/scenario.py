@@ -114,7 +114,6 @@ class Scenario:
     # Nodes that are not in the list that the cluster was made with. They start with the longer one, with
     # which it is tried to start the others again.
     joining: tuple[NodeId, ...] = ()
-    late: bool = False  # whether only a majority is asked at once; that the others are is a step of its own
     # What is asked about a topic, once each, and through which node: "create", each other one with one
     # replica; or "alter", for one more partition, or "delete", of one that is there, with one replica. The
     # cluster has no other topic then, and no message.

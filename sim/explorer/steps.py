@@ -196,7 +196,7 @@ class Explorer:
             yield self._tick(state, tick)
 
     def _find_alone(self, locals_: State) -> list[tuple[int, Action]]:
-        """What a node may do by itself: a round gives up, an fsync ends, the others are asked."""
+        """What a node may do by itself: a round gives up, or an fsync ends."""
         scenario = self.scenario
         every = [(at, self.nodes.locals[local]) for at, local in enumerate(locals_)]
         alone: list[tuple[int, Action]] = []
@@ -204,9 +204,6 @@ class Explorer:
             alone += [(at, ("give up", number)) for at, this in every for number in this.core.context.rounds]
         if scenario.unsynced:
             alone += [(at, ("fsync",)) for at, this in every if this.pending]
-        if scenario.late:
-            timers = [(at, what) for at, this in every for _, _, what in this.core.state.timers]
-            alone += [(at, what) for at, what in timers if what[0] in ("late", "hedge")]
         return alone
 
     def _one(self, state: State, at: int, what: Action, tick: int) -> Step:

@@ -23,7 +23,6 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     state = core.state
     state.active.clear()
     state.parked.clear()
-    state.readers.clear()
     state.stirred.clear()
     core.context.peers.heard_at.clear()
     core.context.peers.facts.clear()
@@ -75,7 +74,7 @@ def _in_order(timers: Iterable[tuple[float, Any]]) -> list[tuple[float, int, Any
 def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) -> bool:
     """Whether a timer may still do something when it comes. One of a kind that is not known here may."""
     match what:
-        case ("round" | "hedge", number):
+        case ("round", number):
             return number in core.context.rounds
         case ("refresh", *_):
             return time > now.mono

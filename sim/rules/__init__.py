@@ -17,7 +17,6 @@ from sim.rules import (
     creation,
     dead_letters,
     groups,
-    hedge,
     holds,
     messages,
     recovery,
@@ -30,7 +29,6 @@ from sim.rules.rule import Rule, patched, prepared
 RULES: tuple[Rule, ...] = (
     *recovery.RULES,
     *holds.RULES,
-    *hedge.RULES,
     *riding.RULES,
     *acks.RULES,
     *suspects.RULES,

@@ -480,15 +480,6 @@ def test_who_cannot_be_asked_is_not_waited_for() -> None:
     assert riding.held() == [0, 0, 0], "with b's no it is lost, and not a second later"
 
 
-def test_all_are_asked_at_once_where_a_hold_rides() -> None:
-    riding = Riding(late_after=0.02)
-    key = riding.waits()
-    riding.publish()
-    assert riding.rode() == ["b", "c"]
-    assert riding.held() == [1, 1, 1]
-    assert riding.got(key) == [Span(riding.origin, 0, 1)]
-
-
 def test_a_hold_that_rides_says_whether_another_one_waits_here() -> None:
     riding = Riding()
     for more in (True, False):

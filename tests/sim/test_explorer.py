@@ -42,7 +42,6 @@ from sim.rules import EXPLORED, Rule, rule_named
 BROKEN = {
     "quarantine": "G2",
     "quarantine-coordinator": "G2",
-    "asked-later-is-no-vote": "G2",
     "riding-is-voted-on": "G2",
     "riding-is-durable": "G1",
     "riding-not-where-refused": "riding",
@@ -109,7 +108,6 @@ BROKEN = {
 """Which promise breaks first without each rule."""
 
 EXHAUSTED = {
-    "asked-later-is-no-vote",
     "riding-is-durable",
     "riding-not-where-refused",
     "recovery-keeps-union",

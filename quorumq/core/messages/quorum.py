@@ -53,12 +53,6 @@ class Store(NamedTuple):
         """All of its batches."""
         return (Part(self.epoch, self.batch, self.age_ms), *self.more)
 
-    def aged(self, seconds: float) -> Store:
-        """The same after so long."""
-        ms = int(1000 * seconds)
-        more = tuple([part._replace(age_ms=part.age_ms + ms) for part in self.more])
-        return self._replace(age_ms=self.age_ms + ms, more=more)
-
 
 class Problem(NamedTuple):
     """Why part number ``part`` of a STORE was refused: an error code of core/errors.py, and words."""
@@ -108,7 +102,7 @@ class Hold(NamedTuple):
 
     ``freed`` repeats, in front of the HOLD, what earlier RELEASEs to this replica said and it has not
     confirmed. ``parked`` says whether the sender has another FETCH parked for the group: a hint, as in a
-    Heartbeat. One with round 0 is answered only where a TOMB repairs something: its round is over.
+    Heartbeat.
     """
 
     round: int
@@ -226,7 +220,7 @@ class ExtendReply(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """ACK: write ACKED for these messages of this group generation. One with round 0 is not answered."""
+    """ACK: write ACKED for these messages of this group generation."""
 
     round: int
     partition: PartitionId

@@ -293,9 +293,7 @@ class Replica:
             self.node.vector(self.members),
             tuple(resolved),
         )
-        return [
-            Persist(self.views.finish(view, changes, now), (Send(sender, reply),) if message.round else ())
-        ]
+        return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
     # ------------------------------------------------------------------- REJECT
 
