@@ -17,7 +17,7 @@ from quorumq.core.clock import HybridClock
 from quorumq.core.errors import UsageError
 from quorumq.core.fairqueue import Asker
 from quorumq.core.messages import Freed
-from quorumq.core.types import Incarnation, Machines, NodeId, Now, Origin, PartitionId, Span
+from quorumq.core.types import Incarnation, Machines, NodeId, Now, Origin, Owner, PartitionId, Span
 
 NEVER = Incarnation(0, 0)
 NO_END = float("inf")
@@ -28,7 +28,8 @@ Timer = (
     | tuple[Literal["forget"], int]  # what was given to the FETCH with this key
     | tuple[Literal["free"], Asker, tuple[Freed, ...]]  # the rest of what goes back
     | tuple[Literal["close"], Asker, Origin, tuple[PartitionId, ...]]  # the rest of a session
-    | tuple[Literal["expire"], PartitionId, str, Span]  # a hold of the group with this name
+    # A hold of the group with this name, by that owner.
+    | tuple[Literal["expire"], PartitionId, str, Span, Owner]
     | tuple[Literal["refresh"], PartitionId, str, Span]  # what is available to that group
     | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over
     | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
@@ -41,8 +42,8 @@ Timer = (
 )
 """What a node is to do at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
 
-Granted = tuple[float, str, Span]
-"""Until when a hold was granted, in which group, and of which messages."""
+Granted = tuple[float, str, Span, Owner]
+"""Until when a hold was granted, in which group, of which messages, and to whom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ class Timers:
                 return True  # its topic was deleted
             case ("recover", peer, number):
                 return not self.context.recovery.is_current(peer, number)
-            case ("expire", partition, name, span):
+            case ("expire", partition, name, span, _):
                 leases = self.context.replicas[partition].group(name).leases
                 return all(lease.held is None for _, lease in leases.within(span))
         return False
@@ -77,8 +77,8 @@ class Timers:
         if self.is_stale(timer):
             return []
         match timer:
-            case ("expire", partition, name, span):
-                return context.replicas[partition].on_expire(name, span, now)
+            case ("expire", partition, name, span, owner):
+                return context.replicas[partition].on_expire(name, span, owner, now)
             case ("refresh", partition, name, span):
                 replica = context.replicas[partition]
                 replica.views.refresh(replica.group(name), span, now)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.fate import NOBODY
 from quorumq.core.recovery import Recovery
 from quorumq.core.types import Now
 
@@ -16,7 +17,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     Hints on who else is fetching have no effect with ``steal_after = 0``; nobody reads when a peer was heard; what
     a node was asked for its holds before it could answer waits here until it can, so nobody need ask again;
     no client acts on being told of suspects; timers whose round, request or hold is gone do nothing when they come.
-    Those of what was acked early are kept: it is told as held.
+    Those of what an ACK ended early are kept: it is told as held.
 
     With ``keeps_given``, what was handed to a client is still looked at.
     """
@@ -56,12 +57,20 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
         if _matters(core, time, what, now):
             kept[(time, what)] = None
     for partition, replica in core.replicas.items():
+        ends: dict[tuple[object, ...], float] = {}
+        for time, *granted in grants.get(partition, ()):
+            # Earlier timers of this owner would only be set again to its deadline when they come.
+            ends[tuple(granted)] = max(time, ends.get(tuple(granted), 0.0))
         for view in replica.views.with_holds():
-            for span, held in view.all_held():
-                # Earlier timers for this hold would only be set again to its deadline when they come.
-                kept[(held.deadline, ("expire", partition, view.name, span))] = None
-        for view, span, held in replica.recall.acked_early(now, grants.get(partition, ())):
-            over[(held.deadline, ("expire", partition, view.name, span))] = None
+            # There is one message. What an owner gave up of it nobody asks for any more, unless it was a rival.
+            blocked = any(held.owner == NOBODY for _, held in view.all_held())
+            gone = [] if blocked else list(view.given_up)
+            for owner in gone:
+                del view.given_up[owner]
+            for (name, span, owner), time in ends.items():
+                if name == view.name and owner not in gone:
+                    timers = kept if view.held(span) else over
+                    timers[(time, ("expire", partition, name, span, owner))] = None
     core.state.timers, core.state.over = _in_order(kept), _in_order(over)
     core.state.timer_count = len(kept)
 

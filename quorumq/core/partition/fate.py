@@ -260,9 +260,9 @@ def may_extend(held: Held | None, owner: Owner) -> bool:
 
 
 def on_expire(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
-    """A hold's time may have run out. Answers the deadline where it has not."""
+    """A hold's time may have run out. Answers the hold where it has not."""
     lease = in_time(record, lease, facts)
-    return record, lease, ballots, lease.held.deadline if lease.held is not None else None
+    return record, lease, ballots, lease.held
 
 
 def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:

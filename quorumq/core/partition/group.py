@@ -29,9 +29,9 @@ from quorumq.core.partition.fate import (
 )
 from quorumq.core.partition.offer import Kept, Offer
 from quorumq.core.records import BallotAtStop
-from quorumq.core.spans import SpanMap, across
+from quorumq.core.spans import SpanMap, SpanSet, across
 from quorumq.core.tallied import TalliedMap
-from quorumq.core.types import OPEN_ZERO, Group, Kind, Letter, Origin, Record, Span, Stamp
+from quorumq.core.types import OPEN_ZERO, Group, Kind, Letter, Origin, Owner, Record, Span, Stamp
 
 _new: Any = tuple.__new__
 """`_new(Record, fields)` is a Record in half the time."""
@@ -82,6 +82,7 @@ class GroupView:
         suspects: what may be delivered alone.
         kept: what else the group keeps of the batches here.
         behind: what the group has not looked at yet; None where it has looked at all.
+        given_up: what each owner gave up of its holds, and until when the longest of them was to last.
         digests: of records, attempts and delays; dropped where those change.
         lasting: whether attempts or delays are known; dropped likewise.
     """
@@ -102,6 +103,7 @@ class GroupView:
     suspects: Offer = field(default_factory=Offer)
     kept: Kept = field(default_factory=Kept)
     behind: Behind | None = None
+    given_up: dict[Owner, tuple[float, SpanSet]] = field(default_factory=dict)
     digests: dict[Origin, Digest] = field(default_factory=dict)
     lasting: dict[Origin, bool] = field(default_factory=dict)
 
@@ -332,6 +334,28 @@ class GroupView:
     def holds_any(self, origin: Origin) -> bool:
         """Whether something of ``origin`` is held."""
         return any(lease.held is not None for _, lease in self.leases.spans_of(origin))
+
+    def give_up(self, span: Span, owner: Owner, now: float, *, rivals: bool) -> None:
+        """Note which of ``span`` its ``owner`` holds, and is about to give up by RELEASE, LEAVE or REJECT.
+
+        What was granted and is not noted here ended by an ACK, if it ended before its time: then it is told as blocked
+        for the rest of it (`Recall.acked_early`). A note is kept until a later one finds that this time is over.
+
+        Args:
+            rivals: whether what NOBODY holds is given up by each of its rivals alone, as by a RELEASE.
+        """
+        for part, lease in self.leases.within(span):
+            held = lease.held
+            if held is None or (held.owner != owner and not (rivals and owner in lease.rivals)):
+                continue
+            while self.given_up:
+                first = next(iter(self.given_up))
+                if self.given_up[first][0] > now:
+                    break
+                del self.given_up[first]
+            until, given = self.given_up.get(owner) or (0.0, SpanSet())
+            given.add(part)
+            self.given_up[owner] = (max(until, held.deadline), given)
 
     def attempts_of(self, origin: Origin) -> list[Counted]:
         """The attempts counted of an origin's messages."""

@@ -28,9 +28,9 @@ from quorumq.core.records import (
     Reclaimed,
     RecordsMerged,
 )
-from quorumq.core.spans import across, merge_spans
+from quorumq.core.spans import across, merge_spans, subtract
 from quorumq.core.state import Granted
-from quorumq.core.types import Kind, Now, Span, Stamp
+from quorumq.core.types import Kind, Now, Owner, Span, Stamp
 
 PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | OriginsPromised | OriginsClosed
 """Records of one partition, batches aside."""
@@ -128,26 +128,36 @@ class Recall(ClosingDuty):
         Where it is acked here, and nowhere else, whoever was started again knows neither. Once its ACK was sent,
         nobody may get a message before its hold would have been over (docs/protocol.md, RECOVERY, (b)).
 
+        That is what was granted, and is neither held nor given up. The record does not say it: the ACK may have
+        found a higher one, and a deletion of the group, or a later generation, may have replaced what it wrote.
+
         Args:
             granted: what `NodeState.grants` has of this partition.
         """
+        views = {view.name: view for view in self.views.with_holds()}
         ends: dict[tuple[int, str], float] = {}
         spans: dict[tuple[int, str], list[Span]] = {}
-        for until, name, span in granted:
+        for until, name, span, owner in granted:
             # The latest end counts for all that end in half of that time or later: a thousand in a row are one run.
             key = math.frexp(until - now.mono)[1], name
             ends[key] = max(until, ends.get(key, 0.0))
-            spans.setdefault(key, []).append(span)
+            found = spans.setdefault(key, [])
+            given_up = views[name].given_up
+            if given_up and owner in given_up:
+                found += subtract(span, given_up[owner][1].within(span))
+            else:
+                found.append(span)
         for key in sorted(ends):
-            name, until = key[1], ends[key]
-            view = self.views.find(name)
-            if view is None:
-                continue
+            view, until = views[key[1]], ends[key]
             done = Kind.ACKED if view.source is None else Kind.PURGED
             for whole in merge_spans(spans[key]):
                 for span, (record, lease) in across(whole, (view.home.records, view.leases)):
-                    if record is not None and record.kind == done and (lease is None or lease.held is None):
+                    if lease is not None and lease.held is not None:
+                        continue
+                    if record is not None and record.kind == done:
                         yield view, span, Held(fate.NOBODY, until, record.n, record.generation)
+                    else:  # no generation that is read counts its end as an attempt
+                        yield view, span, Held(fate.NOBODY, until, 0, 0)
 
     def memory_at_stop(self, most: int) -> list[MemoryAtStop]:
         """The ballots that CLEAN_STOP keeps: of each group all of them, or none where they are too many.
@@ -169,10 +179,10 @@ class Recall(ClosingDuty):
         deadline = now.mono + held.remaining
         ballots = Ballots(Stamp(*held.ballot) if held.ballot[0] else None)
         view.restore(held.span, Held(held.owner, deadline, held.n, held.generation), ballots)
-        self._expire_at(deadline, held.group, held.span)
+        self._expire_at(deadline, held.group, held.span, held.owner)
 
-    def _expire_at(self, deadline: float, group: str, span: Span) -> None:
-        self.node.at(deadline, ("expire", self.batches.partition, group, span))
+    def _expire_at(self, deadline: float, group: str, span: Span, owner: Owner) -> None:
+        self.node.at(deadline, ("expire", self.batches.partition, group, span, owner))
 
     # --------------------------------------------------- a start after a crash
 
@@ -196,4 +206,4 @@ class Recall(ClosingDuty):
                 held = Held(owner, deadline, n, generation)
                 self.views.apply(view, span, fate.on_reported, held, now, changes)
                 self.views.finish(view, changes, now)
-                self._expire_at(deadline, name, span)
+                self._expire_at(deadline, name, span, owner)

@@ -167,10 +167,10 @@ class Replica:
                 ended,
                 suspect,
             )
-            for part, (vote, *fields) in self.views.apply(view, span, fate.on_hold, ask, now, changes):
-                votes[vote].append(vote(part, *fields))
-            if len(votes[m.Granted]) > before:
-                self.node.at(until, ("expire", self.partition, view.name, span))
+            for part, (kind, *fields) in self.views.apply(view, span, fate.on_hold, ask, now, changes):
+                votes[kind].append(kind(part, *fields))
+            for vote in votes[m.Granted][before:]:  # no more than that: timers tell what was granted
+                self.node.at(until, ("expire", self.partition, view.name, vote.span, owner))
         granted, resolved, not_due, refused = map(tuple, votes.values())
         known = self.node.vector(self.members)
         reply = m.HoldReply(
@@ -201,20 +201,19 @@ class Replica:
         durable reserve (after a crash it would not know that it had granted it)."""
         return not self.may_vote(now) or not self.node.clock.merge(ballot.time)
 
-    def on_expire(self, name: str, span: Span, now: Now) -> list[Effect]:
-        """A hold's time may have run out: remove it, count the attempt, and make the message available."""
+    def on_expire(self, name: str, span: Span, owner: Owner, now: Now) -> list[Effect]:
+        """The time of a hold may have run out: remove it, count the attempt, and make the message available."""
         view = self.views.find(name)
         if view is None:
             return []
         (span, _), *rest = view.cut(span)
         if rest:  # where every second message was acked, each is a run
-            self.node.at(
-                now.mono,
-                ("expire", self.partition, name, span._replace(start=span.stop, stop=rest[-1][0].stop)),
-            )
+            left = span._replace(start=span.stop, stop=rest[-1][0].stop)
+            self.node.at(now.mono, ("expire", self.partition, name, left, owner))
         changes = Changes()
-        for part, deadline in self.views.apply(view, span, fate.on_expire, None, now, changes):
-            self.node.at(deadline, ("expire", self.partition, name, part))  # extended since the timer was set
+        for part, held in self.views.apply(view, span, fate.on_expire, None, now, changes):
+            # Extended since the timer was set, or another one.
+            self.node.at(held.deadline, ("expire", self.partition, name, part, held.owner))
         records = self.views.finish(view, changes, now)
         return [Persist(records)] if records else []
 
@@ -228,6 +227,7 @@ class Replica:
         changes = Changes()
         ask = ReleaseAsk(freed.owner, theirs=freed.owner.node != self.node.me)
         for span in freed.spans:
+            view.give_up(span, freed.owner, now.mono, rivals=True)
             self.views.apply(view, span, fate.on_release, ask, now, changes)
         records = self.views.finish(view, changes, now)
         assert not records, "RELEASE changes nothing that outlasts a restart"
@@ -249,8 +249,8 @@ class Replica:
             ask = ExtendAsk(owner, until)
             for part, answer in self.views.apply(view, span, fate.on_extend, ask, now, changes):
                 votes[answer].append(m.Owned(part, owner, n))
-            if len(votes[True]) > before:
-                self.node.at(until, ("expire", self.partition, view.name, span))
+            for extended in votes[True][before:]:
+                self.node.at(until, ("expire", self.partition, view.name, extended.span, owner))
         # Attempts of holds that ran out before their timers had a turn.
         records = self.views.finish(view, changes, now)
         reply = m.ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
@@ -316,6 +316,7 @@ class Replica:
                 letter = message.letter._replace(ballot=owner.ballot, redrives=n)
                 asked = Record(message.generation, n, Kind.DEAD, letter)
             ask = RejectAsk(owner, asked, backoff or (0.0,))
+            view.give_up(span, owner, now.mono, rivals=False)
             for part, (done, record) in self.views.apply(view, span, fate.on_reject, ask, now, changes):
                 if record is not None:
                     resolved.append(m.Resolved(part, record))

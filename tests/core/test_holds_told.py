@@ -1,0 +1,323 @@
+"""What a start is told of holds goes by the grant and its end, whatever became of the record (RECOVERY, (b) 7 to 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quorumq.core.messages import (
+    Ack,
+    AckRequest,
+    BrowseReply,
+    BrowseRequest,
+    CloseSession,
+    ExtendRequest,
+    Freed,
+    Hold,
+    LeaveRequest,
+    PurgeReply,
+    PurgeRequest,
+    ReceiptPart,
+    RedriveRequest,
+    RejectRequest,
+    Release,
+    Resolved,
+    SyncOffer,
+    SyncPull,
+    SyncState,
+)
+from quorumq.core.partition.fate import NOBODY
+from quorumq.core.partition.replica import Replica
+from quorumq.core.types import Kind, PartitionId, Span
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_group_deletion import created, deleted
+from tests.core.test_groups import LETTER, rewind
+from tests.core.test_hazards import asked, nothing
+
+HOLD_S = 30.0
+
+
+def replica(cluster: Cluster, node: str) -> Replica:
+    (found,) = cluster.nodes[node].replicas.values()
+    return found
+
+
+def told(cluster: Cluster, node: str) -> list[tuple[str, Span, bool]]:
+    """What the node would tell: group, messages, and whether they are blocked, that is held by NOBODY."""
+    this = replica(cluster, node)
+    granted = this.node.grants(cluster.now).get(this.partition, [])
+    found = this.recall.holds_to_tell(cluster.now, granted)
+    return [(hold.group, hold.span, hold.owner == NOBODY) for hold in found]
+
+
+def restart(cluster: Cluster, node: str) -> None:
+    cluster.kill(node)
+    cluster.start(node)
+    assert cluster.nodes[node].context.quarantine_left(cluster.now) == 0.0, "it was told"
+
+
+def half_acked(cluster: Cluster, group: str = "g", name: str = "a") -> None:
+    """The votes of a and b make a delivery, and b alone has its ACK. What is compared between nodes is lost."""
+    compared = SyncState | SyncOffer | SyncPull
+    cluster.drop = lambda sender, to, message: (
+        (isinstance(message, Hold) and to == "c") or isinstance(message, compared)
+    )
+    got = receipts(cluster.ask(name, fetch(group, most=1, hold_time=HOLD_S)))
+    assert got
+    cluster.drop = lambda sender, to, message: isinstance(message, Ack | compared)
+    cluster.submit("b", AckRequest(got))
+    cluster.advance(6.0)
+    assert not replica(cluster, "b").group(group).all_held()
+    cluster.drop = lambda sender, to, message: isinstance(message, compared)
+
+
+def listed(cluster: Cluster) -> tuple[Resolved, ...]:
+    page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
+    assert isinstance(page, BrowseReply)
+    return tuple(Resolved(item.span, item.record) for item in page.items)
+
+
+def died(cluster: Cluster) -> None:
+    got = receipts(cluster.ask("c", fetch(hold_time=1.0)))
+    assert outcomes(cluster.ask("c", RejectRequest(got, letter=LETTER))) == ["ok"]
+
+
+def purge(cluster: Cluster) -> None:
+    assert isinstance(cluster.ask("c", PurgeRequest("jobs", 0, "g")), PurgeReply)
+
+
+# --------------------------------------------------------- whatever becomes of the record
+
+
+def remade(cluster: Cluster) -> None:
+    deleted(cluster, "c")
+    created(cluster, "c")
+
+
+def rewound(cluster: Cluster) -> None:
+    rewind(cluster, "c")
+
+
+def purged_above(cluster: Cluster) -> None:
+    """SKIPPED of a newer generation stands where ACKED was."""
+    rewind(cluster, "c")
+    purge(cluster)
+    ((_, record),) = replica(cluster, "b").group("g").records.items()
+    assert record.kind == Kind.SKIPPED
+
+
+LOSSES: dict[str, tuple[Callable[[Cluster], None], Callable[[Cluster], None]]] = {
+    "the group is deleted and made again": (remade, lambda cluster: None),
+    "the group is deleted, and made again later": (
+        lambda cluster: deleted(cluster, "c") and None,
+        lambda cluster: created(cluster, "c") and None,
+    ),
+    "the group is rewound": (rewound, lambda cluster: None),
+    "a newer generation is purged": (purged_above, rewound),
+}
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["it goes on", "the teller was stopped meanwhile"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_hold_whose_ack_one_replica_has_outlives_its_record(loss: str, stopped: bool) -> None:
+    """a, started again, has no more of its votes than if it had not been: the hold is live there until its time."""
+    before, after = LOSSES[loss]
+    cluster = Cluster()
+    published(cluster, 1)
+    half_acked(cluster)
+    before(cluster)
+    if stopped:
+        cluster.stop("b")
+        cluster.start("b")
+    restart(cluster, "a")
+    after(cluster)
+    cluster.drop = lambda sender, to, message: "b" in (sender, to)  # which has heard that a0 is over
+    began = cluster.time
+    for node in ("c", "a"):
+        assert asked(cluster, node) == [], "its hold has a while to go"
+    cluster.advance(HOLD_S - (cluster.time - began))
+    assert asked(cluster, "c"), "and not for longer than that"
+
+
+def test_a_dead_letter_whose_ack_one_replica_has_stays_blocked_when_it_is_redriven_and_dies_again() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    died(cluster)
+    half_acked(cluster, "g!dead")
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", listed(cluster)))) == ["ok"]
+    died(cluster)
+    restart(cluster, "a")
+    cluster.drop = lambda sender, to, message: "b" in (sender, to)
+    key = cluster.submit("c", fetch("g!dead"))
+    cluster.advance(1.0)
+    assert receipts(cluster.replies[key]) == (), (
+        "the letter at n = 0 was handed to a reader who has 20 s left"
+    )
+    cluster.advance(HOLD_S)
+    (got,) = receipts(cluster.ask("c", fetch("g!dead")))
+    assert got.receipt.n == 1
+
+
+def test_a_hold_outlives_payload_and_session_and_keeps_neither_for_longer_than_its_time() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 4)
+    got = receipts(cluster.ask("a", fetch(hold_time=60.0)))
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+    cluster.ask("b", CloseSession(origin, (PartitionId(topic.id, 0),)))
+    cluster.advance(30.0)
+    assert [replica(cluster, node).batches.closed.numbers.messages for node in "abc"] == [1, 1, 1]
+    assert told(cluster, "b") == [("g", Span(origin, 0, 4), True)]
+    restart(cluster, "a")
+    assert replica(cluster, "a").group("g").held_count == 4
+    cluster.advance(30.1)
+    for node in "abc":
+        assert not replica(cluster, node).group("g").leases, "no attempt is counted of what is settled"
+        assert told(cluster, node) == []
+
+
+# ------------------------------------------------------------------ what gives a hold up
+
+
+def left(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
+    cluster.ask("c", LeaveRequest(got))
+
+
+def rejected(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
+    assert outcomes(cluster.ask("c", RejectRequest(got, 1.0))) == ["ok"]
+
+
+def buried(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
+    assert outcomes(cluster.ask("c", RejectRequest(got, letter=LETTER))) == ["ok"]
+
+
+def part_of(got: tuple[ReceiptPart, ...], start: int, stop: int) -> tuple[ReceiptPart, ...]:
+    (item,) = got
+    return (ReceiptPart(item.receipt, (item.receipt.span._replace(start=start, stop=stop),)),)
+
+
+@pytest.mark.parametrize("how", [left, rejected, buried])
+@pytest.mark.parametrize("gone", [False, True], ids=["the group stays", "the group is deleted"])
+def test_what_its_owner_gave_up_is_not_told_and_the_rest_is(
+    how: Callable[[Cluster, tuple[ReceiptPart, ...]], None], gone: bool
+) -> None:
+    """Of one delivery some is given up, some is acked, and some is held."""
+    cluster = Cluster()
+    _, origin = published(cluster, 6)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    how(cluster, part_of(got, 0, 2))
+    assert outcomes(cluster.ask("c", AckRequest(part_of(got, 2, 4)))) == ["acked"]
+    if gone:
+        deleted(cluster, "c")
+    expected = [("g", Span(origin, 2, 4), True), ("g", Span(origin, 4, 6), False)]
+    for node in "abc":
+        assert sorted(told(cluster, node)) == expected
+    cluster.advance(HOLD_S)
+    for node in "abc":
+        assert told(cluster, node) == []
+
+
+def test_what_was_given_up_and_granted_anew_is_told_by_the_new_grant() -> None:
+    cluster = Cluster()
+    _, origin = published(cluster, 1)
+    left(cluster, receipts(cluster.ask("a", fetch(hold_time=HOLD_S))))
+    again = receipts(cluster.ask("c", fetch(hold_time=5.0)))
+    assert told(cluster, "b") == [("g", Span(origin, 0, 1), False)]
+    assert outcomes(cluster.ask("c", AckRequest(again))) == ["acked"]
+    assert told(cluster, "b") == [("g", Span(origin, 0, 1), True)]
+    cluster.advance(5.1)
+    assert told(cluster, "b") == [], "the first one would last for longer, and was given up"
+
+
+def test_what_was_refused_beside_a_grant_is_not_told() -> None:
+    """c holds the first message for itself, which a asks for with the others, and is acked by nobody."""
+    cluster = Cluster()
+    _, origin = published(cluster, 4)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold | Release) and sender == "c"
+    cluster.submit("c", fetch(most=1, hold_time=1.0))
+    key = cluster.submit("a", fetch(hold_time=HOLD_S))
+    cluster.advance(0.5)
+    got = receipts(cluster.replies[key])
+    assert sum(item.receipt.span.size for item in got) == 4, "a and b grant all"
+    cluster.advance(1.0)
+    assert told(cluster, "c") == [("g", Span(origin, 1, 4), False)]
+
+
+def test_an_extended_hold_is_told_to_the_end_that_it_was_extended_to_unless_it_was_given_up() -> None:
+    cluster = Cluster()
+    _, origin = published(cluster, 3)
+    got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    assert outcomes(cluster.ask("b", AckRequest(part_of(got, 2, 3)))) == ["acked"], "this one is not extended"
+    cluster.advance(4.0)
+    assert outcomes(cluster.ask("a", ExtendRequest(got, 20.0, 4.0)))[0] == "ok"
+    cluster.advance(2.0)
+    assert outcomes(cluster.ask("b", AckRequest(part_of(got, 0, 1)))) == ["acked"]
+    rejected(cluster, part_of(got, 1, 2))
+    cluster.advance(15.0)
+    assert told(cluster, "b") == [("g", Span(origin, 0, 1), True)]
+    cluster.advance(5.0)
+    assert told(cluster, "b") == []
+
+
+@pytest.mark.parametrize("acks", [False, True], ids=["both release", "one acks"])
+def test_of_two_owners_each_gives_up_for_itself(acks: bool) -> None:
+    """Both were reported. Where one lets go, and the other one acks at this replica alone, its time is told."""
+    cluster = Cluster()
+    _, origin = published(cluster, 1)
+    whole = Span(origin, 0, 1)
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, Release) or (isinstance(message, Hold) and (sender, to) != ("a", "b"))
+    )
+    cluster.submit("c", fetch(hold_time=HOLD_S))  # c holds it alone
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    assert got
+    cluster.drop = nothing
+    restart(cluster, "b")
+    this, view = replica(cluster, "b"), replica(cluster, "b").group("g")
+    ((_, lease),) = view.leases.items()
+    assert lease.held is not None
+    assert lease.held.owner == NOBODY
+    mine = got[0].receipt.owner
+    (theirs,) = [rival for rival in lease.rivals if rival != mine]
+    view.give_up(whole, theirs, cluster.now.mono, rivals=False)
+    assert not view.given_up, "a REJECT of what NOBODY holds is refused"
+    cluster.drop = lambda sender, to, message: isinstance(message, Ack | Release | SyncState | SyncOffer)
+    if acks:
+        cluster.submit("b", AckRequest(got))
+        cluster.advance(1.0)
+    else:
+        this.on_release(Freed(this.partition, "g", mine, (whole,)), cluster.now)
+    assert told(cluster, "b") == [("g", whole, True)], "until the other one lets go"
+    assert view.held_count == 1
+    this.on_release(Freed(this.partition, "g", theirs, (whole,)), cluster.now)
+    assert view.held_count == 0
+    assert told(cluster, "b") == ([("g", whole, True)] if acks else [])
+
+
+# ------------------------------------------------------------------------------ bounds
+
+
+def test_what_was_given_up_is_forgotten_when_its_time_is_over() -> None:
+    """One note for each delivery, in runs; the time of the oldest one being over, the next one sweeps it."""
+    cluster = Cluster()
+    published(cluster, 200)
+    for _ in range(20):
+        left(cluster, receipts(cluster.ask("a", fetch(most=100, hold_time=5.0))))
+        cluster.advance(1.0)
+    for node in "abc":
+        notes = replica(cluster, node).group("g").given_up
+        assert 5 <= len(notes) <= 7
+        assert all(given.spans == 1 for _, given in notes.values())
+
+
+def test_messages_rejected_one_by_one_are_one_note() -> None:
+    cluster = Cluster()
+    published(cluster, 100)
+    got = receipts(cluster.ask("a", fetch(most=100, hold_time=HOLD_S)))
+    for at in range(100):
+        rejected(cluster, part_of(got, at, at + 1))
+    for node in "abc":
+        ((_, given),) = replica(cluster, node).group("g").given_up.values()
+        assert given.spans == 1
+        assert told(cluster, node) == []
