@@ -99,6 +99,7 @@ class Facts(NamedTuple):
     deleted: bool = False  # the group was deleted; nobody has asked since to make it again
     keys: int = 0
     operations: tuple[Operation, ...] = ()
+    acks_end_nothing: bool = False  # as in `Scenario`
 
 
 OPERATIONS = ("create", "alter", "delete")
@@ -281,7 +282,10 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
 
 
 def live_beside(facts: Facts, index: int, receipt: Receipt) -> list[int]:
-    """The other deliveries of the same queue that are inside their holds: of one whose ACK was sent, in its life."""
+    """The other deliveries of the same queue that are inside their holds: of one whose ACK was sent, in its life.
+
+    In any life where an ACK ends nothing: who has heard of it grants a newer life at once, and nobody else does.
+    """
     of_dead = facts.attempts[index].of_dead
     return [
         k
@@ -289,7 +293,11 @@ def live_beside(facts: Facts, index: int, receipt: Receipt) -> list[int]:
         if other.until
         and k != index
         and other.of_dead == of_dead
-        and (other.phase == LIVE or (other.receipt is not None and life(other.receipt) >= life(receipt)))
+        and (
+            other.phase == LIVE
+            or (other.receipt is not None and life(other.receipt) >= life(receipt))
+            or (other.phase == ACKING and facts.acks_end_nothing)
+        )
     ]
 
 

@@ -118,6 +118,9 @@ class Scenario:
     # replica; or "alter", for one more partition, or "delete", of one that is there, with one replica. The
     # cluster has no other topic then, and no message.
     operators: tuple[tuple[str, NodeId], ...] = ()
+    # Whether an ACK that was sent ends no hold, whatever is done to the group: for scripts after which a majority has
+    # not heard of it.
+    acks_end_nothing: bool = False
     script: Script = ()  # brings the cluster to where the exploration begins
 
     @cached_property

@@ -82,8 +82,10 @@ class Explorer:
         return found
 
     def _begin(self) -> State:
-        facts = Facts(operations=tuple(Operation() for _ in self.scenario.operators))
-        budget = self._budgets.number(self.scenario.budget())
+        scenario = self.scenario
+        operations = tuple(Operation() for _ in scenario.operators)
+        facts = Facts(operations=operations, acks_end_nothing=scenario.acks_end_nothing)
+        budget = self._budgets.number(scenario.budget())
         return (*self.world.first_locals(), self._nets.number(()), budget, self._facts.number(facts))
 
     # ------------------------------------------------------------------------ steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 
 from quorumq.core import vouching
 from quorumq.core.effects import Effect, Persist
@@ -10,6 +11,7 @@ from quorumq.core.messages import Hello
 from quorumq.core.partition import fate
 from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.fate import Ballots, Facts, Fate, Held, Lease
+from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
@@ -17,15 +19,15 @@ from quorumq.core.peers import Peers
 from quorumq.core.records import Reclaimed, VouchingLost
 from quorumq.core.recovery import Recovery
 from quorumq.core.resync import Resync
-from quorumq.core.state import NodeConfig
-from quorumq.core.types import Kind, Now, Record, Stamp
+from quorumq.core.state import Granted, NodeConfig
+from quorumq.core.types import Kind, Now, Record, Span, Stamp
 from quorumq.core.vouching import Vouching
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
 from sim.explorer import world
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, acked_at, answered, ran_out, restarted, won
+from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, ran_out, restarted, won
 from sim.rules.stand_ins import after, but, nothing
 
 # -------------------------------------------------------------------------- quarantine
@@ -61,6 +63,18 @@ def drop_what_is_acked(self: Replica, reported: list[Reported], now: Now) -> Non
 
 
 _end_quarantine = Replica.end_quarantine
+
+
+def told_by_the_record(
+    self: Recall, now: Now, granted: Iterable[Granted]
+) -> Iterator[tuple[GroupView, Span, Held]]:
+    for view, span, held in _acked_early(self, now, granted):
+        record = view.home.records.get(span.origin, span.start)
+        if record is not None and record.kind in (Kind.ACKED, Kind.PURGED):
+            yield view, span, held
+
+
+_acked_early = Recall.acked_early
 
 
 # ------------------------------------------------------------------------- the driver
@@ -111,6 +125,12 @@ RECOVERY = Scenario(
 ACKED_BY_B_AND_C = (("fetch", B), ("settle",), *restarted(C, B), *acked_at(B, C))
 """c's second start is linked to b alone; a backup from before it lacks what it acked, and finds a."""
 
+
+HALF_ACKED = (*won(A, B), ("ask", B, "ack", 0), ("crash", A))
+"""a0 is delivered by the votes of a and b, and its ACK is at b alone; a is back, and was not told yet."""
+
+NO_WITNESS = (("settle",), *links(A, B, C), ("settle",), *restarted(B, A, C))
+"""a is told, and then b, too, is started again: a majority has not heard of the ACK."""
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -223,6 +243,49 @@ RULES: tuple[Rule, ...] = (
         ),
         hunted=True,
         survives="a late ACK that one voter has, and a crash of the other inside that hold: one seed in 47,000",
+    ),
+    Rule(
+        "recovery-tells-grants",
+        "what is told follows from the grant and its end: the record of the ACK may go with its group",
+        ((Recall, "acked_early", told_by_the_record),),
+        off="what an ACK ended is told where its record still stands",
+        scenario=Scenario(
+            "recovery-group-made-again",
+            "a delivery is acked at one of two voters, the group made again, and both voters are started again",
+            acks=1,
+            restarts=2,
+            rewinds=2,
+            rewind_to=("unmake", "make"),
+            coordinators=(A, C),
+            restart_nodes=(A, B),
+            via=(B,),
+            rewind_via=(B,),
+            acks_end_nothing=True,
+            give_up=False,
+            script=(*HALF_ACKED, ("ask", B, "unmake"), ("settle",), ("ask", B, "make"), *NO_WITNESS),
+        ),
+    ),
+    Rule(
+        "recovery-tells-replaced",
+        "likewise: the record of the ACK may be replaced by one of a newer generation",
+        ((Recall, "acked_early", told_by_the_record),),
+        off="what an ACK ended is told where its record still stands",
+        scenario=Scenario(
+            "recovery-purged",
+            "likewise; the group is rewound and purged before both voters are started again, and rewound after it",
+            acks=1,
+            restarts=2,
+            rewinds=2,
+            backlog_purges=1,
+            coordinators=(A, C),
+            restart_nodes=(A, B),
+            via=(B,),
+            rewind_via=(C,),
+            purge_via=(C,),
+            acks_end_nothing=True,
+            give_up=False,
+            script=(*HALF_ACKED, ("ask", C, "rewind"), ("settle",), ("ask", C, "clear"), *NO_WITNESS),
+        ),
     ),
     Rule(
         "recovery-keeps-acked",

@@ -19,9 +19,14 @@ def won(coordinator: NodeId, voter: NodeId) -> Script:
     return ("fetch", coordinator), *answered("Hold", "HoldReply", coordinator, voter)
 
 
+def links(name: NodeId, *peers: NodeId) -> Script:
+    """A node is linked to these peers."""
+    return tuple(("link", *sorted((name, peer))) for peer in peers)
+
+
 def restarted(name: NodeId, *peers: NodeId) -> Script:
     """A node crashes, starts again, and is linked to these peers."""
-    return ("crash", name), *(("link", *sorted((name, peer))) for peer in peers)
+    return ("crash", name), *links(name, *peers)
 
 
 RUN_OUT: Script = (("tick",), ("tick",))
