@@ -278,6 +278,7 @@ def _run(workload: Workload, options: dict[str, Any]) -> None:
                     keep=options["keep"],
                     hold_time_max=max(5.0, options["hold_time"]),
                     settings={"log_level": "warning"},
+                    tell=lambda text: click.echo(text, err=True),
                 )
             )
         found = [measure(workload.kind, {**options, **more}, cluster) | dict(more) for more in workload.runs]

@@ -36,7 +36,6 @@ class Worker:
     node: str
     tail: Tail
     process: Leashed
-    paused: bool = False
     state: str = "starting"
     account: Account = field(default_factory=Account)
 

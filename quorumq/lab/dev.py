@@ -12,8 +12,11 @@ from quorumq.cli.common import NODES_DEFAULT, NODES_VARIABLE, ended_by_sigterm, 
 from quorumq.core import limits
 from quorumq.core.errors import QuorumqError
 
-WAIT_S: Final = 90.0
-"""How long `--wait` waits: a quarantine of the default hold time has room in it."""
+WAIT_S: Final = 300.0
+"""How long `--wait` waits: a start on a slow machine, and a quarantine of the default hold time."""
+
+CREATE_S: Final = 60.0
+"""How long the creation of a topic may take."""
 
 POLL_S: Final = 0.1
 
@@ -78,7 +81,7 @@ def dev(
             click.echo(f"ready: {', '.join(addresses)}")
         return
     with ended_by_sigterm():
-        cluster = LocalCluster(nodes, keep=directory, base_port=port, hold_time_max=hold_time_max)
+        cluster = LocalCluster(nodes, keep=directory, base_port=port, hold_time_max=hold_time_max, tell=_tell)
         died: dict[str, None] = {}
         try:
             cluster.start_all()
@@ -100,6 +103,10 @@ def dev(
             cluster.close()
 
 
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
+
+
 def _create(addresses: list[str], topics: tuple[str, ...], rf: int) -> None:
     from quorumq.cli.probe import ask
     from quorumq.core.messages import CreateTopic
@@ -107,7 +114,7 @@ def _create(addresses: list[str], topics: tuple[str, ...], rf: int) -> None:
 
     for topic in topics:  # in a kept directory it may be there, with other settings
         request = CreateTopic(topic, rf=rf, unnamed=("rf", "partitions", *SETTINGS))
-        ask(addresses[0], request, timeout=10.0)
+        ask(addresses[0], request, timeout=CREATE_S)
 
 
 def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_json: bool) -> None:
@@ -137,28 +144,34 @@ def _wait(addresses: list[str], topics: tuple[str, ...], seconds: float) -> None
     """
     from quorumq.cli.probe import ask
     from quorumq.core.messages import Metadata
-    from quorumq.lab.local import NotReady, lack
+    from quorumq.lab.local import PROBE_S, TELL_EVERY_S, NotReady, lack
 
     names = [f"n{index}" for index in range(1, len(addresses) + 1)]
-    end = time.monotonic() + seconds
+    now = time.monotonic()
+    end, tell_at = now + seconds, now + TELL_EVERY_S
     while True:
+        probe = min(PROBE_S, end - now)
         lacks = []
         for name, address in zip(names, addresses, strict=True):
-            what = lack(address, name, names, connected=True, quarantine=True)
+            what = lack(address, name, names, probe, connected=True, quarantine=True)
             if what:
                 lacks.append(f"{name} at {address} {what}")
         if not lacks:
             try:
-                ask(addresses[0], Metadata(topics), timeout=1.0)
+                ask(addresses[0], Metadata(topics), timeout=probe)
                 return
             except QuorumqError as error:
                 lacks.append(str(error))
-        if time.monotonic() > end:
+        now = time.monotonic()
+        if now >= end:
             raise NotReady(
                 f"the cluster does not serve after {seconds:g} s: {'; '.join(lacks)}. See what the `quorumq dev` "
                 "that starts it says"
             )
-        time.sleep(POLL_S)
+        if now >= tell_at:
+            _tell(f"waiting: {'; '.join(lacks)}")
+            tell_at = now + TELL_EVERY_S
+        time.sleep(min(POLL_S, end - now))
 
 
 def _watch(cluster: Any, died: dict[str, None], as_json: bool) -> None:

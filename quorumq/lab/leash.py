@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -111,10 +112,11 @@ def logged(command: Sequence[str], log: Path, cwd: Path | None = None) -> Leashe
 
 
 def end(processes: Iterable[Leashed], patience: float) -> None:
-    """SIGTERM to those that run, and SIGKILL to what is left after so many seconds. Safe to repeat."""
+    """SIGTERM to those that run or are stopped, and SIGKILL to what is left after so many seconds. Safe to repeat."""
     live = [process for process in processes if process.poll() is None]
     for process in live:
         process.terminate()
+        process.send_signal(signal.SIGCONT)  # a process that is stopped does not hear SIGTERM
     until = time.monotonic() + patience
     try:
         for process in live:

@@ -12,7 +12,6 @@ reaches only the program that holds the cluster, which then stops them in order.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shutil
@@ -22,7 +21,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,9 +37,18 @@ HISTORIES: Final = "histories"
 """The directory, beside those of the nodes, for histories."""
 
 LOG_TAIL_LINES: Final = 20
-POLL_S: Final = 0.02
-START_TIMEOUT_S: Final = 20.0
-STOP_TIMEOUT_S: Final = 10.0
+POLL_S: Final = 0.05
+START_LIMIT_S: Final = 600.0
+"""A start waits until nodes answer, and fails when a process ends. No process that lives needs this long, however slow
+and busy the machine is."""
+
+STOP_LIMIT_S: Final = 60.0
+"""A clean stop writes little. A process that has not ended by then hangs."""
+
+PROBE_S: Final = 5.0
+"""How long one node may take to say how it is."""
+
+TELL_EVERY_S: Final = 5.0
 
 
 class NodeDied(QuorumqError):
@@ -79,6 +87,8 @@ class LocalCluster:
         hold_time_max: seconds, the longest hold; also nearly the length of a quarantine after a crash.
         history: whether each node writes a history of its protocol messages, `history_path(name)`.
         settings: more lines for every node.toml, by name, for example ``{"sync_interval": 0.5}``.
+        tell: called every few seconds of a wait for nodes, with what each of them lacks; in another thread where
+            the wait is a twin ``…_async``.
 
     Attributes:
         nodes: the names of all nodes.
@@ -95,6 +105,7 @@ class LocalCluster:
         hold_time_max: float = 5.0,
         history: bool = False,
         settings: Mapping[str, Any] | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         if not 1 <= nodes <= 9:
             raise UsageError(f"{nodes} nodes: a local cluster has 1 to 9")
@@ -112,6 +123,7 @@ class LocalCluster:
                     "give another directory (a cluster cannot change its size yet)"
                 )
         self._history = history
+        self._tell = tell
         self._processes: dict[str, Leashed] = {}
         self._paused: dict[str, None] = {}
         try:
@@ -193,7 +205,7 @@ class LocalCluster:
             return
         self._processes[name] = logged(self.command(name), self.log_path(name), self.node_directory(name))
 
-    def start(self, name: str, timeout: float = START_TIMEOUT_S) -> None:
+    def start(self, name: str, timeout: float = START_LIMIT_S) -> None:
         """Start one node from what is in its directory, and wait until it answers.
 
         It answers before its quarantine is over, and before its peers have found it: `wait_ready` waits for more.
@@ -206,7 +218,11 @@ class LocalCluster:
         self._wait([name], timeout, connected=False, quarantine=False)
 
     def start_all(self) -> None:
-        """Start every node that does not run, and wait until all are ready (see `wait_ready`)."""
+        """Start every node that does not run, and wait until all are ready (see `wait_ready`).
+
+        Raises:
+            NodeDied, NotReady: as `wait_ready`.
+        """
         for name in self.nodes:
             self.spawn(name)
         self.wait_ready()
@@ -217,7 +233,7 @@ class LocalCluster:
         self._processes[name].wait()
         self._paused.pop(name, None)
 
-    def terminate(self, name: str, timeout: float = STOP_TIMEOUT_S) -> int:
+    def terminate(self, name: str, timeout: float = STOP_LIMIT_S) -> int:
         """SIGTERM, and wait: a clean stop, so that the next start has no quarantine.
 
         Returns:
@@ -257,7 +273,7 @@ class LocalCluster:
     def wait_ready(
         self,
         names: Iterable[str] | None = None,
-        timeout: float = START_TIMEOUT_S,
+        timeout: float = START_LIMIT_S,
         *,
         quarantine: bool = False,
     ) -> None:
@@ -278,10 +294,8 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Stop everything that was started, cleanly where that works within seconds. Safe to repeat."""
-        for name in list(self._paused):
-            with contextlib.suppress(QuorumqError):
-                self.resume(name)
-        end(self._processes.values(), STOP_TIMEOUT_S)
+        self._paused.clear()
+        end(self._processes.values(), STOP_LIMIT_S)
 
     def keep(self) -> None:
         """Leave the directory behind at the end, though none was given."""
@@ -310,10 +324,10 @@ class LocalCluster:
     async def start_async(self, name: str) -> None:
         """`start`, without blocking the loop."""
         self.spawn(name)
-        wait = functools.partial(self._wait, [name], START_TIMEOUT_S, connected=False, quarantine=False)
+        wait = functools.partial(self._wait, [name], START_LIMIT_S, connected=False, quarantine=False)
         await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
-    async def wait_ready_async(self, timeout: float = START_TIMEOUT_S, *, quarantine: bool = False) -> None:
+    async def wait_ready_async(self, timeout: float = START_LIMIT_S, *, quarantine: bool = False) -> None:
         """`wait_ready` of all nodes, without blocking the loop."""
         wait = functools.partial(self.wait_ready, timeout=timeout, quarantine=quarantine)
         await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
@@ -390,34 +404,47 @@ class LocalCluster:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             raise NodeDied(f"node {name} ended with {how}; the end of its log:\n{self.log_tail(name)}")
 
-    def _poll(self, names: list[str], connected: bool, quarantine: bool) -> dict[str, str]:
+    def _poll(self, names: list[str], probe: float, connected: bool, quarantine: bool) -> dict[str, str]:
         for name in names:
             self._check_alive(name)
         lacks = {
-            name: lack(self.address(name), name, names, connected=connected, quarantine=quarantine)
+            name: lack(self.address(name), name, names, probe, connected=connected, quarantine=quarantine)
             for name in names
         }
         return {name: what for name, what in lacks.items() if what}
 
     def _wait(self, names: list[str], timeout: float, *, connected: bool, quarantine: bool) -> None:
-        until = time.monotonic() + timeout
-        while lacks := self._poll(names, connected, quarantine):
-            if time.monotonic() > until:
-                what = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
+        now = time.monotonic()
+        until, tell_at = now + timeout, now + TELL_EVERY_S
+        while lacks := self._poll(names, min(PROBE_S, until - now), connected, quarantine):
+            now = time.monotonic()
+            what = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
+            if now >= until:
                 raise NotReady(
                     f"not ready after {timeout:g} s: {what}. Look at the nodes' logs, or allow more time"
                 )
-            time.sleep(POLL_S)
+            if self._tell is not None and now >= tell_at:
+                self._tell(f"waiting: {what}")
+                tell_at = now + TELL_EVERY_S
+            time.sleep(min(POLL_S, until - now))
 
 
-def lack(address: str, name: str, names: Iterable[str], *, connected: bool, quarantine: bool) -> str:
+def lack(
+    address: str,
+    name: str,
+    names: Iterable[str],
+    probe: float = PROBE_S,
+    *,
+    connected: bool,
+    quarantine: bool,
+) -> str:
     """What the node ``name`` at ``address`` lacks to be ready, in words; "" if nothing.
 
-    It has to answer; where ``connected``, to vouch for its directory and to see all of ``names``; where
-    ``quarantine``, to be out of it.
+    It has to answer within ``probe`` seconds; where ``connected``, to vouch for its directory and to see all of
+    ``names``; where ``quarantine``, to be out of it.
     """
     try:
-        facts = status_of(address, timeout=1.0)
+        facts = status_of(address, probe)
     except Unreachable:
         return "does not answer"
     if not connected:
