@@ -30,7 +30,7 @@ report: $(VENV)/.spark-stamp
 	@echo "Look at $(abspath $(REPORT))/deadletters/report.html and $(abspath $(REPORT))/audit/audit.html"
 
 test: $(VENV)/.dev-stamp lint types
-	$(BIN)/python -m pytest -n 6
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/.dev-stamp
 	$(BIN)/ruff check .

@@ -1,25 +1,20 @@
-"""Which tests may run beside each other: `make test` runs pytest on six processes.
-
-Files with tests that start processes (marker `e2e`) run one after another in two processes of pytest, those of
-tests/e2e and the others, so that there are few clusters at a time; those of Spark share two sessions, one for the
-audit, and so two processes, too. All of them wait much, so that six processes have work for two cores. pytest-xdist
-has groups by a mark, but reads them in a way that pytest 9 ended.
-"""
+"""How tests run: which beside each other (bound.py), in which time (virtual.py), and what ends with them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import signal
 import subprocess
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from quorumq.lab.leash import Leashed
-from tests import virtual
+from tests import bound, virtual
 
 settings.register_profile("quorumq", deadline=None)
 settings.load_profile("quorumq")
@@ -27,10 +22,18 @@ settings.load_profile("quorumq")
 # Whatever a test starts ends with the tests, also where those are killed.
 subprocess.Popen = Leashed  # type: ignore[misc]
 
-SIM = Path(__file__).parent / "sim"
-EXPLORER, RULES = str(SIM / "test_explorer.py"), str(SIM / "test_rules.py")
-FIRST = ("audit", "processes", EXPLORER, "spark", "commands", RULES)
-"""The longest groups begin first, so that the short ones fill the gaps at the end."""
+START = Leashed.__init__
+GROUP: list[str] = []
+"""Of the test that runs."""
+
+
+@functools.wraps(START)
+def within_the_bound(self: Leashed, args: Any, *more: Any, **options: Any) -> None:
+    bound.refuse(args, GROUP[0] if GROUP else None)
+    START(self, args, *more, **options)
+
+
+Leashed.__init__ = within_the_bound  # type: ignore[method-assign]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,15 +54,18 @@ def ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@functools.cache
-def group_of(path: Path) -> str:
-    """The group of a file of tests."""
-    folder = path.relative_to(Path(__file__).parent).parts[0]
-    if folder == "spark":
-        return "audit" if path.stem == "test_audit" else "spark"
-    if folder == "e2e":
-        return "processes"
-    return "commands" if "mark.e2e" in path.read_text() else str(path)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    GROUP[:] = [bound.group_of(item.path)]
+    try:
+        return (yield)
+    finally:
+        GROUP.clear()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return bound.workers(len(os.sched_getaffinity(0)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,8 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             run = virtual.run_beside_threads if threads else virtual.run
             in_real_time = item.get_closest_marker("e2e") is not None
             item.add_marker(pytest.mark.trio() if in_real_time else pytest.mark.trio(run=run))
-    order = {group: place for place, group in enumerate(FIRST)}
-    items.sort(key=lambda item: order.get(group_of(item.path), len(FIRST)))
+    order = {group: place for place, group in enumerate(bound.FIRST)}
+    items.sort(key=lambda item: order.get(bound.group_of(item.path), len(order)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,7 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return group_of(config.rootpath / nodeid.partition("::")[0])
+            return bound.group_of(config.rootpath / nodeid.partition("::")[0])
 
     config.option.loadscopereorder = False
     return ByGroup(config, log)
