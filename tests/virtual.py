@@ -16,10 +16,11 @@ import pytest
 import trio
 import trio.testing
 
+from tests.patience import PATIENCE_S
+
 Args = ParamSpec("Args")
 
 VIRTUAL_LIMIT_S = 3600.0
-REAL_LIMIT_S = 60.0
 SEED = int(os.environ.get("QUORUMQ_TEST_SEED", "7"))
 """Of trio's scheduler, which else shuffles differently in every run: another seed is another run."""
 
@@ -61,7 +62,7 @@ def in_real_time(test: Callable[Args, Awaitable[None]]) -> Callable[Args, None]:
     @functools.wraps(test)
     def run_test(*args: Args.args, **more: Args.kwargs) -> None:
         async def main() -> None:
-            with trio.fail_after(REAL_LIMIT_S):
+            with trio.fail_after(PATIENCE_S):
                 await test(*args, **more)
 
         trio.run(main)

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +16,8 @@ from click.testing import CliRunner
 
 from quorumq.cli.main import main
 from quorumq.lab.local import LocalCluster
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 90.0
 QUORUMQ = (sys.executable, "-m", "quorumq")
 
 
@@ -61,6 +60,11 @@ class Shell:
         return found
 
 
+def peeked(shell: Shell, topic: str) -> list[dict[str, object]]:
+    """What the node that answers lists of a group's messages."""
+    return list(shell(f"peek {topic} --group g --which all --json").lines())
+
+
 def heard() -> None:
     """A shell that runs tests in the background has SIGINT ignored, and its children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -98,11 +102,4 @@ class Running:
     def send(self, how: signal.Signals) -> int:
         """Send a signal; the exit code. It ends soon."""
         self.process.send_signal(how)
-        return self.process.wait(20)
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.2)
+        return self.process.wait(PATIENCE_S)

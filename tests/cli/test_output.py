@@ -11,6 +11,7 @@ from rich.console import Console
 
 from quorumq.lab.local import LocalCluster
 from tests.cli.shell import QUORUMQ, Shell
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -47,7 +48,7 @@ def run(
         ["/bin/sh", "-c", f'"$@" {out}', "sh", *QUORUMQ, *arguments],
         env={**shell.environ, **more},
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 

@@ -16,18 +16,30 @@ from quorumq.cli.main import main
 from quorumq.cli.work import named
 from quorumq.client import Message, connect
 from quorumq.core.errors import UsageError
-from tests.cli.shell import PATIENCE_S, Running, Shell, until
+from tests.cli.shell import Running, Shell, peeked
+from tests.patience import PATIENCE_S, until
 
 HOLD_S = 60.0
 
 TASKS = """
 import os, pathlib, time
-import trio
 
-pathlib.Path(f"{os.getpid()}.begun").touch()
+MINE = pathlib.Path(f"{os.getpid()}.begun")
+MINE.touch()
 
-async def slow(message):
-    await trio.sleep(1.0)
+def paired(message):  # each ends when the other worker has begun as many
+    with MINE.open("a") as file:
+        file.write("x")
+    while min(path.stat().st_size for path in pathlib.Path().glob("*.begun")) < MINE.stat().st_size:
+        time.sleep(0.02)
+
+def mixed(message):
+    while message.payload == b"wait" and not pathlib.Path("go").exists():
+        time.sleep(0.02)
+
+def gated(message):
+    while not pathlib.Path("go").exists():
+        time.sleep(0.02)
 
 def stuck(message):
     time.sleep(0.5)
@@ -35,9 +47,6 @@ def stuck(message):
 def poison(message):
     if message.payload == b"20":
         os._exit(9)
-
-def mixed(message):
-    time.sleep(float(message.payload))
 """
 
 
@@ -55,10 +64,14 @@ def is_settled(shell: Shell, topic: str, dead: int) -> bool:
     return found.pop("dead", 0) == dead and not found.keys() - {"acked"}
 
 
-def both_wait(folder: Path) -> None:
-    """Wait until two workers have imported their functions, and a little for their first FETCH."""
+def left(shell: Shell, topic: str) -> int:
+    """How many messages are not acked."""
+    return sum(count for state, count in shell.states(topic).items() if state != "acked")
+
+
+def both_begin(folder: Path) -> None:
+    """Wait until two workers have imported their functions."""
     until(lambda: len(list(folder.glob("*.begun"))) == 2, "both have begun")
-    time.sleep(2.0)
 
 
 def stopped(worker: Running) -> dict[str, int]:
@@ -72,42 +85,42 @@ def stopped(worker: Running) -> dict[str, int]:
 def test_two_workers_share_jobs_and_sigterm_counts_nothing(
     shell: Shell, start: Start, tmp_path: Path
 ) -> None:
-    shell("topics create jobs")
+    shell("topics create jobs --max-deliveries 1")
     shell("groups create jobs --group g")
-    workers = [start("work", "jobs", "tasks:slow", "--group", "g", "--json") for _ in range(2)]
-    both_wait(tmp_path)
+    workers = [start("work", "jobs", "tasks:paired", "--group", "g", "--json") for _ in range(2)]
+    both_begin(tmp_path)
     shell("publish jobs", *(str(number) for number in range(8)))
     until(lambda: is_settled(shell, "jobs", 0), "all are done")
     assert [stopped(worker)["done"] for worker in workers] == [4, 4]
 
 
 @pytest.mark.e2e
-def test_a_worker_that_joins_late_gets_what_the_first_has_not_begun(shell: Shell, start: Start) -> None:
-    shell("topics create late")
+def test_a_worker_that_joins_late_gets_what_the_first_has_not_begun(
+    shell: Shell, start: Start, tmp_path: Path
+) -> None:
+    shell("topics create late --max-deliveries 1")
     shell("publish late", *(str(number) for number in range(12)))
-    first = start("work", "late", "tasks:slow", "--group", "g", "--json")
-    until(lambda: shell.states("late").get("ready", 12) < 12, "the first has begun")
-    second = start("work", "late", "tasks:slow", "--group", "g", "--json")
+    first = start("work", "late", "tasks:gated", "--group", "g", "--json")
+    until(lambda: list(tmp_path.glob("*.begun")), "the first is there")
+    until(lambda: any(line["state"] == "held" for line in peeked(shell, "late")), "it has begun")
+    second = start("work", "late", "tasks:mixed", "--group", "g", "--json")
+    until(lambda: left(shell, "late") == 1, "all others are done")
+    (tmp_path / "go").touch()
     until(lambda: is_settled(shell, "late", 0), "all are done")
-    done = [stopped(worker)["done"] for worker in (first, second)]
-    assert sum(done) == 12
-    assert done[1] >= 3, "beside the first since it began: it takes a second or three to be there"
+    assert [stopped(worker)["done"] for worker in (first, second)] == [1, 11]
 
 
 @pytest.mark.e2e
 def test_nobody_waits_for_the_slow_handler_of_another(shell: Shell, start: Start, tmp_path: Path) -> None:
-    shell("topics create mixed")
+    shell("topics create mixed --max-deliveries 1")
     shell("groups create mixed --group g")
     workers = [start("work", "mixed", "tasks:mixed", "--group", "g", "--json") for _ in range(2)]
-    both_wait(tmp_path)
-    began = time.monotonic()
-    shell("publish mixed 6", *["0.5"] * 12)
+    both_begin(tmp_path)
+    shell("publish mixed wait", *"abcdefghijkl")
+    until(lambda: left(shell, "mixed") == 1, "all others are done")
+    (tmp_path / "go").touch()
     until(lambda: is_settled(shell, "mixed", 0), "all are done")
-    took = time.monotonic() - began
-    done = sorted(stopped(worker)["done"] for worker in workers)
-    assert sum(done) == 13
-    assert done[0] <= 6, "one had the slow one meanwhile"
-    assert took < 1.1 * 6.0 + 4.0, "half of it is 6 s; starting a command and looking take some more"
+    assert sum(stopped(worker)["done"] for worker in workers) == 13
 
 
 @pytest.mark.e2e

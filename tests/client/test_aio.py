@@ -25,8 +25,8 @@ from quorumq.client.work import Task
 from quorumq.core.messages import Publish
 from tests.client.fake import FakeCluster, failing
 from tests.client.steps import in_a_loop
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 60.0
 ASKER: contextvars.ContextVar[str] = contextvars.ContextVar("asker", default="nobody")
 
 

@@ -22,8 +22,7 @@ from quorumq.client import HoldLost, NotFound, Outcome, OutcomeUnknown, TooFewRe
 from quorumq.client.blocking import Client, Consumer, Message, Pending, Producer
 from quorumq.lab.local import LocalCluster
 from tests.client.steps import in_a_thread
-
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import trio
 
 from quorumq.client import MessageId, Outcome, connect
 from quorumq.lab.local import LocalCluster
+from tests.patience import PATIENCE_S
 
 COUNT = 3_000
 
@@ -22,7 +23,7 @@ async def publish_and_consume(nodes: LocalCluster) -> None:
     outcomes: dict[MessageId, list[Outcome]] = {}
     payloads: dict[MessageId, bytes] = {}
     ids: list[MessageId] = []
-    with trio.fail_after(90.0):
+    with trio.fail_after(PATIENCE_S):
         async with connect(nodes.addresses) as client, trio.open_nursery() as nursery:
             await client.create_topic("jobs", partitions=2)
 
@@ -63,7 +64,7 @@ def test_partitions_raised_under_load_lose_and_double_nothing() -> None:
 async def raise_partitions(nodes: LocalCluster) -> None:
     stored: dict[MessageId, bytes] = {}
     seen: dict[MessageId, bytes] = {}
-    with trio.fail_after(90.0):
+    with trio.fail_after(PATIENCE_S):
         async with connect(nodes.addresses) as client, trio.open_nursery() as nursery:
             await client.create_topic("jobs", partitions=2)
 

@@ -21,6 +21,7 @@ from quorumq.client.blocking import Message as PlainMessage
 from quorumq.core.messages import AckRequest, ExtendRequest, Fetch
 from tests.client.fake import connected, failing
 from tests.client.steps import in_a_thread, jobs, payloads, publish
+from tests.patience import PATIENCE_S
 
 
 async def work_for(client: Client, seconds: float, handler: Callable[[Any], Any], **options: Any) -> Worked:
@@ -572,7 +573,7 @@ def stop() -> None:
 def test_plain_functions_run_in_threads_with_the_callers_context() -> None:
     who = contextvars.ContextVar("who", default="nobody")
     who.set("the caller")
-    barrier = threading.Barrier(3, timeout=20)
+    barrier = threading.Barrier(3, timeout=PATIENCE_S)
     seen = []
 
     def handler(message: PlainMessage) -> None:
@@ -632,26 +633,24 @@ def test_a_thread_beyond_its_time_is_rejected_when_it_ends_and_not_extended_mean
         if message.attempt == 2:
             stop()
 
-    began = time.monotonic()
     worked, _ = working(handler, 1, timeout=0.3, hold_time=1.0, concurrency=2)
     assert (worked.done, worked.retried + worked.lost) == (1, 1)
     (first, second) = sorted(ends, key=lambda end: -end[1])
     assert {first[0], second[0]} == {1, 2}
     assert not next(live for attempt, _, live in ends if attempt == 1), "its hold ran out at 1 s"
-    assert time.monotonic() - began < 20
 
 
 def test_a_thread_that_outlives_the_grace_is_left_to_its_hold() -> None:
-    release = threading.Event()
+    release, ended = threading.Event(), threading.Event()
 
     def handler(message: PlainMessage) -> None:
         stop()
-        release.wait(20)
+        release.wait(PATIENCE_S)
+        ended.set()
 
-    began = time.monotonic()
     worked, left = working(handler, 1, grace=0.2)
+    assert not ended.is_set()
     release.set()
-    assert time.monotonic() - began < 15
     assert (worked.lost, left) == (1, []), "nobody else gets it while the thread may be at work"
 
 

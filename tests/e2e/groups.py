@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from quorumq.client import Client, Message, Topic, connect
+from quorumq.client import Client, Message, TooFewReplicas, Topic, connect
 from quorumq.lab.local import LocalCluster
+from quorumq.wire.batch import SEQ_MAX
 from tests.e2e.load import First
+from tests.patience import PATIENCE_S
 
 HOLD_S = 1.0
-PATIENCE_S = 60.0
+OPEN = ("ready", "held", "delayed")
 KEPT_S = 3600.0
 """Retention of the topics: what all groups have acked stays, to be read again and listed."""
 
@@ -42,17 +44,40 @@ async def publish(client: Client, topic: str, numbers: range) -> None:
             await producer.send(b"%d" % number)
 
 
-async def drained(
-    client: Client, topic: str, group: str, node: str | None = None, least: int = 0
-) -> list[Message]:
-    """Everything that there is, acked; `least` messages are waited for, as those of nodes that were killed may be."""
+async def drained(client: Client, topic: str, group: str, node: str | None = None) -> list[Message]:
+    """Everything that there is, acked: until a majority of each partition's replicas says that nothing is open.
+
+    An answer without messages is not the end: a replica may be late, or a hold not over.
+    """
     found: list[Message] = []
     with trio.fail_after(PATIENCE_S):
         while True:
             messages = await client.fetch(
                 topic, group, max_messages=5000, max_wait=0.5, hold_time=HOLD_S, node=node
             )
-            if not messages and len(found) >= least:
-                return found
             await client.ack(messages)
             found += messages
+            if not messages and not await open_of(client, topic, group):
+                return found
+
+
+async def open_of(client: Client, topic: str, group: str) -> int:
+    """How many messages are neither settled nor dead; more than there are where nobody can say."""
+    try:
+        look = client.peek(topic, group, "all", complete=True)
+        return sum([item.peeked.span.size async for item in look if item.peeked.state in OPEN])
+    except TooFewReplicas:
+        return SEQ_MAX
+
+
+async def taken(
+    client: Client, topic: str, group: str, count: int, hold_time: float, node: str | None = None
+) -> list[Message]:
+    """``count`` messages, by as many FETCHes as it takes until so many have come."""
+    found: list[Message] = []
+    with trio.fail_after(PATIENCE_S):
+        while len(found) < count:
+            found += await client.fetch(
+                topic, group, max_messages=count - len(found), max_wait=0.5, hold_time=hold_time, node=node
+            )
+    return found

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +20,10 @@ from quorumq.client import Client, HoldLost, Message, MessageId, Pending, TooFew
 from quorumq.client.client import suspending_clock
 from quorumq.core.messages import BrowseReply, BrowseRequest
 from quorumq.history import HistoryWriter, Row, origin_text, read_history
-from quorumq.lab.demo_verdict import ACKED_OUTCOMES, Account, MessageKey
+from quorumq.lab.demo_verdict import Account, MessageKey
 from quorumq.lab.local import LocalCluster
 from tests.e2e.raw import Raw
+from tests.patience import PATIENCE_S
 
 PARTITIONS = 3
 GROUP = "workers"
@@ -56,7 +56,7 @@ class Load:
     topic: str
     producers: int = 2
     consumers: int = 4
-    rate: float = 150.0
+    rate: float = 60.0
     hold_time: float = 3.0
     outside: bool = False
     published: dict[MessageId, None] = field(default_factory=dict)
@@ -96,10 +96,17 @@ class Load:
                     consuming.start_soon(self._consume, clients[-1], 0.8 * self.hold_time)
                     yield self
                     self._producing = False
-                with trio.move_on_after(40):
+                with trio.move_on_after(PATIENCE_S):
                     while self.published.keys() - self.settled.keys():
                         await trio.sleep(0.05)
                 consuming.cancel_scope.cancel()
+
+    async def served(self, messages: int) -> None:
+        """Wait until so many more messages are acked, and so many more published: the others go on meanwhile."""
+        acked, confirmed = len(self.acked) + messages, len(self.confirmed) + messages
+        with trio.fail_after(PATIENCE_S):
+            while len(self.acked) < acked or len(self.confirmed) < confirmed:
+                await trio.sleep(0.05)
 
     async def _entries(self) -> list[str]:
         """The topic is made; at which nodes clients begin."""
@@ -220,24 +227,6 @@ class Load:
                     longest = max(longest, row["at"] - began[key])
         return longest
 
-    def pause(self, start: float, stop: float) -> float:
-        """The longest time between two acks in a stretch of time, its ends included."""
-        times = [start, *sorted(at for at in self.acked if start <= at <= stop), stop]
-        return max(after - before for before, after in pairwise(times))
-
-    def published_between(self, start: float, stop: float) -> int:
-        """How many publishes were confirmed in a stretch of time."""
-        return sum(start <= at <= stop for at in self.confirmed)
-
-    def acked_between(self, start: float, stop: float) -> int:
-        """How many messages' acks were answered in a stretch of time, by the histories."""
-        return sum(
-            end - begin
-            for row in self.rows()
-            if row["kind"] == "ack" and row["outcome"] in ACKED_OUTCOMES and start <= row["at"] <= stop
-            for _, begin, end in row["spans"]
-        )
-
 
 def letters(address: str, topic: str, partitions: int) -> list[MessageKey]:
     """The dead letters that one node lists, sorted; one that is listed twice is in it twice."""
@@ -257,9 +246,9 @@ def letters(address: str, topic: str, partitions: int) -> list[MessageKey]:
     return sorted(found)
 
 
-def eventually(look: Callable[[], T], expected: T, within: float = 10.0) -> T:
-    """What ``look`` gives, as soon as it is what is expected, or after so many seconds."""
-    end = time.monotonic() + within
+def eventually(look: Callable[[], T], expected: T) -> T:
+    """What ``look`` gives, as soon as it is what is expected, or when patience is over."""
+    end = time.monotonic() + PATIENCE_S
     while (found := look()) != expected and time.monotonic() < end:
         time.sleep(0.1)
     return found

@@ -8,8 +8,9 @@ from collections import Counter
 
 import trio
 
-from quorumq.client import Client, connect
+from quorumq.client import connect
 from quorumq.lab.local import LocalCluster
+from tests.e2e.groups import drained
 from tests.e2e.processor import POINTS, outputs_of
 
 INPUTS = 250
@@ -34,14 +35,6 @@ async def run_workers(addresses: list[str], number: int, points: Counter[str]) -
     raise AssertionError(f"{RUNS_MAX} workers were killed, and there is still work")
 
 
-async def everything(client: Client, topic: str) -> list[bytes]:
-    found: list[bytes] = []
-    while messages := await client.fetch(topic, "reader", max_messages=5000, max_wait=0.5, hold_time=3.0):
-        found += [message.payload for message in messages]
-        await client.ack(messages)
-    return found
-
-
 def test_workers_that_are_killed_anywhere_leave_each_output_exactly_once(shared: LocalCluster) -> None:
     points: Counter[str] = Counter()
 
@@ -57,7 +50,7 @@ def test_workers_that_are_killed_anywhere_leave_each_output_exactly_once(shared:
                     nursery.start_soon(run_workers, shared.addresses, number, points)
                 await trio.sleep(1.0)
                 await client.alter_topic("out", partitions=5)  # meanwhile somebody makes room
-            return await everything(client, "out")
+            return [message.payload for message in await drained(client, "out", "reader")]
 
     found = trio.run(main)
     wanted = [output for number in range(INPUTS) for output in outputs_of(b"input %d" % number)]

@@ -10,9 +10,10 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.wire.codec import sealed_items
-from tests.e2e.raw import Raw, publish, receipts
+from tests.e2e.raw import Raw, publish
 from tests.e2e.test_faulty_disk import address
 from tests.node.test_process import until, write_config
+from tests.patience import PATIENCE_S
 
 HANGING = """
 import os, runpy, sys, time
@@ -34,16 +35,18 @@ def test_nothing_is_confirmed_while_an_fsync_hangs(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         until(process, "node_started")
-        with Raw(address(path), timeout=3.0) as raw:
+        with Raw(address(path)) as raw:
             topic = raw.topic("jobs", rf=1)
             origin = raw.session()
             assert isinstance(raw.publish(topic, origin, 0, [b"first"]), m.PublishReply)
-            given = receipts(raw.fetch("jobs", "g"))
+            given = raw.take("jobs", "g", 1, hold_time=60.0)
             flag.touch()
             acked = raw.send(m.AckRequest(sealed_items(given)))
             numbers = [raw.send(publish(topic, origin, seq, [b"x"])) for seq in range(1, 50)]
+            raw.sock.settimeout(3.0)
             with pytest.raises(TimeoutError):
                 raw.receive(acked)
+            raw.sock.settimeout(PATIENCE_S)
             assert not raw.replies
             flag.unlink()
             for number in numbers:
@@ -52,4 +55,4 @@ def test_nothing_is_confirmed_while_an_fsync_hangs(tmp_path: Path) -> None:
     finally:
         flag.unlink(missing_ok=True)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0

@@ -21,6 +21,7 @@ from quorumq.wire.codec import sealed_items
 from quorumq.wire.values import SealedNamed
 from tests.e2e.raw import Raw, outcomes, publish, receipts, size_of
 from tests.node.test_process import start, until, write_config
+from tests.patience import PATIENCE_S
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -63,7 +64,7 @@ def test_after_a_failed_fsync_no_answer_leaves_and_the_process_ends(tmp_path: Pa
                 with pytest.raises(ConnectionError):
                     other.receive(number)
                 other.sock.close()
-        assert process.wait(20) == 74
+        assert process.wait(PATIENCE_S) == 74
         assert process.stderr is not None
         text = process.stderr.read()
         assert "nothing since then is reported durable" in text
@@ -84,7 +85,7 @@ def test_after_a_failed_fsync_no_answer_leaves_and_the_process_ends(tmp_path: Pa
         until(again, "node_started")
     finally:
         again.terminate()
-        assert again.wait(10) == 0
+        assert again.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture
@@ -121,21 +122,21 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_room_back(
             while acked < 10_000:  # each in a request of its own
                 asked = [
                     raw.send(m.AckRequest(sealed_items([one])))
-                    for one in singles(raw.fetch("jobs", "g", most=500))
+                    for one in singles(raw.fetch("jobs", "g", most=500, hold_time=60.0))
                 ]
-                assert [outcomes(raw.receive(number)) for number in asked] == [["acked"]] * 500
-                acked += 500
+                assert [outcomes(raw.receive(number)) for number in asked] == [["acked"]] * len(asked)
+                acked += len(asked)
             while acked < published:
-                reply = raw.fetch("jobs", "g", most=500)
+                reply = raw.fetch("jobs", "g", most=500, hold_time=60.0)
                 raw.ack(*receipts(reply))
                 acked += size_of(reply)
-            end = time.monotonic() + 60
+            end = time.monotonic() + PATIENCE_S
             while isinstance(raw.publish(topic, origin, published, [bytes(2 * KIB)] * 100), m.Failed):
                 assert time.monotonic() < end, "room comes back when everything is acked"
                 time.sleep(0.2)
     finally:
         node.terminate()
-        assert node.wait(20) == 0
+        assert node.wait(PATIENCE_S) == 0
 
 
 def singles(reply: m.FetchReply) -> list[SealedNamed]:

@@ -19,6 +19,7 @@ from quorumq.history import HistoryWriter, Row, origin_text, read_history
 from quorumq.lab.demo_verdict import MessageKey, keys_of
 from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import HOLD_S, KEPT_S, drained, outsider, payloads, publish, through
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ class Load:
                         producing.start_soon(self._produce, client)
                     yield self
                     self._producing = False
-                with trio.move_on_after(30):
+                with trio.move_on_after(PATIENCE_S):
                     while not self.complete():
                         await trio.sleep(0.3)
                 consuming.cancel_scope.cancel()
@@ -245,7 +246,7 @@ def test_of_two_rewinds_at_once_the_later_one_stays_everywhere(five: LocalCluste
                     at[0] = suspending_clock()
                     load.newest = max(made, key=lambda group: group.generation)
                     assert len({group.generation for group in made}) == 2
-                with trio.fail_after(10):
+                with trio.fail_after(PATIENCE_S):
                     for node in five.nodes:
                         known: tuple[Group, ...] = ()
                         async with through(five, node) as asked:

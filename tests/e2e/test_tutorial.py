@@ -21,6 +21,7 @@ import pytest
 
 from quorumq.client import UsageError
 from quorumq.lab.ports import free_ports, given_ports
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -29,7 +30,6 @@ BLOCKS = [
     for page in (README, (ROOT / "docs" / "tutorial.md").read_text())
 ]
 INSTALL = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install ."]
-PATIENCE_S = 60.0
 
 
 class Step(NamedTuple):

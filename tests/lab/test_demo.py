@@ -19,6 +19,7 @@ from quorumq.history import read_history
 from quorumq.lab.demo_verdict import ACKED_OUTCOMES
 from sim.checkers import judge
 from sim.checkers.exclusive import Exclusive
+from tests.patience import PATIENCE_S
 
 LINES = (
     [f"value_{i} = {i}" for i in range(290)]
@@ -64,11 +65,9 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
     """With --input and --keep, from another directory; about half a minute."""
     lines, keep = tmp_path / "lines.txt", tmp_path / "kept"
     lines.write_text("\n".join(LINES) + "\n")
-    began = time.monotonic()
     with command("demo", "--json", "--input", str(lines), "--keep", str(keep), cwd=tmp_path) as process:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err.decode()
-    assert time.monotonic() - began < 60, "about 27 s where nothing else runs"
     told = json.loads(out.decode().splitlines()[-1])
     assert (told["published"], told["acked"], told["dead_lettered"]) == (300, 296, 4)
     assert (told["lost"], told["delivered_after_ack"], told["passed"]) == (0, 0, True)
@@ -108,13 +107,13 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
 @pytest.mark.e2e
 def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
     with command("demo", cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE_S
         while len(started := children_of(process.pid)) < 7:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < end, f"three nodes, three workers and who watches, not {len(started)}"
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=40)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err.decode()
     assert b"Traceback" not in err, err.decode()
     assert not [pid for pid in started if alive(pid)]

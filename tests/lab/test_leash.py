@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from quorumq.lab.leash import Leashed
 from quorumq.lab.ports import free_ports
+from tests.patience import PATIENCE_S, until
 
 CLUSTER = """
 import json, sys, threading, time
@@ -39,10 +39,10 @@ def alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    end = time.monotonic() + 60
-    while left := [pid for pid in pids if alive(pid)]:
-        assert time.monotonic() < end, f"{left} of {pids} still run"
-        time.sleep(0.02)
+    until(
+        lambda: not any(map(alive, pids)),
+        lambda: f"{[pid for pid in pids if alive(pid)]} of {pids} still run",
+    )
 
 
 @pytest.mark.e2e
@@ -81,7 +81,7 @@ def test_what_ended_before_is_not_killed_again_and_the_rest_is_at_a_normal_end()
         "print(left.pid)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert not alive(int(done.stdout)), "it is waited for that it is killed"
     assert "Traceback" not in done.stderr

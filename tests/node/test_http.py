@@ -16,6 +16,7 @@ from quorumq.node.http import HttpServer
 from quorumq.node.metrics import Metrics, Table
 from quorumq.node.transport import listen
 from tests.node.memory import World, fetch, payloads, publish, receipts, world
+from tests.patience import PATIENCE_S
 from tests.virtual import in_real_time
 
 
@@ -117,7 +118,7 @@ async def test_nobody_harms_the_node_or_those_who_ask_after_him(monkeypatch: pyt
         await trio.sleep(0.05)
         for _ in range(2):
             assert (await got(port, "/live"))[0] == 200, "those who say nothing keep nobody out"
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             assert await mute[0].receive_some(1) == b"", "the oldest has ended for it"
         with trio.move_on_after(0.1) as waiting:
             await mute[1].receive_some(1)
@@ -137,7 +138,7 @@ async def said_slowly(port: int, data: bytes) -> bytes:
     async with stream:
         if data:
             await stream.send_all(data)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             return await stream.receive_some(100)
 
 

@@ -24,6 +24,7 @@ from quorumq.node.config import load_config
 from quorumq.node.node import EXIT_BUG, EXIT_REFUSED, EXIT_STORAGE, Node
 from quorumq.storage.records import DURABLE_MARK
 from tests.e2e.raw import Raw, size_of
+from tests.patience import PATIENCE_S
 from tests.storage.samples import record_headers
 
 pytestmark = pytest.mark.e2e
@@ -55,7 +56,7 @@ def start(path: Path, *options: str, files: int = 0) -> subprocess.Popen[str]:
 
 def ends(path: Path, *options: str) -> tuple[int, str]:
     process = start(path, *options)
-    _, text = process.communicate(timeout=20)
+    _, text = process.communicate(timeout=PATIENCE_S)
     return process.returncode, text
 
 
@@ -77,7 +78,7 @@ def running(
         yield process, until(process, word)
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def test_a_bad_configuration_is_refused_with_all_its_mistakes(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_a_process_is_seen_from_outside_where_it_is_told_to_and_ends_with_that(t
     path = write_config(tmp_path, http_listen=f"127.0.0.1:{port}")
     with running(path) as (process, _):
         for what, word in (("live", b"live"), ("ready", b"ready"), ("metrics", b"quorumq_up 1.0")):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{what}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{what}", timeout=PATIENCE_S) as answer:
                 assert word in answer.read()
     assert process.returncode == 0
     with socket.socket() as taken:
@@ -221,8 +222,8 @@ def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
         while not (tmp_path / "data" / "LOCK").exists():
             assert node.poll() is None
             time.sleep(0.01)
-        sent = 0
-        while sent < 40:
+        sent, end = 0, time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
             sent += 1
             node.send_signal(signal.SIGINT)  # one that comes just before it waits is seen after that
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -230,7 +231,7 @@ def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
                 break
     finally:
         node.kill()
-    _, text = node.communicate(timeout=20)
+    _, text = node.communicate(timeout=PATIENCE_S)
     assert ("interrupted" in text, "bug" in text) == (True, False)
     # The second signal may come when it has said so, and is on its way out.
     assert node.returncode == 130 or (sent > 1 and node.returncode == -signal.SIGINT)
@@ -263,7 +264,7 @@ def test_one_process_per_directory_and_one_node_and_both_signals_stop_it_cleanly
     with running(write_config(tmp_path)) as (again, said):
         assert '"quarantine_s": 0.0' in said
         again.send_signal(signal.SIGINT)
-        assert again.wait(10) == 0
+        assert again.wait(PATIENCE_S) == 0
     with running(write_config(tmp_path)) as (killed, _):
         killed.kill()
     with running(write_config(tmp_path)) as (_, said):

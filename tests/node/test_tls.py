@@ -29,6 +29,7 @@ from quorumq.node.transport import RECEIVE_BYTES_MAX, ConnectionLost, Outflow
 from quorumq.wire.tls import PIECE_BYTES, RECORD_BYTES, Tunnel, client_context, peer_context, server_context
 from sim.shell.memory import Log, MemoryTransport, pair
 from tests.node.memory import Quiet
+from tests.patience import PATIENCE_S, until
 
 HOST = "127.0.0.1"
 PAST = datetime.now(UTC) - timedelta(days=1)
@@ -92,7 +93,7 @@ async def test_what_is_sent_arrives_however_little_room_there_is_and_both_know_w
         assert out.sent == 0, "nothing is sent before the handshake"
         nursery.start_soon(dialler.receive)
         nursery.start_soon(copied, server, got, len(sent))
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await drained.wait()
             while len(got) < len(sent):
                 await trio.sleep(0.01)
@@ -305,7 +306,7 @@ async def test_the_commands_of_the_page_make_certificates_that_do(tmp_path: Path
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.receive)
         nursery.start_soon(client.receive)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not client.names:
                 await trio.sleep(0)
         nursery.cancel_scope.cancel()
@@ -346,7 +347,7 @@ def running(folder: Path, files: Files, impostor: str = "", **settings: Any) -> 
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
 
 @pytest.mark.e2e
@@ -355,7 +356,7 @@ async def test_a_cluster_speaks_tls_and_a_node_with_the_certificate_of_another_i
 ) -> None:
     with running(tmp_path, files, impostor="n3") as addresses:
         logs = {name: tmp_path / f"{name}.log" for name in ("n1", "n2", "n3")}
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while not all("node_started" in log.read_text() for log in logs.values()):
                 await trio.sleep(0.1)
         with pytest.raises(TooFewReplicas) as caught:
@@ -366,7 +367,7 @@ async def test_a_cluster_speaks_tls_and_a_node_with_the_certificate_of_another_i
             async with connect(addresses[0], timeout=2.0, tls_ca=Files(tmp_path, "wrong").ca):
                 pass
         assert "the certificate is refused: " in str(caught.value)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while "n9" not in logs["n1"].read_text() or "link_up" not in logs["n2"].read_text():
                 await trio.sleep(0.1)
         monkeypatch.setenv("QUORUMQ_TLS_CA", files.ca)
@@ -387,7 +388,7 @@ def test_the_commands_work_on_a_cluster_that_asks_everybody_who_he_is(
     def ask(*arguments: str, token: str = "") -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "QUORUMQ_TOKEN": token} if token else None
         command = [sys.executable, "-m", "quorumq", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
 
     def run(*arguments: str, token: str = "", code: int = 0) -> str:
         """What a command printed; what it said where it failed."""
@@ -404,22 +405,18 @@ def test_the_commands_work_on_a_cluster_that_asks_everybody_who_he_is(
     boss = add("boss", "--publish", "*", "--consume", "*", "*", "--admin", "*")
     with running(tmp_path, files, apart=True, clients_file=clients) as addresses:
         monkeypatch.setenv("QUORUMQ_NODES", ",".join(addresses[:3]))
-        end = time.monotonic() + 120
-        while not all(
-            "node_started" in (tmp_path / f"{node}.log").read_text() for node in ("n1", "n2", "n3")
-        ):
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        logs = [tmp_path / f"{node}.log" for node in ("n1", "n2", "n3")]
+        until(lambda: all("node_started" in log.read_text() for log in logs), "all nodes have started")
         assert "QUORUMQ_TLS_CA" in run("publish", "orders.eu", "x", code=69)
         assert "QUORUMQ_TLS_CA" in run("status", code=69)
         monkeypatch.setenv("QUORUMQ_TLS_CA", files.ca)
-        run("topics", "create", "orders.eu", "--timeout", "60", token=boss)
+        run("topics", "create", "orders.eu", "--timeout", "600", token=boss)
         assert run("publish", "orders.eu", "first", token=shop)
 
         assert "token" in run("publish", "orders.eu", "x", code=77)
         assert "token" in run("publish", "orders.eu", "x", token=shop[:-3] + "AAA", code=77)
         assert "publish" in run("publish", "orders.eu", "x", token=biller, code=77)
-        take = ("consume", "orders.eu", "--max", "1", "--wait", "10", "--group")
+        take = ("consume", "orders.eu", "--max", "1", "--wait", "600", "--group")
         assert "consume" in run(*take, "billing", token=shop, code=77)
         assert "consume" in run(*take, "other", token=biller, code=77)
         assert "admin" in run("topics", "delete", "orders.eu", "--yes", token=shop, code=77)
@@ -431,7 +428,7 @@ def test_the_commands_work_on_a_cluster_that_asks_everybody_who_he_is(
         assert all(peer["up"] for node in found["nodes"] for peer in node["peers"].values())
 
         run("clients", "revoke", "shop", "--file", clients)
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE_S
         while not (done := ask("publish", "orders.eu", "x", token=shop)).returncode:
             assert time.monotonic() < end, "the nodes read the file again"
         assert (done.returncode, "token" in done.stderr) == (77, True), done.stderr

@@ -22,6 +22,7 @@ from quorumq.node.tls import TlsTransport
 from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, SocketTransport, Transport
 from quorumq.node.turns import Turns
 from quorumq.wire.frames import encode_frame
+from tests.patience import PATIENCE_S
 
 
 def frame(number: int) -> bytes:
@@ -333,7 +334,7 @@ async def test_connections_with_tls_take_turns_and_leave_nothing_decrypted_behin
         found.nursery.start_soon(client.receive)
         frames = b"".join(map(frame, range(2000)))
         found.nursery.start_soon(end.inflow.next_frame)  # the handshake is done by whoever receives
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await client.wait_sendable()
         client.send_some([memoryview(frame(0))])
         await trio.testing.wait_all_tasks_blocked()
@@ -358,7 +359,7 @@ class Loop(trio.abc.Instrument):
 
 def pinged(ours: socket.socket, frames: int) -> None:
     """In a thread: send one frame after the other, each when the one before it was served."""
-    ours.settimeout(10)
+    ours.settimeout(PATIENCE_S)
     for number in range(frames):
         ours.sendall(frame(number))
         assert ours.recv(1) == b"!"
@@ -369,7 +370,7 @@ def in_real_time(work: Callable[[World, Loop], Awaitable[None]]) -> None:
     loop = Loop()
 
     async def main() -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 found = World(nursery)
                 found.turns.waits_here = True
@@ -465,7 +466,7 @@ def test_what_a_thread_wants_called_is_called_on_the_loop_while_it_runs(here: bo
                     turns.call_soon, lambda: called.append(threading.current_thread())
                 )
             assert await trio.to_thread.run_sync(turns.call_soon, done.set)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 await done.wait()
             assert turns.call_soon(lambda: called.append(threading.current_thread()))
             nursery.cancel_scope.cancel()

@@ -25,6 +25,7 @@ from sim.diagram.story import Item, Story, said_ids, without_nonce
 from sim.replay import replay
 from sim.rules import rule_named
 from sim.schedule import Schedule, draw
+from tests.patience import PATIENCE_S
 
 HOSTILE = "</script></style><img src=x onerror=\"document.title='pwned'\">&amp; ' \x00\x1b[31m\u202e"
 
@@ -202,7 +203,9 @@ def browsed(page: str, focus: str, folder: Path) -> dict[str, Any]:
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
         f"--disable-component-update --disable-sync --user-data-dir={folder}/profile --window-size=1200,900 --dump-dom"
     ).split()
-    done = subprocess.run(["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     found = re.search(r'data-found="(.*?)"', done.stdout)
     assert found is not None, done.stdout[-2000:] + done.stderr
     seen: dict[str, Any] = json.loads(html.unescape(found[1]))

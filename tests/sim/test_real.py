@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +34,7 @@ from sim.real.run import Verdict
 from sim.real.workload import OURS, workload_of
 from sim.real_command import show
 from sim.schedule import Schedule
+from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,7 +131,7 @@ def test_the_proxy_blocks_one_direction_delays_and_cuts(echo: int) -> None:
         assert await stream.receive_some() == b"one"
         proxy.block([("b", "a")])  # what is asked arrives, and no answer comes
         await stream.send_all(b"two")
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while proxy.carried["a", "b"] < 6:
                 await trio.sleep(0.01)
         with trio.move_on_after(0.2) as waited:
@@ -146,7 +146,7 @@ def test_the_proxy_blocks_one_direction_delays_and_cuts(echo: int) -> None:
         assert trio.current_time() - began >= 0.3
         proxy.heal()
         proxy.cut([("a", "b")])
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             assert await ended(stream)
             again = await trio.open_tcp_stream("127.0.0.1", port)
             await again.send_all(b"four")
@@ -184,9 +184,7 @@ def test_a_node_hears_what_its_disk_does(tmp_path: Path) -> None:
     control = Control(str(path))
     assert control.get("full", False) is False
     path.write_text('{"full": true}')
-    end = time.monotonic() + 10
-    while not control.get("full", False):
-        assert time.monotonic() < end
+    until(lambda: control.get("full", False), "it has read what stands there")
     assert control.get("fsync_s", 0.0) == 0.0
 
 
@@ -357,13 +355,10 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sim", "real", "--nodes", "3", "--minutes", "5", "--keep", str(keep)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
-    end = time.monotonic() + 60
-    while len(list(keep.glob("histories/c*.jsonl"))) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: len(list(keep.glob("histories/c*.jsonl"))) >= 2, "two clients have begun")
     assert len(running(keep)) >= 2
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, said
     assert "stopped" in said
     assert running(keep) == []

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 SHOWN = "</script></style></svg>--><img src=x onerror="
 HOSTILE = SHOWN + "\"document.title='pwned'\">$\\frac{1}{2}$ &amp; ' \x00\x1b[31m\u202e"
 
@@ -72,7 +74,9 @@ def browsed(page: str, table: int, width: int, folder: Path) -> dict[str, Any]:
         f"--disable-component-update --disable-sync --user-data-dir={folder}/profile --window-size={width},900 "
         "--dump-dom"
     ).split()
-    done = subprocess.run(["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     found = re.search(r'data-found="(.*?)"', done.stdout)
     assert found is not None, done.stderr
     seen: dict[str, Any] = json.loads(html.unescape(found[1]))

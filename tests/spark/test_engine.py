@@ -22,10 +22,8 @@ from spark.__main__ import COMMANDS, main
 from spark.errors import MEMORY_VARIABLE
 from spark.jobs.output import Output
 from spark.session import JAVA_OPTION, PIECE_BYTES
+from tests.patience import PATIENCE_S
 from tests.spark.scale.generate import deadletters
-
-PATIENCE_S = 900.0
-"""For what hangs. Beside four other jobs a test of Java's start took a minute and a half."""
 
 WITHOUT_SPARK = (
     "import sys\n"

@@ -16,9 +16,9 @@ import pytest
 
 from spark.java import find_java, launcher
 from spark.session import packages
+from tests.patience import PATIENCE_S
 
 SPARK = Path(pyspark.__file__).parent
-PATIENCE_S = 900.0
 """For what hangs."""
 
 JOB = """

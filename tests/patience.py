@@ -1,0 +1,20 @@
+"""How long tests wait for what must come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 900.0
+"""For what hangs. No test takes as long, at a quarter of a machine's speed and beside other work. Tests assert what
+comes before what, and not how soon it comes."""
+
+POLL_S = 0.05
+
+
+def until(true: Callable[[], object], what: str | Callable[[], object]) -> None:
+    """Wait until something is so; AssertionError with ``what``, or with what that says, when patience is over."""
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end, what() if callable(what) else what
+        time.sleep(POLL_S)
