@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from quorumq.cli.main import main
 from quorumq.client.blocking import connect
 from quorumq.core.errors import UsageError
-from quorumq.lab import dev
+from quorumq.lab import dev, local
 from quorumq.lab.bench import measure
 from quorumq.lab.bench_runs import Degraded
 from quorumq.lab.local import LocalCluster, NodeDied, NotReady
@@ -429,12 +429,29 @@ def test_a_node_that_is_paused_is_not_ready() -> None:
         cluster.wait_ready(["n1"])
 
 
-def test_dev_prints_where_it_is_and_stops_everything_on_a_signal() -> None:
+def test_whoever_waits_for_a_start_is_told_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "TELL_EVERY_S", 0.0)
+    told: list[str] = []
+    with LocalCluster(1, tell=told.append):
+        assert told[0] == "waiting: node n1 does not answer"
+
+
+def test_a_node_that_somebody_else_stopped_ends_cleanly_with_its_cluster() -> None:
+    with LocalCluster(1) as cluster:
+        pid = cluster.pid("n1")
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+    assert cluster.exit_code("n1") == 0
+
+
+def test_dev_prints_where_it_is_and_stops_everything_on_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
     command = [*QUORUMQ, "dev"]
     options = ["--nodes", "1", "--port", str(port), "--topic", "jobs", "--json"]
+    monkeypatch.setattr(local, "TELL_EVERY_S", 0.0)
     early = CliRunner().invoke(main, ["dev", *options, "--wait", "0.1"])
     assert early.exit_code == 69
+    assert f"waiting: n1 at 127.0.0.1:{port} does not answer" in early.stderr
     assert f"n1 at 127.0.0.1:{port} does not answer" in early.output
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as dev:
         try:
