@@ -17,11 +17,9 @@ from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
 
 QUICK = (
     "due-by-one-clock",
-    "forgets-who-left",
     "hold-majority-1",
     "no-anti-entropy",
     "no-replacing",
-    "repair-not-journaled",
     "snapshot-without-reclaimed",
     "stop-forgets-ballots",
 )
