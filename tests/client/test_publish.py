@@ -32,6 +32,7 @@ from quorumq.core.messages import CloseSession, CreateTopic, OpenSession, Publis
 from quorumq.lab.local import LocalCluster
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import in_a_thread, jobs, payloads
+from tests.patience import PATIENCE_S
 
 
 def sizes(cluster: FakeCluster) -> list[int]:
@@ -74,7 +75,7 @@ with connect(sys.argv[1:]) as client:
         for style, program in programs.items():
             died = subprocess.run([sys.executable, "-c", program, *cluster.addresses], env=dict(os.environ))
             assert died.returncode == 9, style
-            found = client.fetch("jobs", "g", min_messages=10, max_wait=20.0)
+            found = client.fetch("jobs", "g", min_messages=10, max_wait=PATIENCE_S)
             assert sorted(message.payload for message in found) == [b"%d" % number for number in range(10)]
             client.ack(found)
 

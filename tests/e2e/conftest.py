@@ -27,6 +27,13 @@ def shared() -> Iterator[LocalCluster]:
             assert cluster.running(name), f"a test left {name} dead: {cluster.log_tail(name)}"
 
 
+@pytest.fixture(scope="session")
+def five() -> Iterator[LocalCluster]:
+    """A cluster of five, whose nodes no test hurts."""
+    with LocalCluster(5, hold_time_max=30.0) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def own(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """A cluster of the test's own, to be killed: of three nodes, or of as many as the test is parametrised with."""

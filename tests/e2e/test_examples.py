@@ -48,9 +48,8 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(3) as cluster:
-        yield cluster
+def cluster(shared: LocalCluster) -> LocalCluster:
+    return shared
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +121,19 @@ def becomes_done(client: Client, topic: str, group: str) -> None:
     until(lambda: is_done(client, topic, group), lambda: client.backlog(topic, group))
 
 
+def taken(client: Client, topic: str, group: str, count: int) -> list[Message]:
+    """``count`` messages, by as many FETCHes as it takes until so many have come."""
+    found: list[Message] = []
+    while len(found) < count:
+        more = client.fetch(topic, group, max_messages=count - len(found), max_wait=PATIENCE_S)
+        assert more, f"{len(found)} of {count} messages have come"
+        found += more
+    return found
+
+
 def read(client: Client, topic: str, count: int) -> list[str]:
     """What is in a topic for a group of the test, sorted: ``count`` messages, and no other within a moment."""
-    found = client.fetch(topic, "test", max_messages=count, min_messages=count, max_wait=PATIENCE_S)
+    found = taken(client, topic, "test", count)
     found += client.fetch(topic, "test", max_wait=0.2)
     client.ack(found)
     return sorted(message.payload.decode() for message in found)
@@ -224,7 +233,7 @@ def test_redrive_slowly(run: Run, client: Client) -> None:
     client.create_topic("mails")
     client.create_group("mails", "senders")
     client.producer("mails").publish_many(b"%d" % number for number in range(5))
-    messages = client.fetch("mails", "senders", max_messages=5, min_messages=5, max_wait=PATIENCE_S)
+    messages = taken(client, "mails", "senders", 5)
     client.dead_letter(messages[:4], TimeoutError("no answer"))
     client.dead_letter(messages[4:], ValueError("no address"))
     began = time.monotonic()
@@ -233,14 +242,14 @@ def test_redrive_slowly(run: Run, client: Client) -> None:
     (left,) = client.peek("mails", "senders", "dead", complete=True)
     assert left.peeked.record.letter is not None
     assert left.peeked.record.letter.error_class == "ValueError"
-    again = client.fetch("mails", "senders", max_messages=5, min_messages=4, max_wait=PATIENCE_S)
+    again = taken(client, "mails", "senders", 4)
     assert sorted(message.payload for message in again) == [b"0", b"1", b"2", b"3"]
     client.ack(again)
     client.purge("mails", "senders!dead")
 
 
 def fetched(client: Client, topic: str, group: str) -> Message:
-    (message,) = client.fetch(topic, group, max_messages=1, max_wait=PATIENCE_S)
+    (message,) = taken(client, topic, group, 1)
     return message
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from tests.patience import PATIENCE_S
 HOLD_S = 10.0
 LONG_POLL_S = 20.0
 """The longest there is."""
-
-
-@pytest.fixture(scope="module")
-def five() -> Iterator[LocalCluster]:
-    with LocalCluster(5, hold_time_max=HOLD_S) as cluster:
-        yield cluster
 
 
 def cpu_seconds(cluster: LocalCluster) -> float:

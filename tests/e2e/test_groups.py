@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 import trio
 
 from quorumq.client import Client, Group, MessageId, Outcome
@@ -20,12 +19,6 @@ from quorumq.lab.demo_verdict import MessageKey, keys_of
 from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import HOLD_S, KEPT_S, drained, outsider, payloads, publish, through
 from tests.patience import PATIENCE_S
-
-
-@pytest.fixture(scope="module")
-def five() -> Iterator[LocalCluster]:
-    with LocalCluster(5, hold_time_max=3.0) as cluster:
-        yield cluster
 
 
 def test_groups_begin_where_they_were_told_to_through_any_node(five: LocalCluster) -> None:

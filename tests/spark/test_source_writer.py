@@ -20,6 +20,7 @@ from quorumq.core.types import STAMP_ZERO, Topic, topic_id
 from quorumq.lab.local import LocalCluster
 from quorumq.wire.batch import SEQ_MAX
 from spark.source.writer import Options, Publisher
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -95,7 +96,7 @@ def test_a_redrive_twice_is_one(spark: SparkSession, cluster: LocalCluster) -> N
             async with client.producer("jobs") as producer:
                 for number in range(6):
                     await producer.send(f"job {number}".encode())
-            taken = await client.fetch("jobs", "g", max_messages=6, min_messages=6, max_wait=5)
+            taken = await client.fetch("jobs", "g", max_messages=6, min_messages=6, max_wait=PATIENCE_S)
             await client.dead_letter(taken, error=ValueError("no such account"))
 
     async def ready() -> list[tuple[str, int, int]]:
@@ -126,7 +127,7 @@ def test_the_examples_of_the_manual_run(
             await client.create_topic("orders")
             async with client.producer("orders") as producer:
                 await producer.send(b"an order")
-            taken = await client.fetch("orders", "g", max_messages=1, max_wait=5)
+            taken = await client.fetch("orders", "g", max_messages=1, max_wait=PATIENCE_S)
             await client.dead_letter(taken, error=KeyError("colour"))
 
     async def peeked(topic: str, state: str) -> list[Peeked]:
