@@ -39,12 +39,13 @@ def deliveries(cluster: Cluster, rng: random.Random, hears: float, rejects: floa
     return seen
 
 
+@pytest.mark.parametrize("seeds", [4, pytest.param(40, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("rejects", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("hears", [0.0, 0.5])
 def test_whoever_misses_a_delivery_a_message_has_as_many_as_its_topic_says(
-    hears: float, rejects: float
+    hears: float, rejects: float, seeds: int
 ) -> None:
-    for seed in range(12):
+    for seed in range(seeds):
         cluster = Cluster(seed=seed)
         assert deliveries(cluster, random.Random(seed), hears, rejects) == list(range(1, MOST + 1)), seed
 
