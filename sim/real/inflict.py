@@ -181,4 +181,4 @@ class Inflicter:
             self.cluster.resume(name)
             self.cluster.control(name, full=False, fsync_s=0.0)
             self.cluster.spawn(name)
-        await self.cluster.wait_ready_async(quarantine=True, timeout=60.0)
+        await self.cluster.wait_ready_async(quarantine=True)

@@ -31,8 +31,8 @@ RUN = "local"
 """The name of the run in every history, nodes' too: that of the cluster."""
 
 SETTLED = ("acked", "dead", "purged", "skipped")
-DRAIN_S = 60.0
-"""How long a healed cluster may take to settle everything: more than the heap's bound, as processes share a machine."""
+DRAIN_S = 300.0
+"""How long a healed cluster may take to settle everything: far more than the heap's bound, as a machine may be slow."""
 
 
 @contextmanager
