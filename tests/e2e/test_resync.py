@@ -206,7 +206,7 @@ def test_what_no_disk_has_any_more_is_listed_as_lost_and_found_when_one_comes_ba
         assert "1 message of 'jobs'" in problem
         status_when(cluster, "n3", lambda facts: facts["partitions"][0]["messages"] == 3)
         with Raw(cluster.address("n3")) as client:
-            client.drain("jobs", "g", 3)  # the others are delivered
+            client.take("jobs", "g", 3)  # the others are delivered
         cluster.terminate("n3")
         shutil.rmtree(data_of(cluster, "n3"))
         shutil.move(cluster.directory / "kept", data_of(cluster, "n3"))
