@@ -25,6 +25,9 @@ GATHER_S = 0.003
 SUB_FETCH_MARGIN_S = 1.0
 """How much longer than its park a sub-fetch may take before its node counts as gone, if nothing is heard of it."""
 
+SUSPECT_SHARE = 0.5
+"""How often a suspect that comes behind first-timers of another node is taken in their place."""
+
 CALLED_OFF_MAX = 1000
 """Legs called off whose answers are still watched for; what an older one won runs out by itself."""
 
@@ -142,7 +145,9 @@ class SplitCoordinator(GroupReader):
         effects: list[Effect] = []
         for part in message.slices:
             size = bytes_of(part)
-            if is_suspect(part) and self._is_oldest(part):  # each sub-fetch brings first-timers or a suspect
+            if is_suspect(part) and self._takes_suspect(
+                context
+            ):  # a sub-fetch brings first-timers or a suspect
                 effects += context.free_slices(self.slices, now)
                 self.slices, self.won_messages, self.won_bytes = [], 0, 0
             elif self.slices:
@@ -163,9 +168,13 @@ class SplitCoordinator(GroupReader):
                 return effects + self._open_legs(context, lost, now)
         return effects + self._go_on(context, now)
 
-    def _is_oldest(self, part: m.Slice) -> bool:
-        """Whether a suspect is older than all that has come: it goes first, as in one sub-fetch (core/fetch.py)."""
-        return all(part.header.published_ms < other.header.published_ms for other in self.slices)
+    def _takes_suspect(self, context: Context) -> bool:
+        """Whether a suspect takes the place of the first-timers that came before it, or of nothing.
+
+        Each node knows ages by its own clock, and publish times are by producers' clocks, which may be wrong for long.
+        So chance decides between the two kinds, because then neither waits for ever.
+        """
+        return not self.slices or (not is_suspect(self.slices[0]) and context.rng.random() < SUSPECT_SHARE)
 
     def _go_on(self, context: Context, now: Now) -> list[Effect]:
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes

@@ -42,14 +42,17 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Replica": frozenset(
         {"members", "topic", "partition", "choice", "learning", "recall", "storing", "unanswered"}
     ),
-    "Batches": frozenset({"fresh", "members", "partition", "digests", "idle_since"}),
+    "Batches": frozenset({"fresh", "members", "partition", "digests", "idle_since", "order"}),
+    "Offer": frozenset({"ready"}),
     "Views": frozenset({"partition", "to_reclaim"}),
     "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests", "kept", "lasting"}),
 }
 """What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
 rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and when a batch was
-made, by which nothing is decided where neither it nor its topic has a delay or a TTL. The times of
+made, by which nothing is decided where neither it nor its topic has a delay or a TTL, and there is one message. So the
+order of batches is left out, and with it the list of those that have something to offer: `spans` says what that is.
+The times of
 HOLD's answers, and how many rounds went without, decide only when a round times out: here the explorer says so."""
 
 UNSET = "(unset)"

@@ -41,8 +41,6 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
         for view in replica.views.groups.values():
             for offer in (view.available, view.suspects):
                 offer.told_until = 0.0
-                for published_ms, number, _, count in list(offer.ready):
-                    offer.ready.put((published_ms, number, 0.0, count))
     core.context.recovery.forget_greetings()
     if not any(replica.quarantine_until for replica in core.replicas.values()):
         core.context.recovery = Recovery()

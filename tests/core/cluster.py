@@ -269,10 +269,13 @@ class Cluster:
         *,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        published_ms: int | None = None,
     ) -> Batch:
+        """A batch; ``published_ms`` is what its producer's time of day says, where that is not the right one."""
         records = [Message(payload) for payload in payloads]
         where = PartitionId(topic.id, partition)
-        return build_batch(where, origin, first, self.now.wall_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
+        made = self.now.wall_ms if published_ms is None else published_ms
+        return build_batch(where, origin, first, made, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
 
 
 class Watched(Driver):

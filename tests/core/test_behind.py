@@ -213,7 +213,34 @@ def test_a_group_from_a_time_on_begins_with_what_it_covers() -> None:
     assert reply.group.from_ms == middle  # type: ignore[attr-defined]
     first = seqs(answered(cluster, "a", fetch(most=1)))
     assert replica_of(cluster).group("g").behind is not None, "what was before has not been looked at"
-    assert first == [min(seq for seq in range(30) if [*replica_of(cluster).batches.order][seq][0] >= middle)]
+    assert first == [min(seq for seq in range(30) if published_at(cluster, seq) >= middle)]
+
+
+def published_at(cluster: Cluster, seq: int) -> int:
+    """The publish time of message ``seq``, by its producer's clock."""
+    batches = replica_of(cluster).batches
+    _, number = [*batches.order][seq]
+    return batches.stored[number].header.published_ms
+
+
+@pytest.mark.usefixtures("few")
+def test_a_group_from_a_time_on_gets_all_that_it_covers_whatever_the_order_of_publish_times() -> None:
+    """Batches stand in the order in which they were made by our clock, and are covered by their producers' clocks."""
+    cluster, topic, origin = backlog(0)
+    offsets = [0, -3_600_000, 3_600_000, -1, 5, -7, 0, -3_600_000]
+    for seq, offset in enumerate(offsets):
+        cluster.advance(1.0)
+        batch = cluster.batch(topic, origin, seq, [b"x"], published_ms=cluster.now.wall_ms + offset)
+        cluster.ask("a", Publish(batch))
+    middle = published_at(cluster, 3)
+    answered(cluster, "a", SetGroup("jobs", "g", "time", middle))
+    assert replica_of(cluster).group("g").begins
+    got: list[int] = []
+    while new := seqs(answered(cluster, "a", fetch(most=2))):
+        got += new
+    assert got == [seq for seq in range(8) if published_at(cluster, seq) >= middle] == [2, 3, 4, 5, 6]
+    cluster.advance(0.1)
+    assert replica_of(cluster).group("g").behind is None
 
 
 @pytest.mark.usefixtures("few")

@@ -130,15 +130,73 @@ def test_a_fetch_is_cut_at_its_bytes_but_gives_at_least_one() -> None:
     assert 800 < bodies(reply) <= 1000
 
 
-def test_oldest_first_by_publish_time() -> None:
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("off", [0, HOUR_MS, -HOUR_MS])
+def test_oldest_first_whatever_the_producers_clocks_say(off: int) -> None:
+    """The second producer's clock is wrong: it neither waits behind later ones, nor overtakes an earlier one."""
     cluster = Cluster()
     topic = cluster.topic()
     origins = [cluster.ask("a", OpenSession()).origin for _ in range(3)]
     for step, origin in enumerate(reversed(origins)):
         cluster.advance(1)
-        cluster.ask("abc"[step], Publish(cluster.batch(topic, origin, 0, [b"x"])))
+        at = cluster.now.wall_ms + (off if step == 1 else 0)
+        cluster.ask("abc"[step], Publish(cluster.batch(topic, origin, 0, [b"x"], published_ms=at)))
     got = [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.origin for _ in origins]
     assert got == list(reversed(origins))
+
+
+@pytest.mark.parametrize("off", [HOUR_MS, -HOUR_MS])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: int, restarted: bool) -> None:
+    """A backlog that others keep up, read one by one: each message waits for as many as were there when it came."""
+    cluster = Cluster()
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    deep, wrong = 5, 8
+    got: list[int] = []
+    for seq in range(25):
+        cluster.advance(0.01)
+        at = cluster.now.wall_ms + (off if seq == wrong else 0)
+        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"], published_ms=at)))
+        if restarted and seq == wrong:
+            cluster.kill("b")
+            cluster.start("b")
+            cluster.advance(70.0)
+        if seq >= deep:
+            (found,) = receipts(cluster.ask("b", fetch(most=1)))
+            cluster.ask("b", AckRequest((found,)))
+            got.append(found.receipt.span.start)
+    assert got == list(range(20))
+
+
+def test_a_batch_takes_the_place_that_its_age_gives_it() -> None:
+    """A retry that comes late is older than what was published meanwhile."""
+    cluster = Cluster()
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    late = cluster.batch(topic, origin, 0, [b"x"])
+    for seq in (1, 2):
+        cluster.advance(1)
+        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
+    cluster.ask("a", Publish(late, age_ms=500))
+    got = [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.start for _ in range(3)]
+    assert got == [1, 0, 2]
+
+
+def test_what_a_peer_brings_takes_the_place_that_the_peer_s_age_gives_it() -> None:
+    cluster = Cluster(sync_interval=0.5)
+    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    cluster.kill("c")
+    for seq in range(2):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"], delay_ms=2000 * seq)))
+        cluster.advance(1)
+    cluster.start("c")
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 2, [b"x"])))
+    (replica,) = cluster.nodes["c"].replicas.values()
+    cluster.advance(10)
+    batches = replica.batches
+    assert [batches.stored[number].header.sections[0].start for _, number in batches.order] == [0, 1, 2]
+    batches.check(cluster.clocks("c"))
 
 
 def test_partitions_are_taken_in_turn() -> None:

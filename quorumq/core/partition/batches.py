@@ -196,7 +196,7 @@ class Batches:
         It has aged by the time of day; where that was set back, not at all, so that no delay grows.
         """
         header = record.batch.header
-        age_ms = max(0, record.age_ms) + max(0, now.wall_ms - record.received_ms)
+        age_ms = min(limits.AGES_END, max(0, record.age_ms) + max(0, now.wall_ms - record.received_ms))
         batch = StoredBatch(record.number, header, now.mono - age_ms / 1000, durable=True)
         back: list[Span] = []
         at = 0

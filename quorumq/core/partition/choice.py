@@ -110,9 +110,9 @@ class Choice:
         mature = now.mono - self.node.config.steal_after if patient else float("inf")
         for mine in (True, False) if len(active) > 1 else (True,):
             scanned = 0
-            for published_ms, number, since, _ in offer.ready:
+            for made_ms, number, since, _ in offer.ready:
                 scanned += 1
-                if picked.full or scanned > SCAN_MAX or (end is not None and (published_ms, number) >= end):
+                if picked.full or scanned > SCAN_MAX or (end is not None and (made_ms, number) >= end):
                     break
                 fetchers = parked if since >= parked_since else active
                 if not mine and since > mature:

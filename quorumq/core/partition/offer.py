@@ -18,8 +18,8 @@ class Offer:
 
     Attributes:
         spans: the messages.
-        ready: the batches that they are in, oldest first: published_ms, batch number (both are the key), available
-            since (mono), and how many of them it has.
+        ready: the batches that they are in, oldest first: when it was made (ms of our monotonic clock), batch number
+            (both are the key), available since (mono), and how many of them it has.
         told_until: of suspects: until then nobody else is told that they wait (mono); 0.0 where there are none.
     """
 
@@ -37,7 +37,7 @@ class Offer:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest batch of which something is offered was published; None where nothing is."""
+        """When the oldest batch of which something is offered was made, by our clock; None where nothing is."""
         row = self.ready.first()
         return row[0] if row is not None else None
 

@@ -19,18 +19,25 @@ class StoredBatch:
     """A batch that is on this replica's disk (or about to be).
 
     ``born`` is when its producer made it, on our monotonic clock, as far as its age is known: what was not counted
-    on the way makes it younger, so that nothing is due, or expires, too early. ``key``: oldest first, by publish time;
-    best effort, as producers' clocks differ.
+    on the way makes it younger, so that nothing is due, or expires, too early. ``key`` is its place among the others,
+    oldest first: when it was made, in milliseconds of our monotonic clock, and its number. No producer's time of day
+    is in it, because a wrong one would keep a message behind all others, or put it before them.
+
+    Args:
+        made_ms: for the key, where it is not `born` as it is now. The key never changes, and `born` may, by what peers
+            say of its age.
     """
 
     __slots__ = ("_salt", "born", "durable", "header", "key", "number")
 
-    def __init__(self, number: int, header: BatchHeader, born: float, durable: bool) -> None:
+    def __init__(
+        self, number: int, header: BatchHeader, born: float, durable: bool, made_ms: int | None = None
+    ) -> None:
         self.number = number
         self.header = header
         self.born = born
         self.durable = durable
-        self.key = (header.published_ms, number)
+        self.key = (int(1000 * born) if made_ms is None else made_ms, number)
         self._salt = -1
 
     @property
@@ -49,7 +56,7 @@ class StoredBatch:
 class StoredBatches(dict[int, StoredBatch]):
     """Batches by number.
 
-    A batch of one message that is packed takes 56 bytes, where its objects would take 600. It is made anew for
+    A batch of one message that is packed takes 60 bytes, where its objects would take 600. It is made anew for
     whoever looks at it, and so must not change any more. A dict has the others, which costs nothing more to ask.
     """
 
@@ -58,8 +65,8 @@ class StoredBatches(dict[int, StoredBatch]):
     def __init__(self, partition: PartitionId) -> None:
         super().__init__()
         self._partition = partition
-        # number, origin, sequence number, published_ms, born, bytes, CRC, delay_ms, ttl_ms
-        self._packed = Rows("QQQqdIIII", 1)
+        # number, origin, sequence number, published_ms, born, made_ms of the key, bytes, CRC, delay_ms, ttl_ms
+        self._packed = Rows("QIQqdqIIII", 1)
         self._seen: StoredBatch | None = None  # the packed batch that was looked at last
         self._numbers: dict[Origin, int] = {}  # of the origins of packed batches
         self._names: dict[int, Origin] = {}  # the other way round
@@ -76,13 +83,15 @@ class StoredBatches(dict[int, StoredBatch]):
             origin, start, _ = sections[0]
             number = self._numbers.get(origin)
             if number is None:
-                number = self._numbers[origin] = next(reversed(self._names), -1) + 1
-                self._names[number] = origin
+                number = next(reversed(self._names), -1) + 1
+                if number >= 1 << 32:
+                    continue
+                self._numbers[origin], self._names[number] = number, origin
             self._used[number] = self._used.get(number, 0) + 1
             size = int.from_bytes(offsets, "little")
             super().__delitem__(batch.number)
-            row = (batch.number, number, start, published_ms, batch.born, size, crc, delay_ms, ttl_ms)
-            rows.append(row)
+            times = (published_ms, batch.born, batch.key[0])
+            rows.append((batch.number, number, start, *times, size, crc, delay_ms, ttl_ms))
         self._packed.extend(sorted(rows))
 
     def __missing__(self, number: int) -> StoredBatch:
@@ -95,11 +104,11 @@ class StoredBatches(dict[int, StoredBatch]):
         return seen
 
     def _unpacked(self, row: tuple[Any, ...]) -> StoredBatch:
-        number, origin, start, published_ms, born, size, crc, delay_ms, ttl_ms = row
+        number, origin, start, published_ms, born, made_ms, size, crc, delay_ms, ttl_ms = row
         section = _new(Span, (self._names[origin], start, start + 1))
         ends, crcs = size.to_bytes(4, "little"), crc.to_bytes(4, "little")
         fields = (self._partition, (section,), published_ms, 0, ends, crcs, crc, delay_ms, ttl_ms)
-        return StoredBatch(number, _new(BatchHeader, fields), born, durable=True)
+        return StoredBatch(number, _new(BatchHeader, fields), born, True, made_ms)
 
     def __delitem__(self, number: int) -> None:
         if super().pop(number, None) is not None:
@@ -138,14 +147,14 @@ class StoredBatches(dict[int, StoredBatch]):
         """A copy that changes on its own."""
         twin = StoredBatches(self._partition)
         for number, batch in super().items():
-            twin[number] = StoredBatch(number, batch.header, batch.born, batch.durable)
+            twin[number] = StoredBatch(number, batch.header, batch.born, batch.durable, batch.key[0])
         twin._packed = self._packed.clone()
         twin._numbers, twin._names, twin._used = self._numbers.copy(), self._names.copy(), self._used.copy()
         return twin
 
     def state(self) -> tuple[Any, ...]:
         """Everything but the headers and when batches were made: equal content gives equal tuples."""
-        return tuple([(number, batch.durable, batch.key) for number, batch in self.items()])
+        return tuple([(number, batch.durable) for number, batch in self.items()])
 
     def check(self) -> None:
         """Assert what holds between any two operations."""

@@ -38,7 +38,9 @@ class Storing(ClosingDuty):
         self.node.unwritten[number] = self.batches.partition
         age_ms = max(0, part.age_ms) if asked else AGE_UNKNOWN
         born = now.mono - max(0, age_ms) / 1000
-        batch = StoredBatch(number, part.batch.header, born, durable=False)
+        # What a peer says of the age decides at once where the batch stands, and of all else only with others.
+        made_ms = int(1000 * now.mono) - max(0, part.age_ms)
+        batch = StoredBatch(number, part.batch.header, born, False, made_ms)
         self.batches.add(batch, now)
         if age_ms == AGE_UNKNOWN:
             self.batches.doubt(batch, topic.ttl_s)

@@ -30,6 +30,9 @@ from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, Origin, PartitionId,
 
 NEVER = Now(0.0, 0)
 
+PASSED_OVER = 0.2
+"""Of a look, what it costs to pass over a batch that has its turn another time."""
+
 _new_facts: Callable[[tuple[Any, ...]], Facts] = partial(tuple.__new__, Facts)
 """In half the time: one for each message that is published, held or settled."""
 
@@ -217,8 +220,7 @@ class Views:
         """Have a group that is behind look at batches, as many as this step has time for."""
         behind = view.behind
         while behind is not None:
-            begin, end = behind.range
-            for key in self.batches.order.onward(begin, end):
+            for key in self.batches.order.onward(behind.key):
                 if not self._look_at(view, behind, self.batches.stored[key[1]], now):
                     self.node.put_off(self.partition)
                     return
@@ -227,6 +229,12 @@ class Views:
 
     def _look_at(self, view: GroupView, behind: Behind, batch: StoredBatch, now: Now) -> bool:
         """Offer what the group may have of a batch; False where the step has no time for all of it."""
+        if behind.passes_over(batch.header.published_ms):
+            if self.node.looks_left <= 0:
+                behind.pause(batch.key, 0, 0)
+                return False
+            self.node.looks_left -= PASSED_OVER
+            return True
         first, seq = behind.place if batch.key == behind.key else (0, 0)
         for number, section in enumerate(batch.header.sections[first:], first):
             for part, runs in view.pieces(section._replace(start=max(section.start, seq))):
