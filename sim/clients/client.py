@@ -27,7 +27,7 @@ from quorumq.core.messages import (
 from quorumq.core.types import Batch
 from quorumq.history import spans_value
 from sim.clients.surroundings import Surroundings
-from sim.world import Clock, Refusal
+from sim.world import EPOCH_MS, Clock, Refusal
 
 Answer = ClientReply | Refusal | None
 NOTHING_DONE = (
@@ -87,6 +87,8 @@ class Client:
         self.who = f"client:{name}"
         self.rng: random.Random = self.world.stream(f"client/{name}")
         self.clock = Clock(self.rng, self.options.clock_rate, 0.0)
+        off = self.options.wall_offset
+        self.wall_offset_ms = int(self.world.stream(f"wall/{name}").uniform(-off, off) * 1000)
         self.paused_until = 0.0
         self.ops = 0
         self.pending: dict[int, tuple[Callable[[Answer, Any], None], str]] = {}
@@ -94,6 +96,11 @@ class Client:
     def begin(self, _: object = None, __: object = None) -> None:
         """The client starts."""
         raise NotImplementedError
+
+    @property
+    def wall_ms(self) -> int:
+        """The time of day by this client's clock, in milliseconds since 1970."""
+        return EPOCH_MS + int(self.world.time * 1000) + self.wall_offset_ms
 
     def node(self, not_this: str = "") -> str:
         """A node to ask, another than ``not_this`` if there is one."""

@@ -15,7 +15,6 @@ from quorumq.history import spans_value
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from sim.clients.client import Answer, Client
 from sim.clients.surroundings import Surroundings
-from sim.world import EPOCH_MS
 
 
 def no_keys(key: bytes, partitions: int) -> int:
@@ -100,7 +99,7 @@ class Deriving(Client):
             while names:
                 count = rng.randint(1, len(names))
                 now, names = names[:count], names[count:]
-                wall = EPOCH_MS + int(self.world.time * 1000)
+                wall = self.wall_ms
                 batches.append(
                     pack_sections(
                         PartitionId(topic.id, number), runs_of(now), wall, [outputs[name] for name in now]

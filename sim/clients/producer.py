@@ -18,7 +18,6 @@ from quorumq.core.types import Batch, Origin, PartitionId, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.client import Answer, Client, refused_as_deleted
 from sim.clients.surroundings import Surroundings
-from sim.world import EPOCH_MS
 
 
 class Producer(Client):
@@ -119,7 +118,6 @@ class Producer(Client):
         self.sequence[number] = first + count
         messages = [Message(b"%s/%d/%d" % (self.name.encode(), number, first + i)) for i in range(count)]
         partition = PartitionId(self.topic.id, number)
-        wall = EPOCH_MS + int(self.world.time * 1000)
         options = self.options
         delayed = rng.random() * options.delayed_by if rng.random() < options.delayed else 0.0
         ttl = rng.random() * options.ttl if rng.random() < options.mortal else 0.0
@@ -127,7 +125,7 @@ class Producer(Client):
             partition,
             self.origin,
             first,
-            wall,
+            self.wall_ms,
             messages,
             delay_ms=int(1000 * delayed),
             ttl_ms=int(1000 * ttl),

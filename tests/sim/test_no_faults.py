@@ -67,6 +67,36 @@ def test_few_hold_rounds_with_six_consumers_on_three_nodes(seed: int, batch: int
     assert counts["hold_rounds"] <= 3 * counts["fetched_batches"]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_overtakes_a_message_whatever_its_producer_s_clock_says(seed: int) -> None:
+    """Three producers keep a backlog up, with clocks up to an hour off; one consumer takes it one by one.
+
+    Messages are taken in the order in which they were published, but for those whose publishes overlapped, or whose
+    ages were rounded to the same millisecond.
+    """
+    options = dataclasses.replace(
+        HEALTHY, nodes=1, rf=1, wall_offset=3600.0, producers=3, batches=30, batch_messages=4, consumers=1,
+        fetch_messages=1, fault_time=6.0,
+    )  # fmt: skip
+    outcome = run_schedule(Schedule(seed, "quiet", options), keep=True)
+    assert outcome.violations == []
+    began: dict[tuple[str, int], float] = {}
+    done: dict[tuple[str, int], float] = {}
+    taken: list[tuple[str, int]] = []
+    for row in outcome.rows:
+        names = [(origin, seq) for origin, start, stop in row.get("spans", ()) for seq in range(start, stop)]
+        if row["kind"] == "publish":
+            times = began if row["outcome"] == "invoke" else done
+            times |= {name: row["at"] for name in names if name not in times}
+        elif (
+            row["kind"] == "deliver" and row["at"] < options.fault_time
+        ):  # then all that is left is taken at once
+            taken += names
+    assert len(taken) == len({*taken}) > 80
+    overtaken_by = [sum(began[other] > done[name] for other in taken[:at]) for at, name in enumerate(taken)]
+    assert max(overtaken_by) <= options.batch_messages
+
+
 class Racer(Client):
     """Asks one node once for exactly ``many`` messages."""
 

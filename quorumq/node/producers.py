@@ -1,0 +1,103 @@
+"""Clients whose time of day is not this node's, by what they publish: for the log and for `quorumq status`.
+
+A producer's time of day decides nothing but from where on a group reads that was rewound to a time. So this is for
+people: it is in memory, and a start begins with nothing. Bounds: so many clients, those that were looked at longest ago
+go first, and none that is wrong is told of for longer than an hour after its last publish.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+WRONG_MS: Final = 1_000
+"""A difference up to this is that of two machines with a time service."""
+
+SPAN_S: Final = 10.0
+"""For so long the least delay of what a client publishes is looked for, before it counts as behind."""
+
+LATE_MS: Final = 30_000
+"""No publish is on its way for longer: who is behind by more is known to be at once."""
+
+SAID_AGAIN_S: Final = 3_600.0
+"""The log says the same of a client so often at most, and status tells of it for so long after its last publish."""
+
+TRACKED_MAX: Final = 1_024
+TOLD_MAX: Final = 32
+"""Clients that a status names: those that are furthest off."""
+
+NAME_CHARS_MAX: Final = 100
+NONE_YET: Final = -(1 << 63)
+
+Who = tuple[str, str]
+"""A client's name, or that of its software, and its address without the port."""
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """What one client's publishes say of its clock. Times are monotonic seconds."""
+
+    since: float  # of the present span
+    at: float  # of the last publish
+    ahead_ms: int = NONE_YET  # the most in this span: what was on its way for long seems to be behind
+    wrong_ms: int = 0  # what was found last; 0 where the clock was right
+    said_at: float = float("-inf")
+    said_ms: int = 0
+
+
+class ProducerClocks:
+    """Compares the clocks of clients that publish with this node's."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._seen: OrderedDict[Who, Seen] = OrderedDict()
+
+    def published(self, who: Who, ahead_ms: int, now: float) -> None:
+        """A PUBLISH has come.
+
+        Args:
+            who: its client.
+            ahead_ms: its batch's publish time, less when the batch was made by this node's time of day and its age.
+            now: monotonic seconds.
+        """
+        seen = self._seen.get(who)
+        if seen is None:
+            if len(self._seen) >= TRACKED_MAX:
+                self._seen.popitem(last=False)
+            seen = self._seen[who] = Seen(now, now)
+        seen.at = now
+        if ahead_ms > seen.ahead_ms:
+            seen.ahead_ms = ahead_ms
+        if now - seen.since >= SPAN_S:
+            self._judge(who, seen, now)
+            seen.since, seen.ahead_ms = now, NONE_YET
+            self._seen.move_to_end(who)
+        elif seen.ahead_ms > WRONG_MS or seen.ahead_ms < -LATE_MS:
+            self._judge(who, seen, now)
+
+    def _judge(self, who: Who, seen: Seen, now: float) -> None:
+        wrong = seen.wrong_ms = seen.ahead_ms if abs(seen.ahead_ms) > WRONG_MS else 0
+        said = abs(wrong - seen.said_ms) <= WRONG_MS and now < seen.said_at + SAID_AGAIN_S
+        if wrong and not said:
+            seen.said_at, seen.said_ms = now, wrong
+            self._log.warning(
+                "client_clock_wrong", client=f"{who[0]} at {who[1]}", ahead_s=round(wrong / 1000, 1)
+            )
+
+    def facts(self, now: float) -> dict[str, object]:
+        """For a status: the clients whose clock is wrong, the worst first, and how many there are."""
+        wrong = [
+            (who, seen) for who, seen in self._seen.items() if seen.wrong_ms and now < seen.at + SAID_AGAIN_S
+        ]
+        wrong.sort(key=lambda item: (-abs(item[1].wrong_ms), item[0]))
+        told = [
+            {
+                "client": name[:NAME_CHARS_MAX],
+                "address": host,
+                "ahead_s": round(seen.wrong_ms / 1000, 1),
+                "seen_s_ago": round(now - seen.at, 1),
+            }
+            for (name, host), seen in wrong[:TOLD_MAX]
+        ]
+        return {"clients_clock_wrong": len(wrong), "clock_wrong": told}
