@@ -30,7 +30,9 @@ class Options:
     distance: float = 0.0  # what a message from one node to another takes besides, always
     fsync: float = 0.003  # mean time of an fsync
     clock_rate: float = 0.01  # how far each clock's rate is from real time at most
-    wall_offset: float = 0.0  # how far the time of day of each node and client is from the truth at most, in seconds
+    wall_offset: float = (
+        0.0  # how far the time of day of each node and client is from the truth at most, in seconds
+    )
     hold_time_max: float = 4.0  # of the cluster
     hold_times: tuple[float, float] = (0.5, 4.0)  # shortest and longest hold asked for
     request_timeout: float = 1.0  # of the nodes' quorum rounds

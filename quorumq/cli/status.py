@@ -225,6 +225,13 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
                 f"{name}'s time of day differs by {row['clock_difference_s']:+.1f} s from this machine's: delays and "
                 "retention are off by as much; run a time service"
             )
+        if row.get("clock_wrong"):
+            worst = row["clock_wrong"][0]
+            yield (
+                f"{name}: {plural(row['clients_clock_wrong'], 'client')} published with a time of day that is not this "
+                f"node's, {worst['client']} at {worst['address']} one that is {worst['ahead_s']:+.1f} s off: groups "
+                "rewound to a time go by it; run a time service there, or here"
+            )
         gone = [
             other["node"]
             for other in found

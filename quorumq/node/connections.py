@@ -94,6 +94,7 @@ class Inbound:
     closed: bool = False
     _welcomed: bool = False
     _asker: Asker = 0  # whose requests these are, for the core: by name or address, and the key of its HELLO
+    _producer: tuple[str, str] = ("", "")  # likewise, for the comparison of clocks
     _open: dict[int, tuple[int, int, Counted | None]] = field(default_factory=dict)
     """By key: the client's number, the weight, and the request if it is a FETCH, ACK or REJECT."""
     _weight: int = 0
@@ -215,6 +216,7 @@ class Inbound:
             self.name = f"{self.badge.client.name} at {self.address}"
         key = self._admit(decoded.request, 0)
         self._asker = (self.badge.client.name if self.badge is not None else self.host, key)
+        self._producer = (self.badge.client.name if self.badge is not None else self.software, self.host)
         self.node.feed(Request(key, hello))
         while key in self._open:
             await self._wait_for_change()
@@ -380,6 +382,10 @@ class Inbound:
         key = self._admit(number, weight, counted)
         if isinstance(counted, m.Fetch):
             self.node.readers.fetching(counted, self.software, self.host, self.node.clock().mono)
+        elif isinstance(request, m.Publish):
+            now, made_ms = self.node.clock(), request.batch.header.published_ms
+            ahead_ms = made_ms - (now.wall_ms - request.age_ms)
+            self.node.producer_clocks.published(self._producer, ahead_ms, now.mono)
         return Request(key, request, self._asker)
 
     def _admit(self, number: int, weight: int, counted: Counted | None = None) -> int:

@@ -48,6 +48,7 @@ from quorumq.node.commits import CommitRunner
 from quorumq.node.committer import Committer
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
+from quorumq.node.producers import ProducerClocks
 from quorumq.node.readers import Readers
 from quorumq.node.room import Room
 from quorumq.node.trace import Trace
@@ -152,6 +153,7 @@ class Node:
         self.health = Health(config, clock)
         self.trace = Trace(config, log, history)
         self.changes = Changes(log)
+        self.producer_clocks = ProducerClocks(log)
         self.turns = Turns(self.feed)
         self.keys = {key_number(secret): secret for secret in config.secrets}  # the cluster's, by number
         self.secret_number, self.secret = next(iter(self.keys.items()))  # sealed with, and shown to peers
@@ -391,6 +393,7 @@ class Node:
             return
         if isinstance(reply, m.StatusReply) and "node" in reply.facts:  # else it goes on with partitions
             facts = {**reply.facts, **self.health.facts(self.room.inflight_bytes, self.store)}
+            facts |= self.producer_clocks.facts(self.driver.mono)
             facts["insecure"] = bool(self.config.exposed)
             facts["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
             reply = reply._replace(facts=facts)

@@ -86,3 +86,17 @@ def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], f
 def test_what_is_wrong_with_a_node_is_said_with_its_name(facts: dict[str, Any], problem: str) -> None:
     assert problem in _problems([node(1, **facts), node(2), node(3)], [])
     assert problem not in _problems([node(1), node(2), node(3)], [])
+
+
+def test_clients_whose_clock_is_wrong_are_a_problem_that_names_the_worst() -> None:
+    told = [
+        {"client": "billing", "address": "10.0.0.9", "ahead_s": -3600.0, "seen_s_ago": 1.0},
+        {"client": "mail", "address": "10.0.0.8", "ahead_s": 2.5, "seen_s_ago": 1.0},
+    ]
+    (problem,) = [
+        line
+        for line in _problems([node(1, clients_clock_wrong=2, clock_wrong=told), node(2, clock_wrong=[])], [])
+        if "time of day" in line
+    ]
+    assert problem.startswith("n1: 2 clients published with a time of day")
+    assert "billing at 10.0.0.9 one that is -3600.0 s off" in problem
