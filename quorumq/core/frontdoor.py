@@ -18,17 +18,19 @@ from quorumq.core.errors import Code
 from quorumq.core.fairqueue import Asker
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import FindCoordinator, to_find
-from quorumq.core.groups import DeleteGroupCoordinator, GroupCoordinator, PurgeCoordinator, SurveyCoordinator
+from quorumq.core.groups import DeleteGroupCoordinator, GroupCoordinator
 from quorumq.core.partition.listing import shown_of
 from quorumq.core.partition.tally import part_of
 from quorumq.core.peek import PeekCoordinator
 from quorumq.core.printable import plural
 from quorumq.core.publish import PublishCoordinator
+from quorumq.core.purge import PurgeCoordinator
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import SplitCoordinator, SubFetchCoordinator
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
 from quorumq.core.spans import SpanSet
 from quorumq.core.status import page, status
+from quorumq.core.survey import SurveyCoordinator
 from quorumq.core.survivors import DeclareCoordinator
 from quorumq.core.topics import check_alteration, check_topic_request, is_pattern
 from quorumq.core.types import NodeId, Now, Origin, PartitionId, Topic

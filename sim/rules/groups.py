@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from quorumq.core import groups, types
 from quorumq.core.catalogue import Catalogue
-from quorumq.core.groups import PurgeCoordinator
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Attempts, Facts, Held, Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
+from quorumq.core.purge import PurgeCoordinator
 from quorumq.core.rounds import Round
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, Record, Span

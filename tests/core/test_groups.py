@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core import groups
+from quorumq.core import purge
 from quorumq.core.effects import Request
 from quorumq.core.messages import (
     Ack,
@@ -503,7 +503,7 @@ def test_purge_of_named_messages_leaves_all_others() -> None:
 
 def test_purge_of_named_messages_looks_at_little_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """One page for each that is far from the one before, and none behind the last."""
-    monkeypatch.setattr(groups, "SURVEY_LIMIT", 1)
+    monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
     cluster = Cluster()
     topic = cluster.topic()
     cluster.ask("a", SetGroup("jobs", "g"))
