@@ -16,7 +16,8 @@ from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
 class PublishCoordinator(Coordinator):
     """PUBLISH: OK at a majority of durable STORED (docs/protocol.md, PUBLISH).
 
-    Below a majority the outcome is unknown and nothing is aborted: anti-entropy finishes what reached fewer.
+    Where any replica keeps it below a majority, the outcome is unknown and nothing is aborted: anti-entropy finishes
+    what reached fewer.
     """
 
     __slots__ = ("came", "partition", "problems", "publish", "refused")
@@ -53,25 +54,28 @@ class PublishCoordinator(Coordinator):
     ) -> list[Effect]:
         """Answer, if it is clear how.
 
+        An error that says that the batch is not stored is answered only once every replica that was asked has refused
+        it. What one of them keeps, or may keep, is spread by anti-entropy, and delivered: who was told that it is not
+        stored would publish it a second time.
+
         Args:
-            stored: bits of those that have it on disk.
+            stored: bits of those that have it on disk, in whatever start.
             valid: bits of those whose replies count.
             timed_out: whether nothing more is waited for.
         """
         if this.is_majority(stored & valid):
             return self.finish(context, m.PublishReply((stored & valid).bit_count()))
-        for code, detail in self.problems.values():
-            if code == Code.CONFLICT:
-                return self.fail(context, code, detail)
-        closed = [node for node, (code, _) in self.problems.items() if code == Code.ORIGIN_CLOSED]
-        if closed and this.is_refused(this.bits_of(closed)):
-            return self.fail(context, Code.ORIGIN_CLOSED, self.problems[closed[0]][1])
         if not timed_out and not this.everyone:
             return []
-        codes = {code for code, _ in self.problems.values()}
-        if not stored and codes == {Code.STORAGE_FULL} and this.everyone:  # so nothing was done anywhere
-            _, detail = next(iter(self.problems.values()))
-            return self.fail(context, Code.STORAGE_FULL, detail)
+        if not stored and this.everyone:  # everyone asked refused, so nobody keeps it
+            refusals = dict(self.problems.values())
+            closed = [node for node, (code, _) in self.problems.items() if code == Code.ORIGIN_CLOSED]
+            if Code.CONFLICT in refusals:
+                return self.fail(context, Code.CONFLICT, refusals[Code.CONFLICT])
+            if closed and this.is_refused(this.bits_of(closed)):
+                return self.fail(context, Code.ORIGIN_CLOSED, refusals[Code.ORIGIN_CLOSED])
+            if refusals.keys() == {Code.STORAGE_FULL}:
+                return self.fail(context, Code.STORAGE_FULL, refusals[Code.STORAGE_FULL])
         detail = "it may be stored: publish the same batch again, through any node"
         if self.problems:
             detail += "; " + "; ".join(

@@ -6,6 +6,7 @@ import pytest
 
 from quorumq.core.messages import (
     AckRequest,
+    CloseRequest,
     CloseSession,
     CloseSessionReply,
     Failed,
@@ -224,3 +225,36 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     cluster.advance(20)
     assert [replica(cluster, node).batches.present.messages for node in "abc"] == [11, 11, 11]
     assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"late"]))), PublishReply)
+
+
+def test_what_one_replica_keeps_of_a_session_that_is_closed_is_not_refused() -> None:
+    """Its copy spreads and is delivered: who heard `origin-closed` would publish it a second time."""
+    cluster = Cluster()
+    topic, origin = published(cluster, 1)
+    assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
+    cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to == "c"
+    close(cluster, topic, origin, "a")
+    late = Publish(cluster.batch(topic, origin, 1, [b"late"]))
+    answer = cluster.ask("b", late)
+    assert isinstance(answer, Failed)
+    assert answer.code == "outcome-unknown"
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10)
+    assert isinstance(cluster.ask("b", late), PublishReply), "repeated, it is stored once"
+    assert spans(cluster.ask("a", fetch())) == [(1, 2)]
+
+
+def test_a_replica_that_is_asked_later_may_still_store_what_others_refuse() -> None:
+    """The answer waits for it, though two refusals leave no majority."""
+    cluster = Cluster(late_after=0.02)
+    topic, origin = published(cluster, 1)
+    cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to == "c"
+    close(cluster, topic, origin, "a")
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    key = cluster.submit("a", Publish(cluster.batch(topic, origin, 1, [b"late"])))
+    cluster.advance(1)
+    assert key not in cluster.replies
+    cluster.advance(5)
+    answer = cluster.replies[key]
+    assert isinstance(answer, Failed)
+    assert answer.code == "outcome-unknown"
