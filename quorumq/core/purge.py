@@ -12,7 +12,7 @@ from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.partition.listing import is_shown
 from quorumq.core.printable import plural
-from quorumq.core.rounds import Round, Votes
+from quorumq.core.rounds import Round, Votes, majority_of
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.survey import SurveyCoordinator
 from quorumq.core.types import (
@@ -36,15 +36,19 @@ class PurgeCoordinator(SurveyCoordinator):
     It settles what RF - majority + 1 replicas report as known when they are asked, page by page; what is published
     meanwhile may stay. A delivery that is under way may still be acked: ACKED is above SKIPPED. Interrupted and run
     again, it does the rest. Where messages are named, it goes from one to the next and leaves all others alone.
+
+    Too few replicas mean that nothing was done only until the first page was written; from then on the outcome is
+    unknown.
     """
 
-    __slots__ = ("only", "purged", "upto", "votes", "wanted")
+    __slots__ = ("only", "purged", "upto", "votes", "wanted", "writes")
 
     def __init__(self, key: int, partition: PartitionId, group: str, spans: tuple[Span, ...] = ()) -> None:
         which = "dead" if group.endswith(DEAD_SUFFIX) else "open"
         super().__init__(key, partition, source_of(group), which, None, SURVEY_LIMIT)
         self.only = SpanSet.from_spans(spans)
         self.purged = 0
+        self.writes = False  # something was written, perhaps
         self.upto: Span | None = None
         self._skip()
         self.wanted: tuple[m.Resolved, ...] = ()
@@ -68,7 +72,7 @@ class PurgeCoordinator(SurveyCoordinator):
             )
         if not self.wanted:
             return self._next(context, now)
-        self.votes = Votes()
+        self.votes, self.writes = Votes(), True
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
         epoch = context.catalogue.topics[self.partition.topic].epoch
         merge = m.Merge(this.number, self.partition, epoch, self.group, self.wanted)
@@ -95,7 +99,7 @@ class PurgeCoordinator(SurveyCoordinator):
             )
             return self._next(context, now)
         if this.everyone:
-            return self.on_timeout(context, this.number, now)
+            return self.give_up(context, "too few replicas have written it")
         return []
 
     def chosen(self, span: Span) -> Sequence[Span]:
@@ -124,9 +128,14 @@ class PurgeCoordinator(SurveyCoordinator):
             self.after = place
         return True
 
-    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        detail = f"purged {plural(self.purged, 'message')} of {self.partition}, maybe more: purge again, by any node"
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, self.rounds[number].majority)
+    def give_up(self, context: Context, why: str) -> list[Effect]:
+        if not self.writes:
+            return super().give_up(context, why)
+        done = f"purged {plural(self.purged, 'message')} of {self.partition}, maybe more"
+        needed = majority_of(len(context.catalogue.members_of(self.partition)))
+        return self.fail(
+            context, Code.OUTCOME_UNKNOWN, f"{done}: {why}: purge again, through any node", needed
+        )
 
 
 def settled_by_few(items: list[m.Peeked], answers: list[m.SurveyReply]) -> list[tuple[Span, Record]]:

@@ -544,6 +544,37 @@ def test_purging_dead_letters_and_redriving_them_at_once_leaves_one_of_both() ->
     assert cluster.ask("b", PurgeRequest("jobs", 0, "g!dead")) == PurgeReply(0)
 
 
+@pytest.mark.parametrize(("pages", "code", "left"), [(0, "too-few-replicas", 6), (1, "outcome-unknown", 3)])
+def test_a_purge_that_is_cut_off_says_whether_it_did_anything(
+    pages: int, code: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two pages, or before the first one is written: that nothing was done is not to be said of the former."""
+    monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
+    cluster = Cluster()
+    topic, _ = published(cluster, 3)
+    other = cluster.ask("b", OpenSession()).origin
+    cluster.ask("b", Publish(cluster.batch(topic, other, 0, [b"m"] * 3)))
+    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.advance(3.0)
+    surveys: dict[int, None] = {}
+
+    def breaks(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Survey):
+            surveys[message.round] = None
+        return len(surveys) > pages and "a" in (sender, to)
+
+    cluster.drop = breaks
+    key = cluster.submit("a", PurgeRequest("jobs", 0, "g"))
+    cluster.advance(6.0)
+    reply = cluster.replies[key]
+    assert isinstance(reply, Failed)
+    assert reply.code == code
+    assert (f"purged {6 - left} messages" in reply.detail) == (pages > 0)
+    cluster.drop = lambda sender, to, message: False
+    assert cluster.ask("b", PurgeRequest("jobs", 0, "g")) == PurgeReply(left), "done again, it does the rest"
+    assert spans(cluster.ask("b", fetch())) == []
+
+
 def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
     cluster = Cluster(5)
     topic = cluster.topic()
@@ -559,7 +590,7 @@ def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
     key = cluster.submit(outside, PurgeRequest("jobs", 0, "g"))
     assert key not in cluster.replies, "z alone decided, and has not got the message"
     cluster.advance(6.0)
-    assert cluster.replies[key].code == "outcome-unknown"
+    assert cluster.replies[key].code == "too-few-replicas", "nothing was written"
 
 
 def test_a_redrive_believes_no_generation_that_a_client_names() -> None:
