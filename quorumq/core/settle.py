@@ -7,7 +7,7 @@ is what counts as yes. The one with an argument of its own is ACK: see `AckCoord
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from quorumq.core import costs, limits
 from quorumq.core import messages as m
@@ -57,13 +57,17 @@ class Ask:
 
 
 class Ballot:
-    """One round's votes: yes and no by span, and who answered at all."""
+    """One round's votes: yes and no by span, and who answered at all.
 
-    __slots__ = ("answered", "errors", "items", "no", "resolved", "round", "stood", "yes")
+    ``written``: the request may have been written before this round, or is in ways that nobody votes on.
+    """
 
-    def __init__(self, this: Round, items: list[tuple[int, m.Owned]]) -> None:
+    __slots__ = ("answered", "errors", "items", "no", "resolved", "round", "stood", "written", "yes")
+
+    def __init__(self, this: Round, items: list[tuple[int, m.Owned]], *, written: bool = False) -> None:
         self.round = this
         self.items = items
+        self.written = written
         self.yes: dict[Owner, Votes] = {}
         self.no: dict[Owner, Votes] = {}
         self.answered = 0  # bits of those that did what was asked, or looked at it
@@ -94,9 +98,13 @@ class SettleCoordinator(Coordinator):
 
     Attributes:
         asks: what one step had no room for: the next ones ask it.
+        refusals: outcomes that say that nothing was done, and that no replica's answer makes true by itself. They are
+            given only where every replica that was asked has answered, and none has done it.
     """
 
     __slots__ = ("asks", "ballots", "request", "verdicts")
+
+    refusals: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, key: int, request: Any) -> None:
         super().__init__(key)
@@ -134,7 +142,7 @@ class SettleCoordinator(Coordinator):
             self.verdicts += [m.Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in ask.items]
             return []
         this = self.open_round(context, members, now)
-        self.ballots[this.number] = Ballot(this, ask.items)
+        self.ballots[this.number] = Ballot(this, ask.items, written=ask.again)
         epoch = context.catalogue.topics[ask.partition.topic].epoch
         message = self.message(this.number, epoch, ask)
         return self.ask(context, this, ask.partition, message, now)
@@ -188,6 +196,9 @@ class SettleCoordinator(Coordinator):
                 outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
                 if stood and ballot.round.is_refused(stood & valid):
                     outcome = Code.ALREADY_RESOLVED
+                if outcome in self.refusals and (yes or not ballot.round.everyone):
+                    # What one did, in whatever start, spreads.
+                    outcome = Code.OUTCOME_UNKNOWN if last else None
                 if outcome is None:
                     self.on_open(context, ballot, valid, now)
                     return []
@@ -220,10 +231,15 @@ class SettleCoordinator(Coordinator):
         return self.decide(context, number, now, last=True)
 
     def unknown(self, ballot: Ballot) -> str:
-        """The outcome where no majority answered: an error that all who answered agree on, or unknown."""
-        errors = list(dict.fromkeys(ballot.errors.values()))
-        if len(errors) == 1 and ballot.round.is_refused(ballot.round.bits_of(ballot.errors)):
-            return errors[0]
+        """The outcome where no majority did it: an error that all who were asked agree on, or unknown.
+
+        What is deleted takes with it whatever was written for it: there a majority that says so is enough.
+        """
+        errors, this = list(dict.fromkeys(ballot.errors.values())), ballot.round
+        if len(errors) == 1 and this.is_refused(this.bits_of(ballot.errors)):
+            by_all = this.everyone and ballot.errors.keys() == this.heard.keys()
+            if errors[0] == Code.NOT_FOUND or (by_all and not ballot.written):
+                return errors[0]
         return Code.OUTCOME_UNKNOWN
 
 
@@ -268,10 +284,15 @@ class AckCoordinator(SettleCoordinator):
 
 
 class RejectCoordinator(SettleCoordinator):
-    """REJECT: a majority applied it: ok. A majority refused: hold-lost. Else unknown; either may still spread."""
+    """REJECT: a majority applied it: ok. A majority refused, and nobody applied it: hold-lost. Else unknown.
+
+    What one replica applied spreads: then the message is delayed, or a dead letter, whatever the others answered; but
+    where a majority held it and has a higher record, that replaces it: already-resolved.
+    """
 
     __slots__ = ()
 
+    refusals = (Code.HOLD_LOST,)
     request: m.RejectRequest
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.Reject:
@@ -383,7 +404,7 @@ class RedriveCoordinator(SettleCoordinator):
         waiting: list[tuple[int, m.Owned]] = []
         for item, entry in ballot.items:
             for part, yes, no, unheard in ballot.pieces(entry.span, NOBODY):
-                outcome = self.outcome(ballot, yes & valid, no & valid, unheard & valid, last=last)
+                outcome = self.outcome(ballot, yes, no, unheard, valid, last=last)
                 if outcome is None:
                     return []
                 if outcome == UNHEARD:
@@ -396,18 +417,33 @@ class RedriveCoordinator(SettleCoordinator):
         self.will_ask(context, waiting, again=True)
         return self.go_on(context, now)
 
-    def outcome(self, ballot: Ballot, yes: int, no: int, unheard: int, *, last: bool) -> str | None:
-        """What came of a piece, None while it is open, UNHEARD where only those that have not heard can decide it."""
+    def outcome(
+        self, ballot: Ballot, yes: int, no: int, unheard: int, valid: int, *, last: bool
+    ) -> str | None:
+        """What came of a piece, None while it is open, UNHEARD where only those that have not heard can decide it.
+
+        A majority with higher records decides it whatever others wrote: the higher record replaces that. Else it is
+        refused only where nobody wrote anything.
+
+        Args:
+            yes: bits of those that opened it, in whatever start.
+            no: of those whose record is higher.
+            unheard: of those that have not heard of the dead letter, and wrote nothing.
+            valid: of those whose answers count.
+        """
         this = ballot.round
-        if this.is_majority(yes):
+        if this.is_majority(yes & valid):
             return "ok"
-        if this.is_refused(no):
+        if this.is_refused(no & valid):
             return Code.ALREADY_RESOLVED
-        if yes and unheard and (last or this.is_out_of_reach(no | unheard)):
+        against = (no | unheard) & valid
+        if yes & valid and unheard & valid and (last or this.is_out_of_reach(against)):
             return UNHEARD
-        if last:
-            return Code.ALREADY_RESOLVED if this.is_refused(no | unheard) else self.unknown(ballot)
-        return None
+        if not last:
+            return None
+        if this.is_refused(against) and this.everyone and not (yes or ballot.written):
+            return Code.ALREADY_RESOLVED
+        return self.unknown(ballot)
 
 
 def asks_of(context: Context, items: tuple[m.ReceiptPart, ...]) -> list[Ask]:
