@@ -180,7 +180,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
                 f"topic {self.name!r} was deleted {self.merged.deletions} times, as some node says, and no count "
                 f"reaches {NUMBERS_END}: choose another name"
             )
-            return self.fail(context, Code.CONFLICT, detail)
+            return self.fail(context, Code.OUTCOME_UNKNOWN if self.ours else Code.CONFLICT, detail)
         self.deletions = self.merged.deletions + 1
         return self.prepare(context, now)
 
