@@ -9,6 +9,7 @@ from quorumq.client.context import Calls
 from quorumq.client.fetching import readable
 from quorumq.client.groups import names_of, source_of
 from quorumq.client.message import MessageId, check_topic
+from quorumq.client.nodes import after_some
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     AlreadyResolved,
@@ -19,6 +20,7 @@ from quorumq.core.errors import (
     UsageError,
     error_from,
 )
+from quorumq.core.printable import plural
 from quorumq.core.spans import SpanSet
 from quorumq.core.types import Kind, Origin, PartitionId, Span, just_before
 from quorumq.wire.batch import Message as Parts
@@ -203,7 +205,8 @@ class BrowseCalls(Calls):
             how many messages were redriven, and which were refused because they are no longer dead letters.
 
         Raises:
-            OutcomeUnknown, NotStored: not confirmed; redrive the same items again.
+            NotStored: too few replicas answered, and nothing was redriven.
+            OutcomeUnknown: likewise, and some may be redriven: redrive the same items again.
         """
         topic, group = source_of(topic, group)
         by_partition: dict[int, list[m.Resolved]] = {}
@@ -218,14 +221,19 @@ class BrowseCalls(Calls):
             for at in range(0, len(entries), REDRIVE_ENTRIES_MAX):
                 some = tuple(entries[at : at + REDRIVE_ENTRIES_MAX])
                 request = m.RedriveRequest(topic, partition, group, some)
-                reply = await self.context.ask(
-                    request,
-                    f"redrive of {topic!r}/{partition}",
-                    timeout,
-                    writes=True,
-                    judge=judge_redrive,
-                    watch=self.context.watch("redrive"),
-                )
+                try:
+                    reply = await self.context.ask(
+                        request,
+                        f"redrive of {topic!r}/{partition}",
+                        timeout,
+                        writes=True,
+                        judge=judge_redrive,
+                        watch=self.context.watch("redrive"),
+                    )
+                except TooFewReplicas as exc:
+                    if not count:
+                        raise
+                    raise after_some(exc, f"redrove {plural(count, 'message')}") from exc
                 for verdict in reply.verdicts:
                     if verdict.outcome == "ok":
                         count += verdict.span.size

@@ -13,10 +13,12 @@ from typing import Literal, cast
 
 from quorumq.client.context import Calls
 from quorumq.client.message import MessageId, check_topic
+from quorumq.client.nodes import after_some
 from quorumq.core import messages as m
 from quorumq.core.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
-from quorumq.core.errors import UsageError
+from quorumq.core.errors import TooFewReplicas, UsageError
 from quorumq.core.limits import FETCH_NAMED_MAX
+from quorumq.core.printable import plural
 from quorumq.core.spans import merge_spans
 from quorumq.core.types import Group, Span, Topic
 
@@ -176,7 +178,8 @@ class GroupCalls(Calls):
         Raises:
             NotFound: no such topic, group or partition.
             UsageError: an id is of another topic, or there are ids and a partition.
-            TooFewReplicas, OutcomeUnknown: too few replicas answered; purge again.
+            NotStored: too few replicas answered, and nothing was purged.
+            OutcomeUnknown: likewise, and some may be purged: purge again, which does the rest.
         """
         (topic,), group = names_of((topic,), group)
         register = await self.context.topic(topic, timeout=timeout)
@@ -189,7 +192,12 @@ class GroupCalls(Calls):
             request = m.PurgeRequest(topic, number, group, spans)
             what = f"purge of group {group!r} in {topic!r}/{number}"
             watch = self.context.calling("purge", topic, partition=number, group=group)
-            count += (await self.context.ask(request, what, timeout, writes=True, watch=watch)).messages
+            try:
+                count += (await self.context.ask(request, what, timeout, writes=True, watch=watch)).messages
+            except TooFewReplicas as exc:
+                if not count:
+                    raise
+                raise after_some(exc, f"purged {plural(count, 'message')}") from exc
         return count
 
 

@@ -22,6 +22,7 @@ from quorumq.core.errors import (
     Busy,
     NotFound,
     NotStored,
+    OriginClosed,
     OutcomeUnknown,
     QuorumqError,
     StorageFull,
@@ -51,6 +52,18 @@ Judge = Callable[[m.ClientReply], QuorumqError | None]
 def left_of(end: float) -> float:
     """Seconds until ``end``, by trio's clock: what is left for the next request of an operation. 0 when it is over."""
     return max(0.0, end - trio.current_time())
+
+
+def after_some(error: TooFewReplicas, done: str) -> OutcomeUnknown:
+    """The error of an operation that failed after it had ``done`` part, such as "purged 3 messages": that nothing was
+    sent is true of its last request alone.
+    """
+    return OutcomeUnknown(
+        f"{error.detail}. Before that it {done}",
+        needed=error.needed,
+        answered=error.answered,
+        causes=error.causes,
+    )
 
 
 class Watch(Protocol):
@@ -331,12 +344,14 @@ class Nodes:
 
         Raises:
             UsageError: a node refused it for good. `NotFound` only once every node that could be reached has said so:
-                a node that was away may not have heard of a new topic yet.
+                a node that was away may not have heard of a new topic yet. `OriginClosed` only where no earlier attempt
+                may have been carried out; else OutcomeUnknown, from that.
             NotStored, OutcomeUnknown, TooFewReplicas, StorageFull, Busy: the time is over, or would be by when a quota
                 lets it go on; the text says what was tried.
         """
         clock = self._time
-        until = clock() + timeout
+        began = clock()
+        until = began + timeout
         attempts = Attempts(what)
         backoff = BACKOFF_MIN_S
         while True:
@@ -381,6 +396,10 @@ class Nodes:
                     missing = error
                     continue
                 refused = True
+                if isinstance(error, OriginClosed) and attempts.sent:
+                    # An earlier attempt may have stored it at replicas that this one did not ask.
+                    attempts.note(where, str(error))
+                    raise attempts.error(clock() - began, writes=writes) from error
                 if not isinstance(error, TooFewReplicas | StorageFull | Busy):
                     raise error
                 attempts.refuse(where, error)

@@ -542,14 +542,13 @@ class Producer:
         record_batch.sent = True
         try:
             await self._sender.send(record_batch)
-        except OriginClosed as exc:
+        except QuorumqError as exc:
             error = exc
-            if self._session.origin == record_batch.origin:
+            closed = isinstance(exc.__cause__ or exc, OriginClosed)
+            if closed and self._session.origin == record_batch.origin:
                 self._session.origin = None  # what is numbered next is numbered under a new session
                 assert self._nursery is not None
                 self._nursery.start_soon(self._reopen)
-        except QuorumqError as exc:
-            error = exc
         finally:
             self._in_flight -= 1
             self._outbox.answered(queue)

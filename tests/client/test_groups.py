@@ -14,7 +14,9 @@ from quorumq.client import (
     GroupConsumer,
     Message,
     NotFound,
+    NotStored,
     Outcome,
+    OutcomeUnknown,
     Peek,
     QuorumqError,
     TooFewReplicas,
@@ -23,10 +25,12 @@ from quorumq.client import (
 from quorumq.core import messages as m
 from quorumq.core.messages import (
     AckRequest,
+    Failed,
     LeaveRequest,
     PurgeRequest,
     PutGroup,
     PutTopic,
+    RedriveRequest,
     RejectRequest,
     SetGroup,
     SettleReply,
@@ -34,7 +38,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.types import Kind
 from quorumq.history import HistoryWriter, read_history
-from tests.client.fake import connected, fake_cluster
+from tests.client.fake import connected, failing, fake_cluster
 from tests.client.steps import jobs, publish, take
 
 
@@ -390,6 +394,51 @@ async def test_purge_goes_on_at_another_node() -> None:
         cluster.lose = lambda node, request: node == "a" and isinstance(request, PurgeRequest)
         assert await client.purge("jobs", "g!dead") == 0, "the first node had done it all"
         assert (await counts(client))["purged"] == 3
+
+
+async def test_a_purge_of_which_nobody_knows_how_far_it_came_is_done_again() -> None:
+    async with jobs(30) as (cluster, client):
+        await client.create_group("jobs", "g")
+        cluster.answer = failing("outcome-unknown", times=2, of=PurgeRequest)
+        assert await client.purge("jobs", "g") == 30
+        assert len(cluster.of(PurgeRequest)) == 3
+
+
+@pytest.mark.parametrize(("purged", "error"), [(0, NotStored), (10, OutcomeUnknown)])
+async def test_a_purge_that_fails_in_its_second_partition_has_done_something(
+    purged: int, error: type[QuorumqError]
+) -> None:
+    async with jobs(partitions=2) as (cluster, client):
+        await client.create_group("jobs", "g")
+        for _ in range(purged):
+            await client.publish("jobs", b"x", partition=0)
+
+        def answer(node: str, request: object) -> Failed | None:
+            second = isinstance(request, PurgeRequest) and request.partition == 1
+            return Failed("too-few-replicas", "as the test asked", 2, 1) if second else None
+
+        cluster.answer = answer
+        with pytest.raises(error) as caught:
+            await client.purge("jobs", "g", timeout=1.0)
+        assert (f"purged {purged} messages" in str(caught.value)) == (purged > 0)
+
+
+async def test_a_redrive_that_fails_in_its_second_partition_has_done_something() -> None:
+    async with jobs(partitions=2) as (cluster, client):
+        for partition in (0, 1):
+            await client.publish("jobs", b"x", partition=partition)
+            await client.dead_letter(await client.fetch("jobs", "g"), reason="broken")
+        letters = [item async for item in client.peek("jobs", "g", "dead")]
+
+        def answer(node: str, request: object) -> Failed | None:
+            last = isinstance(request, RedriveRequest) and request.partition == letters[-1].partition
+            return Failed("not-stored", "as the test asked", 2, 1) if last else None
+
+        cluster.answer = answer
+        with pytest.raises(OutcomeUnknown, match="redrove 1 message"):
+            await client.redrive("jobs", "g", letters, timeout=1.0)
+        with pytest.raises(NotStored):
+            await client.redrive("jobs", "g", letters[-1:], timeout=1.0)
 
 
 async def test_a_complete_view_shows_what_one_replica_has_not_heard_of() -> None:

@@ -398,6 +398,28 @@ async def test_a_closed_origin_fails_its_batches_and_the_next_go_under_a_new_ses
         assert second.seq == 0
 
 
+@pytest.mark.parametrize("first_answer", ["lost", "outcome-unknown"])
+async def test_what_an_earlier_attempt_may_have_stored_is_not_called_refused(first_answer: str) -> None:
+    """Told that its session was closed before it was stored, the application would publish it a second time."""
+    async with jobs() as (cluster, client):
+        async with client.producer("jobs") as producer:
+            first = await producer.publish(b"0")
+            cluster.lose = lambda node, request: isinstance(request, Publish)
+
+            def answer(node: str, request: object) -> Failed | None:
+                if not isinstance(request, Publish) or (node == "a" and first_answer == "lost"):
+                    return None
+                return Failed(first_answer if node == "a" else "origin-closed", "as the test asked")
+
+            pending = await producer.send(b"1")
+            cluster.answer = answer
+            with pytest.raises(OutcomeUnknown, match="as the test asked"):
+                await pending.wait()
+            cluster.answer, cluster.lose = (lambda *asked: None), (lambda *asked: False)
+            second = await producer.publish(b"2")
+        assert (second.origin != first.origin, second.seq) == (True, 0), "the next goes under a new session"
+
+
 async def test_a_message_every_other_day_comes_through() -> None:
     later = 0.0
     async with (
