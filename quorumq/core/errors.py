@@ -6,7 +6,7 @@ QuorumqError
 │   ├── TooLarge              over a limit; names the limit
 │   ├── BadReceipt            made up, altered, or from another cluster
 │   ├── Conflict              other bytes are stored under the same message id
-│   ├── OriginClosed          the producer session is closed; open another
+│   ├── OriginClosed          the producer session is closed and the batch not stored; open another
 │   ├── StaleGeneration       the group was rewound since
 │   ├── AlreadyResolved       the message's record is higher than what was asked; carries it
 │   ├── Unauthorized          not allowed here
@@ -21,6 +21,8 @@ QuorumqError
     └── TooFewReplicas        trying again later, anywhere, makes sense
         ├── NotStored             nothing was sent: a new attempt is a first attempt
         └── OutcomeUnknown        it may have happened: retry the same batch or receipts anywhere
+
+All but OutcomeUnknown say that the request did nothing (docs/protocol.md, section 6).
 
 ``code`` is the name of an error on the wire, ``exit_code`` what the command line ends with.
 """
@@ -109,7 +111,7 @@ class Conflict(UsageError):
 
 
 class OriginClosed(UsageError):
-    """The producer session was closed; unconfirmed batches can no longer be stored under it."""
+    """The producer session was closed before the batch was stored: it is not, and cannot be any more."""
 
     code = Code.ORIGIN_CLOSED
 

@@ -1,0 +1,772 @@
+"""A definite no has no effect (docs/protocol.md, section 6).
+
+The table below crosses every kind of client request with every place where links break: all links of the coordinator,
+or one of them, after each message of the request's exchange, noticed or not, with what is on its way lost or not. Then
+time-outs pass, the links come back and anti-entropy runs. Where the answer said that nothing was done, every node knows
+what it would know without the request, and the same is delivered.
+
+What a hold that stays behind does is no effect in this sense: it runs out.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, get_args
+
+import pytest
+
+from quorumq.core import limits, purge
+from quorumq.core.context import Context
+from quorumq.core.effects import DiskFull, Effect, LinkDown, Received
+from quorumq.core.errors import Code
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    BrowseRequest,
+    ClientReply,
+    ClientRequest,
+    CloseRequest,
+    CloseSession,
+    CreateTopic,
+    DeclareSurvivors,
+    DeleteGroup,
+    DeleteTopic,
+    DescribeGroup,
+    ExtendRequest,
+    Failed,
+    FetchReply,
+    Hello,
+    Hold,
+    LeaveRequest,
+    Metadata,
+    OpenSession,
+    Publish,
+    PublishReply,
+    PurgeRequest,
+    PutGroup,
+    ReceiptPart,
+    RedriveRequest,
+    Reject,
+    RejectRequest,
+    Release,
+    SetGroup,
+    SettleReply,
+    ShowRequest,
+    StatusRequest,
+    Store,
+)
+from quorumq.core.publish import PublishCoordinator
+from quorumq.core.purge import PurgeCoordinator
+from quorumq.core.rounds import Round
+from quorumq.core.settle import (
+    AckCoordinator,
+    Ballot,
+    RedriveCoordinator,
+    RejectCoordinator,
+    SettleCoordinator,
+)
+from quorumq.core.spans import overlap, subtract
+from quorumq.core.survey import SurveyCoordinator
+from quorumq.core.types import Kind, NodeId, Origin, PartitionId, Span, Topic
+from sim.knowledge import known_of
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_group_deletion import deleted
+from tests.core.test_groups import LETTER, dead_entries, died, rewind
+
+ME = "a"
+"""The coordinator, of which links break."""
+
+HEALED_S = 45.0
+"""How long a cluster lives after the request: what is still under way then is over, and anti-entropy has run."""
+
+NOT_A_NO = ("ok", "acked", "acked_after_expiry", "acked_unproven", Code.OUTCOME_UNKNOWN)
+
+Scene = Callable[[Cluster], Any]
+"""Brings a new cluster into the state that a request meets; returns the request."""
+
+
+# -------------------------------------------------------------------------------------- scenes
+
+
+def missed(cluster: Cluster, node: NodeId, *kinds: type) -> None:
+    """From now on ``node`` misses messages of these kinds; until `heal`, or another call."""
+    cluster.drop = lambda sender, to, message: to == node and isinstance(message, kinds)
+
+
+def hears_all(cluster: Cluster) -> None:
+    cluster.drop = lambda sender, to, message: False
+
+
+def stored(cluster: Cluster, topic: Topic, count: int, node: NodeId = "b") -> Origin:
+    """Messages of another session."""
+    origin = cluster.ask(node, OpenSession()).origin
+    reply = cluster.ask(node, Publish(cluster.batch(topic, origin, 0, [b"m"] * count)))
+    assert isinstance(reply, PublishReply)
+    return origin
+
+
+def delivered(cluster: Cluster, count: int = 3, hold_time: float = 20.0) -> tuple[ReceiptPart, ...]:
+    published(cluster, count)
+    return receipts(cluster.ask("b", fetch(hold_time=hold_time)))
+
+
+def runs(cluster: Cluster) -> Topic:
+    """A backlog of several runs of messages."""
+    topic, _ = published(cluster, 2)
+    cluster.ask("a", SetGroup("jobs", "g"))
+    for _ in range(2):
+        stored(cluster, topic, 2)
+    return topic
+
+
+def closing(cluster: Cluster, *deaf: NodeId) -> tuple[Topic, Origin]:
+    """A session of which all replicas have promised to take nothing more, but those that are ``deaf``."""
+    topic, origin = published(cluster, 1)
+    cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to in deaf
+    through = next(node for node in cluster.names if node not in deaf)
+    cluster.ask(through, CloseSession(origin, (PartitionId(topic.id, 0),)))
+    hears_all(cluster)
+    return topic, origin
+
+
+def publish(cluster: Cluster) -> Publish:
+    topic, origin = published(cluster, 1)
+    return Publish(cluster.batch(topic, origin, 1, [b"new"]))
+
+
+def publish_while_closing(*deaf: NodeId) -> Scene:
+    def scene(cluster: Cluster) -> Publish:
+        topic, origin = closing(cluster, *deaf)
+        return Publish(cluster.batch(topic, origin, 1, [b"late"]))
+
+    return scene
+
+
+def publish_of_a_closed_session(cluster: Cluster) -> Publish:
+    topic, origin = closing(cluster)
+    cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch()))))
+    cluster.advance(30)
+    assert cluster.nodes["a"].replicas[PartitionId(topic.id, 0)].batches.closed
+    return Publish(cluster.batch(topic, origin, 1, [b"late"]))
+
+
+def publish_of_other_bytes(*where: NodeId) -> Scene:
+    """Only these nodes know what is stored under the id."""
+
+    def scene(cluster: Cluster) -> Publish:
+        topic = cluster.topic()
+        origin = cluster.ask("a", OpenSession()).origin
+        cluster.drop = lambda sender, to, message: isinstance(message, Store) and to not in where
+        cluster.submit(where[0], Publish(cluster.batch(topic, origin, 0, [b"one"])))
+        hears_all(cluster)
+        return Publish(cluster.batch(topic, origin, 0, [b"other"]))
+
+    return scene
+
+
+def publish_on_full_disks(*full: NodeId) -> Scene:
+    def scene(cluster: Cluster) -> Publish:
+        request = publish(cluster)
+        for node in full:
+            cluster.feed(node, DiskFull(True))
+        return request
+
+    return scene
+
+
+def ack(cluster: Cluster) -> AckRequest:
+    return AckRequest(delivered(cluster))
+
+
+def ack_of_some(cluster: Cluster) -> AckRequest:
+    """In several rounds, of which one step has no room for all."""
+    topic = runs(cluster)
+    stored(cluster, topic, 3)
+    return AckRequest(receipts(cluster.ask("b", fetch())))
+
+
+def after_its_hold(make: Callable[[tuple[ReceiptPart, ...]], Any]) -> Scene:
+    def scene(cluster: Cluster) -> Any:
+        got = delivered(cluster, hold_time=1.0)
+        cluster.advance(2.0)
+        return make(got)
+
+    return scene
+
+
+def held_by_one(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) -> Scene:
+    """It was given back; ``node`` alone has not heard."""
+
+    def scene(cluster: Cluster) -> Any:
+        got = delivered(cluster)
+        missed(cluster, node, Release)
+        cluster.ask("b" if node != "b" else "c", LeaveRequest(got))
+        hears_all(cluster)
+        return make(got)
+
+    return scene
+
+
+def held_by_two(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) -> Scene:
+    """``node`` alone never heard of the hold."""
+
+    def scene(cluster: Cluster) -> Any:
+        published(cluster, 1)
+        missed(cluster, node, Hold)
+        got = receipts(cluster.ask("a" if node != "a" else "b", fetch(hold_time=20.0)))
+        hears_all(cluster)
+        assert got
+        return make(got)
+
+    return scene
+
+
+def after_a_rewind(make: Callable[[tuple[ReceiptPart, ...]], Any], *deaf: NodeId) -> Scene:
+    def scene(cluster: Cluster) -> Any:
+        got = delivered(cluster)
+        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, PutGroup)
+        rewind(cluster, node="b")
+        hears_all(cluster)
+        return make(got)
+
+    return scene
+
+
+def after_a_deletion(make: Callable[[tuple[ReceiptPart, ...]], Any], *deaf: NodeId) -> Scene:
+    def scene(cluster: Cluster) -> Any:
+        got = delivered(cluster)
+        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, PutGroup)
+        deleted(cluster, node="b")
+        hears_all(cluster)
+        return make(got)
+
+    return scene
+
+
+def reject(got: tuple[ReceiptPart, ...]) -> RejectRequest:
+    return RejectRequest(got, 3.0)
+
+
+def bury(got: tuple[ReceiptPart, ...]) -> RejectRequest:
+    return RejectRequest(got, letter=LETTER)
+
+
+def extend(got: tuple[ReceiptPart, ...]) -> ExtendRequest:
+    return ExtendRequest(got, 15.0, 0.0)
+
+
+def what_two_have_acked(make: Callable[[tuple[ReceiptPart, ...]], Any]) -> Scene:
+    """By a delivery before, which c has not heard of."""
+
+    def scene(cluster: Cluster) -> Any:
+        before = delivered(cluster, 1, hold_time=1.0)
+        cluster.advance(1.5)
+        got = receipts(cluster.ask("b", fetch(hold_time=20.0)))
+        assert got
+        settle_without(cluster, "c", AckRequest(before))
+        return make(got)
+
+    return scene
+
+
+def what_two_have_purged(make: Callable[[tuple[ReceiptPart, ...]], Any]) -> Scene:
+    def scene(cluster: Cluster) -> Any:
+        got = delivered(cluster)
+        settle_without(cluster, "c", PurgeRequest("jobs", 0, "g"))
+        return make(got)
+
+    return scene
+
+
+def settle_without(cluster: Cluster, node: NodeId, request: Any) -> None:
+    """``node`` hears nothing of it."""
+    cluster.drop = lambda sender, to, message: node in (sender, to) and sender != to
+    cluster.ask("b" if node != "b" else "c", request)
+    hears_all(cluster)
+
+
+def ack_of_a_dead_letter(cluster: Cluster) -> AckRequest:
+    died(cluster)
+    return AckRequest(receipts(cluster.ask("b", fetch("g!dead"))))
+
+
+def ack_of_a_redriven_one(cluster: Cluster) -> AckRequest:
+    request = ack_of_a_dead_letter(cluster)
+    settle_without(cluster, "c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))
+    return request
+
+
+def purge_of_runs(cluster: Cluster) -> PurgeRequest:
+    runs(cluster)
+    return PurgeRequest("jobs", 0, "g")
+
+
+def purge_of_named(cluster: Cluster) -> PurgeRequest:
+    topic = runs(cluster)
+    origins = list(cluster.nodes["b"].replicas[PartitionId(topic.id, 0)].batches.present.origins())
+    return PurgeRequest("jobs", 0, "g", tuple(Span(origin, 0, 1) for origin in sorted(origins)))
+
+
+def purge_of_dead_letters(cluster: Cluster) -> PurgeRequest:
+    died_in_runs(cluster)
+    return PurgeRequest("jobs", 0, "g!dead")
+
+
+def purge_beside_a_settled_one(cluster: Cluster) -> PurgeRequest:
+    """One replica alone knows that it is acked: that is written, too."""
+    got = delivered(cluster)
+    settle_without(cluster, "c", AckRequest(got[:1]))
+    return PurgeRequest("jobs", 0, "g")
+
+
+def died_in_runs(cluster: Cluster) -> None:
+    runs(cluster)
+    assert outcomes(cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch())), letter=LETTER)))
+
+
+def redrive(cluster: Cluster) -> RedriveRequest:
+    died_in_runs(cluster)
+    return RedriveRequest("jobs", 0, "g", dead_entries(cluster))
+
+
+def redrive_of_what_is_dead_at(*where: NodeId) -> Scene:
+    """Its REJECT has reached these nodes alone."""
+
+    def scene(cluster: Cluster) -> RedriveRequest:
+        got = delivered(cluster)
+        cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to not in where
+        cluster.submit(where[0], RejectRequest(got, letter=LETTER))
+        hears_all(cluster)
+        page = cluster.ask(where[0], BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
+        return RedriveRequest("jobs", 0, "g", tuple((item.span, item.record) for item in page.items))
+
+    return scene
+
+
+def redrive_after_a_rewind(*deaf: NodeId) -> Scene:
+    def scene(cluster: Cluster) -> RedriveRequest:
+        request = redrive(cluster)
+        cluster.advance(1.0)
+        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, PutGroup)
+        rewind(cluster, node="b", start="latest")
+        hears_all(cluster)
+        return request
+
+    return scene
+
+
+def redrive_of_what_two_have_purged(cluster: Cluster) -> RedriveRequest:
+    """A purged dead letter may be redriven."""
+    request = redrive(cluster)
+    settle_without(cluster, "c", PurgeRequest("jobs", 0, "g!dead"))
+    return request
+
+
+def redrive_of_what_two_have_redriven(cluster: Cluster) -> RedriveRequest:
+    request = redrive(cluster)
+    settle_without(cluster, "c", request)
+    return request
+
+
+def redrive_of_what_two_have_acked(cluster: Cluster) -> RedriveRequest:
+    got = delivered(cluster, hold_time=1.0)
+    cluster.advance(1.5)
+    later = receipts(cluster.ask("b", fetch()))
+    assert outcomes(cluster.ask("b", RejectRequest(later, letter=LETTER))) == ["ok"]
+    entries = dead_entries(cluster)
+    settle_without(cluster, "c", AckRequest(got))
+    return RedriveRequest("jobs", 0, "g", entries)
+
+
+def on(make: Callable[[Cluster, Topic], Any]) -> Scene:
+    """A request that meets some messages of a topic, and a group that has read."""
+
+    def scene(cluster: Cluster) -> Any:
+        topic, _ = published(cluster, 3)
+        cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(most=1)))))
+        return make(cluster, topic)
+
+    return scene
+
+
+def create_of_a_deleted_name(cluster: Cluster) -> CreateTopic:
+    topic, _ = published(cluster, 1)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
+    cluster.ask("b", DeleteTopic("jobs", topic.id))
+    hears_all(cluster)
+    return CreateTopic("jobs", 1, 2)
+
+
+# --------------------------------------------------------------------------------------- table
+
+ROWS: dict[str, Scene] = {
+    "PUBLISH": publish,
+    "PUBLISH while all close the session": publish_while_closing(),
+    "PUBLISH while all but this node close it": publish_while_closing("a"),
+    "PUBLISH while all but another node close it": publish_while_closing("c"),
+    "PUBLISH while one node closes it": publish_while_closing("a", "b"),
+    "PUBLISH of a closed session": publish_of_a_closed_session,
+    "PUBLISH of other bytes than all have": publish_of_other_bytes("a", "b", "c"),
+    "PUBLISH of other bytes than this node has": publish_of_other_bytes("a"),
+    "PUBLISH of other bytes than another node has": publish_of_other_bytes("c"),
+    "PUBLISH of other bytes than two others have": publish_of_other_bytes("b", "c"),
+    "PUBLISH of other bytes than this node has, others asked later": publish_of_other_bytes("a"),
+    "PUBLISH while all but another node close it, others asked later": publish_while_closing("c"),
+    "PUBLISH on full disks": publish_on_full_disks("a", "b", "c"),
+    "PUBLISH on two full disks": publish_on_full_disks("a", "b"),
+    "PUBLISH on one full disk": publish_on_full_disks("c"),
+    "ACK": ack,
+    "ACK of several runs": ack_of_some,
+    "ACK after its hold": after_its_hold(AckRequest),
+    "ACK after a rewind": after_a_rewind(AckRequest),
+    "ACK after a rewind that this node missed": after_a_rewind(AckRequest, "a"),
+    "ACK after a rewind that another node missed": after_a_rewind(AckRequest, "c"),
+    "ACK after a deletion of the group": after_a_deletion(AckRequest),
+    "ACK after a deletion of the group that another node missed": after_a_deletion(AckRequest, "c"),
+    "ACK of a dead letter": ack_of_a_dead_letter,
+    "ACK of a dead letter that two have redriven": ack_of_a_redriven_one,
+    "REJECT": lambda cluster: reject(delivered(cluster)),
+    "REJECT after its hold": after_its_hold(reject),
+    "REJECT of what this node alone holds": held_by_one(reject, "a"),
+    "REJECT of what another node alone holds": held_by_one(reject, "c"),
+    "REJECT of what two hold": held_by_two(reject, "c"),
+    "REJECT of what two have purged": what_two_have_purged(reject),
+    "REJECT of what two have acked": what_two_have_acked(reject),
+    "REJECT after a rewind that another node missed": after_a_rewind(reject, "c"),
+    "dead letter": lambda cluster: bury(delivered(cluster)),
+    "dead letter after its hold": after_its_hold(bury),
+    "dead letter of what this node alone holds": held_by_one(bury, "a"),
+    "dead letter of what another node alone holds": held_by_one(bury, "c"),
+    "dead letter of what this node does not hold": held_by_two(bury, "a"),
+    "dead letter of what two have purged": what_two_have_purged(bury),
+    "dead letter of what two have acked": what_two_have_acked(bury),
+    "dead letter after a rewind that this node missed": after_a_rewind(bury, "a"),
+    "dead letter after a deletion of the group that another node missed": after_a_deletion(bury, "c"),
+    "EXTEND": lambda cluster: extend(delivered(cluster)),
+    "EXTEND after its hold": after_its_hold(extend),
+    "EXTEND of what another node alone holds": held_by_one(extend, "c"),
+    "LEAVE": lambda cluster: LeaveRequest(delivered(cluster)),
+    "OPEN": on(lambda cluster, topic: OpenSession()),
+    "CLOSE": on(lambda cluster, topic: CloseSession(stored(cluster, topic, 1), (PartitionId(topic.id, 0),))),
+    "FETCH": on(lambda cluster, topic: fetch()),
+    "FETCH that waits": on(lambda cluster, topic: fetch(wait=1.0, least=5)),
+    "FETCH of dead letters": lambda cluster: died(cluster) and fetch("g!dead"),
+    "PURGE": purge_of_runs,
+    "PURGE of named messages": purge_of_named,
+    "PURGE of dead letters": purge_of_dead_letters,
+    "PURGE where one node misses an ack": purge_beside_a_settled_one,
+    "REDRIVE": redrive,
+    "REDRIVE of what this node alone knows as dead": redrive_of_what_is_dead_at("a"),
+    "REDRIVE of what another node alone knows as dead": redrive_of_what_is_dead_at("c"),
+    "REDRIVE of what two others know as dead": redrive_of_what_is_dead_at("b", "c"),
+    "REDRIVE after a rewind": redrive_after_a_rewind(),
+    "REDRIVE after a rewind that this node missed": redrive_after_a_rewind("a"),
+    "REDRIVE after a rewind that another node missed": redrive_after_a_rewind("c"),
+    "REDRIVE of what two have purged": redrive_of_what_two_have_purged,
+    "REDRIVE of what two have redriven": redrive_of_what_two_have_redriven,
+    "REDRIVE of what two have acked": redrive_of_what_two_have_acked,
+    "CREATE": lambda cluster: CreateTopic("jobs", 3, 2),
+    "CREATE by publishing": lambda cluster: CreateTopic("jobs", 3, 1, implicit=True),
+    "CREATE of what is there": on(lambda cluster, topic: CreateTopic("jobs", 3, 1)),
+    "CREATE of what is there and differs": on(lambda cluster, topic: CreateTopic("jobs", 1, 1)),
+    "CREATE of a deleted name": create_of_a_deleted_name,
+    "ALTER": on(lambda cluster, topic: AlterTopic("jobs", max_deliveries=7)),
+    "ALTER to more partitions": on(lambda cluster, topic: AlterTopic("jobs", partitions=3)),
+    "ALTER to fewer partitions": on(lambda cluster, topic: AlterTopic("jobs", partitions=0)),
+    "ALTER of nothing": on(lambda cluster, topic: AlterTopic("other", max_deliveries=7)),
+    "DELETE": on(lambda cluster, topic: DeleteTopic("jobs", topic.id)),
+    "DELETE of nothing": on(lambda cluster, topic: DeleteTopic("other", bytes(16))),
+    "SURVIVORS": on(lambda cluster, topic: DeclareSurvivors(("a", "b", "c"))),
+    "METADATA": on(lambda cluster, topic: Metadata(("jobs", "other"))),
+    "STATUS": on(lambda cluster, topic: StatusRequest()),
+    "PEEK": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 100)),
+    "PEEK complete": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 100, complete=True)),
+    "SHOW": on(lambda cluster, topic: ShowRequest(PartitionId(topic.id, 0), Span(Origin("", 0, 0, 0), 0, 1))),
+    "DESCRIBE": on(lambda cluster, topic: DescribeGroup("jobs", "g")),
+    # Requests that may write a group's register:
+    "FETCH of a new group": on(lambda cluster, topic: fetch("new")),
+    "FETCH of a new group from latest": on(lambda cluster, topic: fetch("new")._replace(start="latest")),
+    "SETGROUP": on(lambda cluster, topic: SetGroup("jobs", "new")),
+    "SETGROUP from latest": on(lambda cluster, topic: SetGroup("jobs", "new", "latest")),
+    "SETGROUP of what is there": on(lambda cluster, topic: SetGroup("jobs", "g")),
+    "SETGROUP to rewind": on(lambda cluster, topic: SetGroup("jobs", "g", "earliest", rewind=True)),
+    "SETGROUP to rewind nothing": on(lambda cluster, topic: SetGroup("jobs", "new", "latest", rewind=True)),
+    "DELETEGROUP": on(lambda cluster, topic: DeleteGroup("jobs", "g")),
+    "DELETEGROUP of nothing": on(lambda cluster, topic: DeleteGroup("jobs", "new")),
+}  # fmt: skip
+"""What is asked, and in which state of the cluster, by name."""
+
+NOT_HELD_TO_IT = ("FETCH of a new group", "FETCH of a new group from latest")
+"""Rows that answer `too-few-replicas` after the group's register was written: not held to it yet."""
+
+
+# ---------------------------------------------------------------------------------- the breaks
+
+
+class Break(NamedTuple):
+    """Where links of the coordinator break: after how many messages over these links, and how.
+
+    ``noticed``: the nodes are told, else they wait for answers. ``lost``: what is on its way does not arrive.
+    """
+
+    peers: tuple[NodeId, ...]
+    after: int
+    noticed: bool
+    lost: bool
+
+
+class Breaking:
+    """Counts what goes over some links of the coordinator, and breaks them after so many messages: a `Cluster.drop`."""
+
+    def __init__(self, cluster: Cluster, where: Break) -> None:
+        self.cluster = cluster
+        self.where = where
+        self.count = 0
+        self.broken = False
+        if where.after == 0:
+            self.cut()
+
+    def __call__(self, sender: NodeId, to: NodeId, message: object) -> bool:
+        if ME not in (sender, to) or not {sender, to} & {*self.where.peers}:
+            return False
+        if self.broken:
+            return True
+        self.count += 1
+        if self.count == self.where.after:
+            # The message itself is on its way: it is not in the queue yet.
+            self.cut()
+            return self.where.lost
+        return False
+
+    def cut(self) -> None:
+        self.broken = True
+        cluster, (peers, _, noticed, lost) = self.cluster, self.where
+        if lost:
+            kept = [item for item in cluster.queue if not self.is_on_its_way(*item)]
+            cluster.queue.clear()
+            cluster.queue.extend(kept)
+        if noticed:
+            for peer in peers:
+                cluster.queue.append((ME, LinkDown(peer)))
+                cluster.queue.append((peer, LinkDown(ME)))
+
+    def is_on_its_way(self, to: NodeId, event: object) -> bool:
+        """Whether this is a message over one of the links."""
+        if not isinstance(event, Received):
+            return False
+        ends = {to, event.envelope.sender}
+        return ME in ends and bool(ends & {*self.where.peers})
+
+
+def heal(cluster: Cluster) -> None:
+    hears_all(cluster)
+    for peer in cluster.names[1:]:
+        cluster.link(ME, peer)
+        cluster.link(peer, ME)
+
+
+def scene_of(name: str) -> tuple[Cluster, Any]:
+    cluster = Cluster(hold_time_max=20.0, late_after=0.02 if "asked later" in name else 0.0)
+    request = ROWS[name](cluster)
+    hears_all(cluster)
+    cluster.checks = False  # of a table of thousands that is most of the time
+    return cluster, request
+
+
+def answer(cluster: Cluster, request: Any) -> ClientReply:
+    """What comes of the request, in its time."""
+    key = cluster.submit(ME, request)
+    for _ in range(60):
+        if key in cluster.replies:
+            break
+        cluster.advance(0.5)
+    return cluster.replies[key]
+
+
+def refused(reply: ClientReply) -> list[Span | None]:
+    """What a definite no is said of: messages; None stands for all that was asked for."""
+    if isinstance(reply, Failed):
+        return [] if reply.code in NOT_A_NO else [None]
+    if isinstance(reply, SettleReply):
+        return [verdict.span for verdict in reply.verdicts if verdict.outcome not in NOT_A_NO]
+    return []
+
+
+def settled_at(cluster: Cluster, time: float) -> dict[NodeId, dict[str, Any]]:
+    """What each node knows once the cluster is healed and the time has come, and what is delivered then."""
+    heal(cluster)
+    for node in cluster.names:
+        cluster.feed(node, DiskFull(False))
+    cluster.advance(time - cluster.time)
+    return {node: known(cluster, node) for node in cluster.names} | {"all": delivered_in_the_end(cluster)}
+
+
+def known(cluster: Cluster, node: NodeId) -> dict[str, Any]:
+    """Registers, messages, records and closed sessions of a node, and delays of what is not settled."""
+    found = known_of(cluster.nodes[node], ())
+    left_out = ("directory", "starts", "vouched", "peers", "creations")
+    kept: dict[str, Any] = {}
+    for what, value in found.items():
+        if what in left_out or what.startswith("position of") or what.endswith("attempts"):
+            continue
+        if what.endswith("delays"):
+            records = found.get(what.replace("delays", "records"), [])
+            settled = [span for span, record in records if record.kind != Kind.OPEN]
+            value = [(part, delay) for span, delay in value for part in subtract(span, settled)]
+        if value:
+            kept[what] = value
+    for partition, replica in cluster.nodes[node].replicas.items():
+        batches = replica.batches
+        kept[f"{partition}, bytes"] = [
+            (span.origin, seq, batches.stored[slot.number].header.crc_of(seq + slot.shift))
+            for span, slot in batches.index.items()
+            for seq in range(span.start, span.stop)
+        ]
+    return kept
+
+
+def delivered_in_the_end(cluster: Cluster) -> dict[str, Any]:
+    """What a consumer of each group gets: messages, one by one, each with its n."""
+    found: dict[str, Any] = {}
+    for group in ("g", "g!dead", "after"):
+        got: list[tuple[Span, int]] = []
+        while True:
+            key = cluster.submit("b", fetch(group, wait=0.1))
+            cluster.advance(1.0)
+            reply = cluster.replies[key]
+            items = receipts(reply) if isinstance(reply, FetchReply) else ()
+            if not items:
+                break
+            for receipt, ((origin, start, stop),) in items:
+                got += [(Span(origin, seq, seq + 1), receipt.n) for seq in range(start, stop)]
+        found[group] = sorted(got)
+    return found
+
+
+def cut_to(spans_: list[Span | None], state: dict[NodeId, dict[str, Any]]) -> Any:
+    """Of what was settled, only what is about these messages: others of the request may have been settled."""
+    if None in spans_:
+        return state
+    kept: dict[str, dict[str, Any]] = {}
+    for node, found in state.items():
+        for what, value in found.items():
+            if what.endswith(("records", "delays")) or node == "all":
+                parts = [item for item in value if any(overlap(item[0], span) for span in spans_ if span)]
+                if parts:
+                    kept.setdefault(node, {})[what] = parts
+    return kept
+
+
+def breaks_of(messages: dict[tuple[NodeId, ...], int]) -> Iterator[Break]:
+    for peers, count in messages.items():
+        for after in range(count + 1):
+            for lost in (True, False):
+                yield Break(peers, after, noticed=False, lost=lost)
+                if len(peers) > 1:
+                    yield Break(peers, after, noticed=True, lost=lost)
+
+
+def broken_answers(scene: Cluster, request: Any) -> Iterator[tuple[Break, Cluster, ClientReply]]:
+    """Every break of a row, with what came of it."""
+    messages: dict[tuple[NodeId, ...], int] = {}
+    for peers in (("b", "c"), ("b",), ("c",)):
+        cluster = copy.deepcopy(scene)
+        whole = cluster.drop = Breaking(cluster, Break(peers, -1, noticed=False, lost=False))
+        answer(cluster, request)
+        messages[peers] = whole.count
+    for where in breaks_of(messages):
+        cluster = copy.deepcopy(scene)
+        cluster.drop = Breaking(cluster, where)
+        yield where, cluster, answer(cluster, request)
+
+
+def effects_of(name: str) -> Iterator[str]:
+    """Where a row has been answered by a definite no and it had an effect: one for each such break."""
+    scene, request = scene_of(name)
+    time = scene.time + HEALED_S
+    before = state_of(scene)
+    ends: dict[str, Any] = {}  # what becomes of a state, for those that several breaks lead to
+    for where, cluster, reply in broken_answers(scene, request):
+        no = refused(reply)
+        state = state_of(cluster)
+        if not no or state == before:
+            continue
+        for found, from_here in ((before, scene), (state, cluster)):
+            if found not in ends:
+                ends[found] = settled_at(copy.deepcopy(from_here), time)
+        found, expected = cut_to(no, ends[state]), cut_to(no, ends[before])
+        for node in (*cluster.names, "all"):
+            for what in {**found.get(node, {}), **expected.get(node, {})}:
+                is_now, was = found.get(node, {}).get(what), expected.get(node, {}).get(what)
+                if is_now != was:
+                    yield f"{name}, {where}: {reply}, but {node} has of {what} {is_now}, and {was} without it"
+
+
+def state_of(cluster: Cluster) -> str:
+    """Equal where the same will come of two clusters, but for holds, and what is durable nowhere."""
+    waiting = [sorted(core.context.hedge.later) for core in cluster.nodes.values()]
+    return repr(([known(cluster, node) for node in cluster.names], waiting))
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in NOT_HELD_TO_IT])
+def test_a_definite_no_has_no_effect(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)  # so that a few messages are several pages
+    monkeypatch.setattr(limits, "RUNS_PER_STEP", 3)
+    effect = next(effects_of(name), None)
+    assert effect is None, effect
+
+
+def refuse_for_one(
+    self: PublishCoordinator, context: Context, this: Round, stored: int, valid: int, *, timed_out: bool
+) -> list[Effect]:
+    """A PUBLISH that fails as soon as one replica refuses it."""
+    for code, detail in self.problems.values():
+        return self.fail(context, code, detail)
+    return decide(self, context, this, stored, valid, timed_out=timed_out)
+
+
+decide = PublishCoordinator.decide
+
+
+def agree_with_one(self: SettleCoordinator, ballot: Ballot) -> str:
+    """A verdict that is whatever error a replica gave."""
+    return next(iter(ballot.errors.values()), Code.OUTCOME_UNKNOWN)
+
+
+@pytest.mark.parametrize("name", NOT_HELD_TO_IT)
+def test_what_is_not_held_to_it_does_fail(name: str) -> None:
+    """A row that passes is to be taken out of that list."""
+    assert next(effects_of(name), None) is not None
+
+
+def test_every_kind_of_request_is_in_the_table() -> None:
+    asked = {type(scene_of(name)[1]) for name in ROWS}
+    assert asked == {*get_args(ClientRequest)} - {Hello}, "HELLO is answered by the node that hears it"
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "method", "mistake"),
+    [
+        ("PURGE", PurgeCoordinator, "give_up", SurveyCoordinator.give_up),
+        ("REJECT of what another node alone holds", RejectCoordinator, "refusals", ()),
+        ("dead letter of what this node alone holds", RejectCoordinator, "refusals", ()),
+        ("PUBLISH on two full disks", PublishCoordinator, "decide", refuse_for_one),
+        (
+            "PUBLISH of other bytes than this node has, others asked later",
+            PublishCoordinator,
+            "decide",
+            refuse_for_one,
+        ),
+        ("PUBLISH while all but another node close it", PublishCoordinator, "decide", refuse_for_one),
+        ("ACK after a rewind that another node missed", AckCoordinator, "unknown", agree_with_one),
+        ("REDRIVE after a rewind that this node missed", RedriveCoordinator, "unknown", agree_with_one),
+    ],
+)
+def test_the_table_finds_a_no_that_is_not_so(
+    name: str, where: type, method: str, mistake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
+    monkeypatch.setattr(where, method, mistake)
+    assert next(effects_of(name), None) is not None
