@@ -49,6 +49,7 @@ class Coordinator(Pending):
 
     def adopt(self, context: Context, this: Round, now: Now, timeout: float | None) -> None:
         """Take ``this`` round as one of ours: replies to it and its timer come here."""
+        assert not self.done, "a request that was answered opens no round"
         self.rounds[this.number] = this
         context.rounds[this.number] = self
         wait = context.config.request_timeout if timeout is None else timeout

@@ -508,6 +508,7 @@ class FetchCoordinator(GroupReader):
                 about, _ = self.group_rounds[number]
             if about == topic.id:
                 self.close_round(context, number)
+                self.group_rounds.pop(number, None)  # a late answer to it must not go on for an ended request
         if not self.partitions and topic.name in self.request.topics:
             return effects + self.finish(context, why)
         self.park_until, self.tried = now.mono, True

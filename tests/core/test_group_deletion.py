@@ -556,3 +556,20 @@ def test_a_deletion_that_too_few_heard_is_unknown_and_can_be_repeated() -> None:
     cluster.drop = lambda sender, to, message: False
     deleted(cluster, "c")
     assert all(core.catalogue.is_group_deleted(topic.id, "g") for core in cluster.nodes.values())
+
+
+def test_a_fetch_that_was_answered_not_found_goes_no_further() -> None:
+    """It asks whether the group is there, and hears of the deletion first, then of nothing from the third node."""
+    cluster = Cluster()
+    published(cluster, 3)
+    cluster.drop = lambda sender, target, message: (
+        target == "c" and sender != "c" and isinstance(message, PutGroup | SyncTopics)
+    )
+    cluster.ask("a", fetch(most=1))
+    deleted(cluster, "b")  # c has heard of neither
+    cluster.drop = lambda sender, target, message: False
+    reply = cluster.ask("c", fetch()._replace(start="latest"))
+    assert isinstance(reply, Failed)
+    assert reply.code == Code.NOT_FOUND
+    (group,) = cluster.nodes["a"].catalogue.groups.values()
+    assert group.generation == group.buried, "a request that is over has written a generation"
