@@ -167,12 +167,14 @@ KINDS: Final[dict[str, KindOf]] = {
         "where these are named: then the outcome is `named`, not `ok`."),
     "set_group": _kind("client", "topic group op outcome", "start from_ms rewind generation via detail", _CALL,
         "A group is created, or rewound. With `ok`, `generation` and `from_ms` are what it is now."),
+    "fetch": _kind("client", "topic group op outcome", "partition start messages via detail", _CALL,
+        "FETCH by a client that has had nothing of the group yet: it may make the group. With `ok`, `messages` came."),
     "delete_group": _kind("client", "topic group op outcome", "generation via detail", _CALL,
         "A group is deleted. With `ok`, what has a generation below this one is void."),
     "register": _kind("node", "topic group generation from_ms", "made buried detail", "",
         "The node has this of the group: which generation is current, and where that begins. `buried` is the "
         "generation of its last deletion, `made` that of the creation after one, or 0."),
-    "list": _kind("client node sim", "topic partition group state spans", "n generation complete via detail", "",
+    "list": _kind("client node sim", "topic partition group state spans", "n generation complete reason via detail", "",
         "A listing (PEEK) showed these messages in this state."),
     "set_topic": _kind("client", "topic op outcome", "settings defaults via detail", _CALL,
         "CREATE or ALTER of a topic. `settings`, in the `invoke`, are those that the request names, `defaults` "
