@@ -12,8 +12,10 @@ from itertools import islice
 from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.types import NodeId
 from quorumq.history import VERSION
+from sim.arrivals import Arrivals
 from sim.clients.client import Client
 from sim.clients.consumer import Consumer
+from sim.clients.guest import guests_of
 from sim.clients.inspector import Inspector
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
@@ -70,17 +72,26 @@ class Cluster:
         ]
         if options.derive:
             self.consumers += [Consumer(around, f"o{i}", OUTPUT_GROUP, topic=OUTPUTS) for i in range(2)]
+        self.guests = guests_of(around)
         self.operators: list[Operator] = []
         for name in options.operator_names:
             Operator(around, name, self.operators, first=not self.operators)
         lossy = any(fault.kind in LOSSES for fault in schedule.faults)
         for name in options.rival_names:
             Rival(around, name, self.operators, lossy=lossy)
-        self.topics.when_another += [operator.on_another for operator in self.operators]
+        self.topics.when_another += [
+            caller.on_another for caller in (*self.operators, *self.consumers, *self.guests)
+        ]
         self.topics.when_deleted += [operator.on_deleted for operator in self.operators]
         self.topics.when_deleted += [producer.begin_again for producer in self.producers]
         inspectors = [Inspector(around, f"i{i}") for i in range(options.inspectors)]
-        clients: tuple[Client, ...] = (*self.producers, *self.consumers, *self.operators, *inspectors)
+        clients: tuple[Client, ...] = (
+            *self.producers,
+            *self.consumers,
+            *self.guests,
+            *self.operators,
+            *inspectors,
+        )
         self.clients = {client.name: client for client in clients}
         self.faults = Faults(self.world, self.hosts, self.clients)
         self.moments = Moments(around, self.operators, self.producers, self.faults.inflict)
@@ -88,7 +99,8 @@ class Cluster:
         self.faults.on_cut = self.moments.on_cut
         self.observer.on_steps = self.moments.on_steps
         self.topics.when_deleted.append(self.moments.on_deleted)
-        self.drain = Drain(self.hosts, self.observer, self.producers, groups)
+        self.arrivals = Arrivals(around, self.guests, self.operators, self.faults.inflict)
+        self.drain = Drain(self.hosts, self.observer, self.producers, around)
         self.healed_at = 0.0
         self.bound = 0.0
         self.drained = False
@@ -117,6 +129,7 @@ class Cluster:
         for fault in self.schedule.faults:
             world.at(fault.at, self.faults.inflict, fault)
         self.moments.begin()
+        self.arrivals.begin()
         ends = self.schedule.ends
         world.run(min(options.fault_time, ends) if ends else options.fault_time)
         if ends and ends <= options.fault_time:
@@ -154,6 +167,14 @@ class Cluster:
 
     def dispose(self) -> None:
         """Cut the cycles, so that everything is freed at once and campaigns need no garbage collector."""
-        parts = (self.faults, self.moments, self.drain, self.observer, self.around, self.topics)
+        parts = (
+            self.faults,
+            self.moments,
+            self.arrivals,
+            self.drain,
+            self.observer,
+            self.around,
+            self.topics,
+        )
         for part in (*self.hosts.values(), *self.clients.values(), *parts, self.world, self):
             part.__dict__.clear()

@@ -12,7 +12,7 @@ from quorumq.core.topics import SETTINGS
 from quorumq.core.types import STAMP_ZERO, Kind, NodeId, Now, Origin, PartitionId, Record, Span, Topic
 from quorumq.history import spans_value
 from sim.clients.producer import Producer
-from sim.clients.surroundings import STRAY_GROUP
+from sim.clients.surroundings import STRAY_GROUP, Surroundings
 from sim.host import Host
 from sim.machine import cores_of
 from sim.observer import Observer
@@ -34,22 +34,28 @@ class Drain:
     """Looks at every replica once the cluster is healed, and there at every group that reads the topic."""
 
     def __init__(
-        self, hosts: dict[NodeId, Host], observer: Observer, producers: Sequence[Producer], groups: list[str]
+        self,
+        hosts: dict[NodeId, Host],
+        observer: Observer,
+        producers: Sequence[Producer],
+        around: Surroundings,
     ) -> None:
         self.world = observer.world
         self.topics = observer.topics
         self.hosts = hosts
         self.observer = observer
         self.producers = producers
-        self.groups = groups
+        self.groups = around.groups
+        self.guests = around.guests
 
     def groups_of(self, partition: PartitionId) -> list[str]:
-        """The groups that read a partition's topic."""
-        if self.topics.name_of(partition) == OUTPUTS:
-            return [OUTPUT_GROUP]
+        """The groups that read a partition's topic, and those that may and do."""
+        known = [OUTPUT_GROUP] if self.topics.name_of(partition) == OUTPUTS else self.groups
         cores = cores_of(self.hosts).values()
-        strays = any(core.catalogue.reads(partition.topic, STRAY_GROUP) for core in cores)
-        return [*self.groups, STRAY_GROUP] if strays else self.groups
+        some = (STRAY_GROUP, *self.guests)
+        return known + [
+            group for group in some if any(core.catalogue.reads(partition.topic, group) for core in cores)
+        ]
 
     def is_drained(self) -> bool:
         """Whether every publish is confirmed, and every replica knows of every message that it is settled."""
@@ -206,6 +212,7 @@ class Drain:
             n=record.n,
             generation=record.generation,
             complete=complete,
+            **({"reason": record.letter.reason} if record.letter is not None else {}),
         )
 
 

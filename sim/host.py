@@ -33,8 +33,11 @@ from quorumq.core.messages import (
     ClientReply,
     ClientRequest,
     CreateTopic,
+    DeleteGroup,
     Failed,
     FetchReply,
+    PurgeRequest,
+    SetGroup,
     Store,
 )
 from quorumq.core.nodecore import NodeCore
@@ -56,7 +59,7 @@ from sim.world import RESET, SimError
 
 CLUSTER_ID = "sim"
 
-WRITES = (CreateTopic, AlterTopic)
+WRITES = (CreateTopic, AlterTopic, SetGroup, DeleteGroup, PurgeRequest)
 """Requests that no copy follows: it would be one more write, made after the client was told of the first."""
 
 

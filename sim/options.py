@@ -74,6 +74,8 @@ class Options:
     by_id: float = field(default=0.0, repr=False)
     # How many look at nodes, topics, groups and messages, and try what has to be refused.
     inspectors: int = field(default=0, repr=False)
+    # How many groups come with a FETCH, of several consumers at once, once messages were published.
+    guests: int = field(default=0, repr=False)
     late_group: bool = False  # whether another group is created from latest while the run goes on
     # The topic's setting, as it is created; where it is false, somebody reads a group that nobody creates.
     # It is drawn by what the others are.

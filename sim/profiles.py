@@ -33,8 +33,67 @@ SHAPES = {(3, 3): 58, (5, 3): 22, (7, 3): 12, (5, 5): 4, (3, 1): 4}
 """How many nodes and replicas a seed has, and how often."""
 
 
+GUESTS = 0.2
+"""Share of the seeds in which groups come with a FETCH."""
+
+
 def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) -> Options:
-    """A little of everything, drawn anew for each seed. Where sessions are closed soon, comparing goes fast, too."""
+    """A little of everything, drawn anew for each seed."""
+    options = _draw_many(rng, shapes)
+    another = random.Random(f"guests {options!r}")  # so that the other seeds are what they were
+    return with_guests(another, options) if another.random() < GUESTS else options
+
+
+def with_guests(rng: random.Random, options: Options) -> Options:
+    """With groups that come with a FETCH, and times of day that are mostly off by less than anybody is warned of."""
+    return dataclasses.replace(
+        options,
+        guests=rng.choice((1, 2, 2, 3)),
+        wall_offset=rng.choice((0.0, 0.2, 3.0, options.wall_offset)),
+        auto_create_groups=rng.random() < 0.9,
+        keep=rng.random() < 0.7,
+    )
+
+
+def draw_groups(rng: random.Random) -> Options:
+    """Small clusters in which groups come with a FETCH, are deleted and made again, and little else happens.
+
+    In three of five seeds all clocks are right, so that what is found is not a clock's fault.
+    """
+    options = with_guests(rng, draw_swarm(rng, {(3, 3): 3, (5, 3): 2}))
+    if rng.random() < 0.6:
+        options = dataclasses.replace(options, wall_offset=0.0, clock_rate=0.0)
+    none = (
+        "relay",
+        "deletions",
+        "rivals",
+        "inspectors",
+        "derive",
+        "delayed",
+        "mortal",
+        "reject",
+        "room",
+        "turn",
+    )
+    options = dataclasses.replace(
+        options, **dict.fromkeys(none, 0), guests=3, disk="memory", check=0.0, recall=0.0
+    )
+    return dataclasses.replace(
+        options,
+        batches=5,
+        batch_messages=3,
+        consumers=1,
+        hold_time_max=2.0,
+        hold_times=(0.5, 1.0),
+        fault_time=4.0,
+        unmake=sometimes(rng, 0.4, 0.1, 0.6),
+        rewind=sometimes(rng, 0.1, 0.1, 0.6),
+        alter=sometimes(rng, 0.5, 0.3, 0.8),
+    )
+
+
+def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Options:
+    """Most options of a seed. Where sessions are closed soon, comparing goes fast, too."""
     options = _draw_swarm(rng, *rng.choices(list(shapes), list(shapes.values()))[0])
     another = random.Random(repr(options))  # so that the other seeds are what they were
     options = dataclasses.replace(options, unmake=sometimes(another, 0.15, 0.1, 0.6))
@@ -178,4 +237,5 @@ PROFILES: dict[str, Callable[[random.Random], Options]] = {
     "journal": swarm_with(recall=0.06),
     "quiet": draw_quiet,
     "clocks": draw_clocks,
+    "groups": draw_groups,
 }

@@ -42,11 +42,10 @@ class Caller(Client):
         """One CREATE or ALTER, sent once: what is unknown may still come about."""
         left = {"defaults": defaults} if defaults else {}
         rf = request.rf if isinstance(request, CreateTopic) else 0
-        call = self.call("set_topic", node, {}, rf, settings=named, **left)
+        call = self.by_name("set_topic", node, {}, rf, settings=named, **left)
 
         def heard(answer: Answer, bodies: Any) -> None:
-            if answer is not None:
-                self.calls.remove(call)  # no copy follows
+            self.answered(call, answer)
             if isinstance(answer, (CreateTopicReply, AlterTopicReply)):
                 self.topics.on_topic(answer.topic)
                 self.came_of(call, "ok", self.topics.names[answer.topic.id])
@@ -56,7 +55,7 @@ class Caller(Client):
 
         self.ask(node, request, self.timeout, heard)
 
-    def call(self, kind: str, node: str, fields: dict[str, Any], rf: int = 0, **asked: Any) -> Call:
+    def by_name(self, kind: str, node: str, fields: dict[str, Any], rf: int = 0, **asked: Any) -> Call:
         """A request is sent that names the topic by its name: an ``invoke`` for each topic that it may reach."""
         call = Call(kind, fields, {**asked, "via": node}, self.topics.newest, rf, {})
         self.calls.append(call)
@@ -82,6 +81,16 @@ class Caller(Client):
             if label == reached or not reached:
                 common = {"topic": label, **call.fields, "op": op}
                 self.world.note(self.who, call.kind, **common, **extra, outcome=outcome)
+
+    def answered(self, call: Call, answer: Answer) -> None:
+        """The request was answered, if ``answer`` is one: it reaches no topic that is created later."""
+        if answer is not None:
+            self.calls.remove(call)
+
+    def reached(self, call: Call) -> str:
+        """The topic that the request has reached, where only one can have the name; else ""."""
+        certain = len(call.ops) == 1 or (call.first == self.topics.lives - 1 and len(self.topics.rfs) == 1)
+        return list(call.ops)[-1] if certain else ""
 
     def on_another(self, deletions: int) -> None:
         """From now on there may be another topic of the name."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from quorumq.core.errors import Code
@@ -35,6 +36,7 @@ NOTHING_DONE = (
     Code.USAGE,
     Code.NOT_FOUND,
     Code.CONFLICT,
+    Code.ORIGIN_CLOSED,
     Code.STORAGE_FULL,
     Code.TOO_FEW_REPLICAS,
     Code.TOO_LARGE,
@@ -92,6 +94,7 @@ class Client:
         self.paused_until = 0.0
         self.ops = 0
         self.pending: dict[int, tuple[Callable[[Answer, Any], None], str]] = {}
+        self.copies: dict[int, int] = {}  # of each request that waits: how many have arrived
 
     def begin(self, _: object = None, __: object = None) -> None:
         """The client starts."""
@@ -120,10 +123,18 @@ class Client:
             self.ops += 1
             op = self.ops
         self.pending[op] = (then, node)
-        host = self.around.machines[node]
-        self.world.transmit(self.name, node, host.on_request, (self, op), request)
+        self.copies[op] = 0
+        self.world.transmit(self.name, node, partial(self.arrives, node), (self, op), request)
         self.world.after(timeout, self.on_timeout, op)
         return op
+
+    def arrives(self, node: str, caller: tuple[Client, int], request: ClientRequest) -> None:
+        """A copy of a request comes to its node. Once the client was told that nothing was done, none does."""
+        op = caller[1]
+        if op not in self.copies:
+            return
+        self.copies[op] += 1
+        self.around.machines[node].on_request(caller, request)
 
     def next_op(self) -> int:
         """A number for a request, so that its history line can be written before it is sent."""
@@ -155,6 +166,9 @@ class Client:
         self.world.messages += 1
         then, _ = self.pending.pop(op)
         reply = answer[0]
+        if nothing_done(reply) and self.copies.pop(op) > 1:  # the answer speaks of one of them
+            then(None, None)
+            return
         if isinstance(reply, CreateTopicReply | AlterTopicReply):
             self.topics.registers.seen(self.who, reply.topic)
         elif isinstance(reply, MetadataReply):

@@ -25,9 +25,16 @@ from quorumq.core.messages import (
 )
 from quorumq.core.types import Batch, Letter, Receipt, Span, Stamp
 from quorumq.history import token_text
+from sim.clients.calls import Call
 from sim.clients.client import Answer, nothing_done, refused_as_deleted, told_by
 from sim.clients.outputs import Deriving, Taken
 from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
+from sim.topics import TOPIC
+
+
+def made_nothing(answer: Answer) -> bool:
+    """Whether a FETCH has made no group for certain: one that too few replicas answered may have come that far."""
+    return nothing_done(answer) and not (isinstance(answer, Failed) and answer.code == Code.TOO_FEW_REPLICAS)
 
 
 class Consumer(Deriving):
@@ -54,12 +61,20 @@ class Consumer(Deriving):
             and group not in (LATE_GROUP, STRAY_GROUP)
             and not self.of_dead
         )
+        self.names: tuple[str, ...] = (topic,)  # of the topics that it asks for: patterns, too
+        self.part: tuple[int, ...] = ()  # the partitions that it asks for until all is healed; (): all
+        self.first_node = ""  # that it asks first
+        self.sees = False  # whether it has got a message of its group, which then is there
         self.old: list[Receipt] = []
         self.in_hand = 0  # deliveries that are worked on
         self.fetching = False  # whether a FETCH is open, for who has no two at once
 
     def begin(self, _: object = None, __: object = None) -> None:
         self.fetch()
+
+    def on_another(self, deletions: int) -> None:
+        self.sees = False
+        super().on_another(deletions)
 
     def fetch(self) -> None:
         """One FETCH; the next follows when what it brought is dealt with."""
@@ -74,7 +89,7 @@ class Consumer(Deriving):
         asked = self.world.time
         sent_at = self.clock.mono(asked)
         request = Fetch(
-            (self.topic,),
+            self.names,
             self.group,
             most,
             1 << 20 if self.world.healed else self.options.fetch_bytes,
@@ -84,15 +99,19 @@ class Consumer(Deriving):
             hold,
             sent_at,
             self.name,
+            partitions=() if self.world.healed else self.part,
             start=self.start,
             idle=not self.in_hand,
         )
         if options.by_id and not self.world.healed and self.old and rng.random() < options.by_id:
             request = self.by_id(request)
-        node = self.node()
+        node, self.first_node = self.first_node or self.node(), ""
+        calls = self.begins(request, node)
 
         def then(answer: Answer, batches: Any) -> None:
             self.fetching = False
+            for call in calls:
+                self.came_of_fetch(call, answer)
             if isinstance(answer, FetchReply):
                 if request.spans and answer.slices:
                     self.world.saw("a message was fetched by its id")
@@ -109,6 +128,36 @@ class Consumer(Deriving):
         op = self.ask(node, request, min(wait, hold / 10) + 2.0, then)
         if not self.world.healed and rng.random() < options.leave:
             self.later(rng.random() * 0.1, self.hang_up, op)
+
+    def begins(self, request: Fetch, node: str) -> list[Call]:
+        """A FETCH is sent that may make the group: its lines, for each partition that it names."""
+        if self.sees or self.of_dead or self.topic != TOPIC:
+            return []
+        places = [{"partition": number} for number in request.partitions] or [{}]
+        return [
+            self.by_name("fetch", node, {"group": self.group, **place}, start=request.start)
+            for place in places
+        ]
+
+    def came_of_fetch(self, call: Call, answer: Answer) -> None:
+        """What came of it: it reads the topics of which it brought messages."""
+        self.answered(call, answer)
+        if not isinstance(answer, FetchReply):
+            self.came_of(call, "fail" if made_nothing(answer) else "unknown")
+            return
+        got: dict[str, int] = {}
+        for part in answer.slices:
+            if part.partition.number == call.fields.get("partition", part.partition.number):
+                label = self.topics.names[part.partition.topic]
+                got[label] = got.get(label, 0) + part.stop - part.first
+        self.sees = self.sees or any(label in call.ops for label in got)
+        if not got and self.names == (TOPIC,) and (reached := self.reached(call)):
+            got[reached] = 0
+        for label in call.ops:
+            if label in got:
+                self.came_of(call, "ok", label, messages=got[label])
+            else:
+                self.came_of(call, "unknown", label)
 
     def by_id(self, request: Fetch) -> Fetch:
         """The same for messages that were delivered to it before, or for one that may never be there."""

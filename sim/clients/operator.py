@@ -119,7 +119,10 @@ class Operator(Caller):
     def create_outputs(self) -> None:
         """Create the topic that outputs are published to, then the groups."""
         options = self.options
-        request = CreateTopic("out", options.rf, options.output_partitions, options.max_deliveries)
+        retention = self.around.retention if options.guests else 0.0
+        request = CreateTopic(
+            "out", options.rf, options.output_partitions, options.max_deliveries, retention_s=retention
+        )
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, CreateTopicReply):
@@ -149,7 +152,7 @@ class Operator(Caller):
             asked, node = self.topics.groups_to_come[-1], self.node()
             fields = {"group": asked[1], "rewind": False}
             jobs = asked[0] == "jobs"
-            call = self.call("set_group", node, fields, start="earliest", from_ms=0) if jobs else None
+            call = self.by_name("set_group", node, fields, start="earliest", from_ms=0) if jobs else None
             self.ask(node, SetGroup(*asked), self.timeout, then)
 
     def work(self) -> None:
@@ -159,7 +162,7 @@ class Operator(Caller):
             options.redrive or options.rewind or options.unmake or options.purge or options.alter
         ):
             return
-        group = rng.choice(self.around.groups)
+        group = rng.choice(self.around.groups + self.around.guests)
         number = rng.randrange(self.partitions)
         if rng.random() < options.rewind:
             self.rewind(group)
@@ -299,6 +302,8 @@ class Operator(Caller):
                 self.world.saw("a change of a topic was confirmed")
                 if answer.topic.partitions > self.options.partitions:
                     self.world.saw("partitions were added")
+                if named.get("auto_create_groups") is False:
+                    self.around.on_closed()
                 self.partitions = max(self.partitions, answer.topic.partitions)
             next_step(answer, bodies)
 
@@ -324,15 +329,19 @@ class Operator(Caller):
         twice = rng.random() < 0.3
         for _ in range(2 if twice else 1):
             start = rng.choice(("earliest", "earliest", "latest", "time"))
-            from_ms = EPOCH_MS + int(1000 * self.world.time * rng.random()) if start == "time" else 0
-            self.set_group(group, start, from_ms, rewind=True)
+            self.set_group(group, start, self.some_time(start), rewind=True)
         if twice:
             self.world.saw("two rewinds at once")
+
+    def some_time(self, start: str) -> int:
+        """Where a group begins that is to begin at a time, in milliseconds; else 0."""
+        return EPOCH_MS + int(1000 * self.world.time * self.rng.random()) if start == "time" else 0
 
     def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool, node: str = "") -> None:
         """One request, sent once: what is unknown may still come about."""
         node = node or self.node()
-        call = self.call("set_group", node, {"group": group, "rewind": rewind}, start=start, from_ms=from_ms)
+        fields = {"group": group, "rewind": rewind}
+        call = self.by_name("set_group", node, fields, start=start, from_ms=from_ms)
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, SetGroupReply):
@@ -350,6 +359,7 @@ class Operator(Caller):
 
     def came_of_group(self, call: Call, answer: Answer) -> None:
         """What came of a creation, a rewind or a deletion."""
+        self.answered(call, answer)
         if isinstance(answer, SetGroupReply | DeleteGroupReply):
             now = answer.group
             begins = {"from_ms": now.from_ms} if isinstance(answer, SetGroupReply) else {}
@@ -360,7 +370,7 @@ class Operator(Caller):
     def unmake(self, group: str) -> None:
         """Delete a group, sent once; sometimes as somebody rewinds it."""
         node = self.node()
-        call = self.call("delete_group", node, {"group": group})
+        call = self.by_name("delete_group", node, {"group": group})
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, DeleteGroupReply):
@@ -374,9 +384,12 @@ class Operator(Caller):
     def make_again(self) -> None:
         """Create what some node knows as deleted: mostly soon, and at once when all is healed."""
         rng = self.rng
-        for _, group in self.groups_of_jobs():
+        guests = self.around.guests
+        for group in [*(name for _, name in self.groups_of_jobs()), *guests]:
             if self.around.lacks(group) and (self.world.healed or rng.random() < 0.4):
-                self.set_group(group, rng.choice(("earliest", "earliest", "latest")), 0, rewind=False)
+                starts = ("earliest", "earliest", "latest", "time")
+                start = rng.choice(starts if guests else starts[:3])
+                self.set_group(group, start, self.some_time(start), rewind=False)
         self.later(0.1 + rng.random() * 0.1, self.make_again)
 
     # ------------------------------------------------------------------- purge
@@ -408,16 +421,13 @@ class Operator(Caller):
         """
         node = self.node()
         named = {"spans": spans_value(spans)} if spans else {}
-        call = self.call("purge", node, {"partition": number, "group": group, **named})
+        call = self.by_name("purge", node, {"partition": number, "group": group, **named})
 
         def then(answer: Answer, _: Any) -> None:
+            self.answered(call, answer)
             if isinstance(answer, PurgeReply):
-                # The answer does not say which topic it was.
-                certain = len(call.ops) == 1 or (
-                    call.first == self.topics.lives - 1 and len(self.topics.rfs) == 1
-                )
-                reached = list(call.ops)[-1] if certain else ""
-                self.came_of(call, "ok" if certain else "unknown", reached, messages=answer.messages)
+                reached = self.reached(call)  # the answer does not say
+                self.came_of(call, "ok" if reached else "unknown", reached, messages=answer.messages)
                 if answer.messages:
                     what = (
                         "dead letters were purged" if group.endswith(DEAD_SUFFIX) else "a backlog was purged"
@@ -468,7 +478,8 @@ class Operator(Caller):
 
         def then(answer: Answer, _: Any) -> None:
             if not isinstance(answer, SettleReply):
-                self.world.note(self.who, "redrive", **common, spans=spans, outcome="unknown")
+                outcome = outcome_of(answer, SettleReply)
+                self.world.note(self.who, "redrive", **common, spans=spans, outcome=outcome)
                 return
             for verdict in answer.verdicts:
                 outcome, extra = told_by(verdict)

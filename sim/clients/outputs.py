@@ -13,7 +13,8 @@ from quorumq.core.messages import PublishReply
 from quorumq.core.types import Batch, Origin, PartitionId, Receipt, Span
 from quorumq.history import spans_value
 from quorumq.wire.batch import Message, encode_record, pack_sections
-from sim.clients.client import Answer, Client
+from sim.clients.calls import Caller
+from sim.clients.client import Answer
 from sim.clients.surroundings import Surroundings
 
 
@@ -30,7 +31,7 @@ class Taken(NamedTuple):
     records: tuple[bytes, ...]  # where they are wanted
 
 
-class Deriving(Client):
+class Deriving(Caller):
     """Publishes what is derived from what it got for ``group``, under derived ids and in batches of any size."""
 
     def __init__(self, around: Surroundings, name: str, group: str) -> None:

@@ -46,6 +46,8 @@ class Surroundings:
 
     Attributes:
         groups: that read the topic.
+        guests: groups that come with a FETCH, if at all, while the run goes on.
+        on_closed: called when a topic is told to make no groups by itself.
         keeps: whether payload is kept as long as the run lasts.
         late_clients: set where a rule is left out: clients count their deadline from the reply's arrival.
         on_late_ack: called when somebody heard that a message was acked after its hold had run out.
@@ -57,9 +59,12 @@ class Surroundings:
         self.machines = machines
         self.options: Options = world.options
         self.groups = [f"g{i}" for i in range(self.options.groups)]
+        self.guests: list[str] = []
+        self.on_closed: Callable[[], None] = lambda: None
         # What is reclaimed could not be read again.
-        self.keeps = bool(self.options.rewind or self.options.unmake or self.options.late_group)
-        self.keeps = self.keeps and self.options.keep
+        options = self.options
+        self.keeps = bool(options.rewind or options.unmake or options.late_group or options.guests)
+        self.keeps = self.keeps and options.keep
         self.retention = 3600.0 if self.keeps else 0.0
         self.late_clients = False
         self.tally = Tally()

@@ -1,0 +1,159 @@
+"""How groups come with a FETCH: several consumers begin at once, through any nodes, an operator perhaps beside them.
+
+What breaks while a group is being made is what hurts: a node is cut off between what it asks the others and what it
+writes, which takes a round trip each; or a topic grows where nobody has heard of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quorumq.core.messages import AlterTopicReply, OpenSession, OpenSessionReply
+from quorumq.core.types import Origin, PartitionId
+from quorumq.wire.batch import Message, build_batch
+from sim.clients.guest import MISTYPED, Guest
+from sim.clients.operator import Operator
+from sim.clients.surroundings import Surroundings
+from sim.fault_plan import Fault
+from sim.world import EPOCH_MS
+
+Links = tuple[tuple[str, str], ...]
+
+
+class Arrivals:
+    """Has the guests of a run begin."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        guests: list[Guest],
+        operators: list[Operator],
+        inflict: Callable[[Fault], None],
+    ) -> None:
+        self.around = around
+        self.world = around.world
+        self.topics = around.topics
+        self.options = around.options
+        self.operators = operators
+        self.inflict = inflict
+        self.rng = around.world.stream("arrivals")
+        self.guests = [guest for guest in guests if guest.group not in MISTYPED]
+        self.mistyped = [guest for guest in guests if guest.group in MISTYPED]
+        if self.mistyped:
+            around.on_closed = self.on_closed
+
+    def begin(self) -> None:
+        """Plan when each group comes."""
+        for group in dict.fromkeys(guest.group for guest in self.guests):
+            at = self.rng.uniform(0.15, 0.9) * self.options.fault_time
+            self.world.at(at, self.arrive, group)
+
+    def arrive(self, group: str, _: object = None) -> None:
+        """The consumers of a group begin, as soon as the topic is there."""
+        world, rng, options = self.world, self.rng, self.options
+        if not self.topics.created and not self.topics.gone:
+            world.after(0.1, self.arrive, group)
+            return
+        guests = [guest for guest in self.guests if guest.group == group]
+        operator = rng.choice(self.operators)
+        how = rng.choice(("together", "together", "created", "created", "one by one", "grown"))
+        if how == "grown" and options.alter and not world.healed and options.nodes > options.rf:
+            self.grow_beside(guests)
+            return
+        within = 0.0 if how == "one by one" else rng.choice((0.0, 1.0, 4.0)) * options.latency
+        pause = 0.5 * rng.random() if how == "one by one" else 0.0
+        unlucky = rng.randrange(len(guests) + 1)  # one at most: what the others are told is to last
+        for number, guest in enumerate(guests):
+            world.after(number * pause + rng.random() * within, self.join, guest, number == unlucky)
+        if how == "created" or not options.auto_create_groups:
+            start = rng.choice(("earliest", "earliest", "latest", "time"))
+            for _ in range(rng.choice((1, 1, 2))):
+                wait = rng.random() * rng.choice((within, within, 1.0))
+                world.after(wait, self.create, operator, (group, start, unlucky == len(guests)))
+        self.publish()
+        if not world.healed:
+            world.saw("a group came with a FETCH")
+
+    def join(self, guest: Guest, unlucky: bool) -> None:
+        """One begins; if it is unlucky, something happens to its node before the group is made."""
+        node = guest.node()
+        guest.join(node)
+        if unlucky:
+            self.hit(node)
+
+    def create(self, operator: Operator, asked: tuple[str, str, bool]) -> None:
+        """Somebody creates the group, whether it is there or not; likewise."""
+        group, start, unlucky = asked
+        node = operator.node()
+        operator.set_group(group, start, operator.some_time(start), rewind=False, node=node)
+        if unlucky:
+            self.hit(node)
+
+    def hit(self, node: str) -> None:
+        """A node stands still, or is cut off in one direction or both, within the time of some messages."""
+        rng, options = self.rng, self.options
+        if options.nodes == 1 or self.world.healed:
+            return
+        seconds = round(rng.choice((0.3, 1.0)) * (0.3 + options.request_timeout), 4)
+        others = [name for name in options.node_names if name != node]
+        if rng.random() < 0.3:
+            others = rng.sample(others, rng.randint(1, len(others)))
+        out: Links = tuple((node, name) for name in others)
+        back: Links = tuple((name, node) for name in others)
+        links = rng.choice((out, back, out + back))
+        fault = Fault(self.world.time, "partition", (), seconds, 0.0, links)
+        if rng.random() < 0.5:
+            fault = Fault(self.world.time, "freeze", (node,), seconds)
+        trip = 2 * (options.latency + options.distance)
+        self.world.after(rng.random() * 3 * trip, self.inflict, fault)
+
+    def publish(self) -> None:
+        """Somebody publishes some messages, one after the other, and gives up what fails."""
+        rng, topic = self.rng, self.topics.current
+        operator = rng.choice(self.operators)
+        if topic is None or self.world.healed:
+            return
+
+        def opened(answer: Any, _: Any) -> None:
+            if isinstance(answer, OpenSessionReply):
+                for seq in range(8):
+                    operator.later(0.02 + seq * 0.1 * rng.random(), send, answer.origin, seq)
+
+        def send(origin: Origin, seq: int) -> None:
+            made = EPOCH_MS + int(1000 * self.world.time)
+            partition = PartitionId(topic.id, seq % topic.partitions)
+            batch = build_batch(partition, origin, seq // topic.partitions, made, [Message(b"%d" % seq)])
+            operator.send_batch(batch, operator.node(), 0, lambda answer, _: None)
+
+        operator.ask(operator.node(), OpenSession(), operator.timeout, opened)
+
+    def on_closed(self) -> None:
+        """A topic makes no groups by itself any more: somebody mistypes a group's name at once, at any node."""
+        if self.mistyped and not self.world.healed and self.rng.random() < 0.7:
+            guest = self.mistyped.pop()
+            self.world.saw("a group was asked for when its topic had been told to make none")
+            guest.join(guest.node())
+
+    def grow_beside(self, guests: list[Guest]) -> None:
+        """Just enough replicas of a partition are cut off: the group begins there, and the topic grows elsewhere."""
+        topic, rng = self.topics.current, self.rng
+        if topic is None:
+            return
+        members = rng.choice(topic.replicas)
+        there = rng.sample(members, len(members) // 2 + 1)
+        rest = [name for name in self.options.node_names if name not in there]
+        pairs = tuple((one, two) for one in there for two in rest)
+        seconds = round(0.6 + rng.random() * 2 * self.options.request_timeout, 4)
+        links = (*pairs, *((two, one) for one, two in pairs))
+        self.inflict(Fault(self.world.time, "partition", (), seconds, 0.0, links))
+        for guest in guests:
+            guest.join(rng.choice(there))
+        operator, here = rng.choice(self.operators), rng.choice(rest)
+
+        def then(answer: Any, _: Any) -> None:
+            if isinstance(answer, AlterTopicReply):
+                self.world.saw("a topic grew where nobody had heard of a group")
+
+        named = {"partitions": operator.partitions + 1}
+        operator.later(0.1 + 0.2 * rng.random(), operator.alter_to, named, here, then)

@@ -1,0 +1,68 @@
+"""Consumers of groups that come with a FETCH: they begin when they are told to, several at once."""
+
+from __future__ import annotations
+
+from sim.clients.consumer import Consumer
+from sim.clients.surroundings import Surroundings
+from sim.topics import OUTPUTS, TOPIC
+
+MISTYPED = ("mistyped0", "mistyped1")
+"""Groups that are asked for once a topic has been told to make none by itself."""
+
+
+class Guest(Consumer):
+    """Reads for a group that its own first FETCH may make.
+
+    Args:
+        group: for which it reads.
+        start: where the group begins if this consumer is the first to read it.
+        names: the topics that it asks for, or patterns.
+        part: the partitions that it asks for until all is healed; none means all.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        name: str,
+        group: str,
+        start: str,
+        names: tuple[str, ...] = (TOPIC,),
+        part: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(around, name, group, start)
+        self.derives = False
+        self.names = names
+        self.part = part
+        self.joined = False
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        """It waits to be told."""
+
+    def join(self, node: str) -> None:
+        """Send the first FETCH, to ``node``."""
+        if not self.joined:
+            self.joined = True
+            self.first_node = node
+            self.fetch()
+
+
+def guests_of(around: Surroundings) -> list[Guest]:
+    """The consumers of all groups that come with a FETCH: two or three of each, which begin it alike or not."""
+    options, rng = around.options, around.world.stream("guests")
+    found: list[Guest] = []
+    for number in range(options.guests):
+        group = f"guest{number}"
+        around.guests.append(group)
+        starts = rng.choice((("latest",), ("latest",), ("earliest",), ("earliest", "latest")))
+        parted = options.partitions > 1 and rng.random() < 0.4
+        for i in range(rng.choice((2, 2, 3))):
+            names = rng.choice(((TOPIC,), (TOPIC,), (TOPIC,), ("j*",), ("*", TOPIC)))
+            if options.derive and rng.random() < 0.3:
+                names = (TOPIC, OUTPUTS)
+            part = (rng.randrange(options.partitions),) if parted else ()
+            found.append(Guest(around, f"{group}c{i}", group, rng.choice(starts), names, part))
+    if options.guests and options.alter:
+        for group in MISTYPED:
+            around.guests.append(group)
+            found.append(Guest(around, f"{group}c", group, "earliest"))
+    return found
