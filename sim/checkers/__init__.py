@@ -16,11 +16,13 @@ from sim.checkers.dead_letters import DeadLettersConserved
 from sim.checkers.deleted import DeletedForGood, deleted_topics
 from sim.checkers.derived import DerivedOnce
 from sim.checkers.exclusive import Exclusive
+from sim.checkers.failed import FailedIsNo
 from sim.checkers.final import FinalAfterAck
 from sim.checkers.groups import GroupsAsAsked
 from sim.checkers.live import Live
 from sim.checkers.loss import NoLoss
 from sim.checkers.settings import SettingsAsWritten
+from sim.checkers.standing import CreationsStand
 from sim.checkers.thin_air import NoThinAir
 
 CHECKERS: tuple[type[Checker], ...] = (
@@ -31,6 +33,8 @@ CHECKERS: tuple[type[Checker], ...] = (
     DeadLettersConserved,
     GroupsAsAsked,
     GroupsAskedFor,
+    CreationsStand,
+    FailedIsNo,
     Live,
     OneWrongClock,
     SettingsAsWritten,

@@ -48,7 +48,8 @@ class DeadLettersConserved(DrainedChecker):
         self.sent: dict[tuple[str, int], float] = {}
         self.ack_asked: dict[GroupKey, int] = {}  # the newest generation in which an ACK was asked for
         self.acked: dict[GroupKey, int] = {}  # … was confirmed
-        self.purge_asked: dict[Named, None] = {}  # dead letters, backlog or both
+        # Of dead letters, the backlog or both, by requests that did not fail.
+        self.purge_asked: dict[Named, dict[tuple[str, int], None]] = {}
         # When the last confirmed purge of dead letters was sent.
         self.purged: dict[Named, float] = {}
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of the dead letter was asked for
@@ -94,8 +95,12 @@ class DeadLettersConserved(DrainedChecker):
 
     def on_purge(self, row: Row) -> None:
         if row["outcome"] == "invoke":
-            self.purge_asked.update(dict.fromkeys(purged_by(row)))
+            for named in purged_by(row):
+                self.purge_asked.setdefault(named, {})[(row["who"], row["op"])] = None
             self.sent[(row["who"], row["op"])] = row["at"]
+        elif row["outcome"] == "fail":
+            for named in purged_by(row):
+                self.purge_asked.get(named, {}).pop((row["who"], row["op"]), None)
         elif row["outcome"] == "ok" and row["group"].endswith(DEAD):
             for named in purged_by(row):
                 self.purged[named] = max(self.purged.get(named, 0.0), self.sent[(row["who"], row["op"])])
@@ -135,7 +140,7 @@ class DeadLettersConserved(DrainedChecker):
             mine[key] = (row.get("generation", 0), row["n"])
 
     def _may_be_purged(self, key: GroupKey) -> bool:
-        return any(named in self.purge_asked for named in naming(key))
+        return any(self.purge_asked.get(named) for named in naming(key))
 
     # ------------------------------------------------------------------ the end
 

@@ -39,7 +39,7 @@ class GroupsAsAsked(SettingsChecker):
         self.rewound: dict[str, list[tuple[int, float]]] = {}  # confirmed generations, and when
         self.deletions: dict[tuple[str, int], None] = {}  # generations that nobody reads
         self.began: dict[tuple[str, int], float] = {}  # when a request was sent: (who, op)
-        self.purge_asked: dict[Named, None] = {}
+        self.purge_asked: dict[Named, dict[tuple[str, int], None]] = {}  # by requests that did not fail
         self.purged: dict[Named, list[tuple[float, float, int]]] = {}  # sent, confirmed, generation
         self.rejects: dict[tuple[GroupKey, int], int] = {}
         self.dead_acked: dict[GroupKey, None] = {}
@@ -72,8 +72,12 @@ class GroupsAsAsked(SettingsChecker):
     def on_purge(self, row: Row) -> None:
         request = (row["who"], row["op"])
         if row["outcome"] == "invoke":
-            self.purge_asked.update(dict.fromkeys(purged_by(row)))
+            for named in purged_by(row):
+                self.purge_asked.setdefault(named, {})[request] = None
             self.began[request] = row["at"]
+        elif row["outcome"] == "fail":
+            for named in purged_by(row):
+                self.purge_asked.get(named, {}).pop(request, None)
         elif row["outcome"] == "ok":
             sent = self.began[request]
             done = (sent, row["at"], self.confirmed(row["group"], sent))
@@ -144,4 +148,4 @@ class GroupsAsAsked(SettingsChecker):
                 self.broken(f"{name(key)} is purged, and nobody purged or acked the dead letter")
 
     def _may_be_purged(self, key: GroupKey) -> bool:
-        return any(named in self.purge_asked for named in naming(key))
+        return any(self.purge_asked.get(named) for named in naming(key))

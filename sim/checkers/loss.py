@@ -45,13 +45,15 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.sent: dict[Key, float] = {}  # when a publish of it was first sent
         self.created: dict[str, float] = {}  # groups that were created while the run went on, and when
         self.unmade: dict[str, None] = {}  # groups of which a deletion was asked for
+        self.guests: dict[str, None] = {}  # groups that may come with a FETCH
         self.groups: dict[str, None] = {}
         # Groups that began with a generation: since when, by node.
         self.known: dict[str, dict[str, float]] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
         self.latest: dict[str, int] = {}  # the latest beginning that a group has ever had
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
-        self.acked: dict[GroupKey, int] = {}  # likewise: an ACK was sent, its outcome may be unknown
+        # In which generation an ACK was sent that did not fail for certain: its outcome may be unknown.
+        self.acks: dict[GroupKey, dict[tuple[str, int], int]] = {}
         self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of it as a dead letter was sent
         # Of what a purge names, dead letters or not: until when it may have worked, by (who, op).
@@ -81,11 +83,17 @@ class NoLoss(TopicChecker, DrainedChecker):
         if row["outcome"] == "ok" and not row["rewind"]:
             self.created.setdefault(row["group"], row["at"])
 
+    def on_fetch(self, row: Row) -> None:
+        self.guests[row["group"]] = None
+        if row["outcome"] == "ok" and row.get("messages"):
+            self.created.setdefault(row["group"], row["at"])
+
     def on_delete_group(self, row: Row) -> None:
         self.unmade[row["group"]] = None
 
     def on_register(self, row: Row) -> None:
-        if row["generation"] and row["group"] not in self.groups:
+        late = row["generation"] or row["group"] in self.guests
+        if late and row["group"] not in self.groups:
             self.known[row["group"]] = {}
         if row["group"] in self.known:
             self.known[row["group"]].setdefault(row["who"], row["at"])
@@ -94,9 +102,11 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
 
     def on_purge(self, row: Row) -> None:
-        over = row["at"] if row["outcome"] in ("ok", "fail") else math.inf
+        over = row["at"] if row["outcome"] == "ok" else math.inf
         for named in purged_by({**row, "group": row["group"].removesuffix(DEAD)}):
-            self.purges.setdefault(named, {})[(row["who"], row["op"])] = over
+            self.purges.setdefault(named, {})[(row["who"], row["op"])] = (
+                over if row["outcome"] != "fail" else -1.0
+            )
 
     def on_deliver(self, row: Row) -> None:
         self._note(row, self.delivered)
@@ -108,8 +118,14 @@ class NoLoss(TopicChecker, DrainedChecker):
         if row["group"].endswith(DEAD):
             group = row["group"].removesuffix(DEAD)
             self.dead_acked.update(dict.fromkeys(group_messages({**row, "group": group})))
-        else:
-            self._note(row, self.acked if row["outcome"] == "invoke" else {})
+            return
+        self.groups[row["group"]] = None
+        which = (row["who"], row["op"])
+        for key in group_messages(row):
+            if row["outcome"] == "invoke":
+                self.acks.setdefault(key, {})[which] = row["generation"]
+            elif row["outcome"] == "fail":
+                self.acks.get(key, {}).pop(which, None)
 
     def _note(self, row: Row, book: dict[GroupKey, int]) -> None:
         """Write down in which generation this was said of messages."""
@@ -145,7 +161,7 @@ class NoLoss(TopicChecker, DrainedChecker):
             return
         for key in messages(row):
             if self.groups and all(
-                (group, *key) in self.acked or group in self.unmade or self._maybe_purged(group, key)
+                self.acks.get((group, *key)) or group in self.unmade or self._maybe_purged(group, key)
                 for group in self.groups
             ):
                 continue  # settled under an earlier try, it need not be stored by this one
@@ -186,7 +202,7 @@ class NoLoss(TopicChecker, DrainedChecker):
                     self.broken(
                         f"{name(mine)}, confirmed at {at:.4f} s, was never delivered{where} and is no dead letter"
                     )
-                elif self.acked.get(mine, -1) < generation:
+                elif max(self.acks.get(mine, {}).values(), default=-1) < generation:
                     self.broken(
                         f"{name(mine)} was delivered{where}, nobody acked it, and it is not a dead letter"
                     )

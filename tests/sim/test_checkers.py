@@ -735,3 +735,229 @@ def test_what_is_created_under_the_name_is_another_topic() -> None:
     assert story.broken() == []
     story.rows[:0] = again
     assert story.broken() == ["no loss"], "there is a message that was never delivered"
+
+
+# ---------------------------------------------------------------------- creations stand
+
+
+class Making(Story):
+    """A story with requests that may make, rewind or delete group g."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops = 100
+
+    def call(
+        self, kind: str, outcome: str, *, lasts: float = 0.05, at: float | None = None, **fields: object
+    ) -> Making:
+        """A request: its invoke, and its outcome so many seconds later; none where ``outcome`` is ""."""
+        self.ops += 1
+        told = {name: fields.pop(name) for name in ("messages", "generation") if name in fields}
+        if kind != "fetch" and outcome == "ok":
+            told.setdefault("generation", 0)
+        asked = {name: fields.pop(name) for name in ("start", "from_ms") if name in fields}
+        base = {"topic": "t", "group": "g", "op": self.ops, **fields}
+        self.add("client:op", kind, at, outcome="invoke", **asked, **base)
+        if outcome:
+            self.add("client:op", kind, self.at + lasts, outcome=outcome, **told, **base)
+        return self
+
+    def made(self, start: str = "earliest", outcome: str = "ok", **fields: object) -> Making:
+        return self.call("set_group", outcome, start=start, rewind=False, **fields)  # type: ignore[arg-type]
+
+    def fetched(self, start: str = "latest", outcome: str = "ok", got: int = 1, **fields: object) -> Making:
+        told = {"messages": got} if outcome == "ok" else {}
+        return self.call("fetch", outcome, start=start, **told, **fields)  # type: ignore[arg-type]
+
+    def later(self, seconds: float = 0.2) -> Making:
+        self.at += seconds
+        return self
+
+    def got(self, ballot: int, seq: int, generation: int = 0, **more: object) -> Making:
+        return self.deliver(  # type: ignore[return-value]
+            ballot,
+            start=seq,
+            stop=seq + 1,
+            generation=generation,
+            at=self.at + 2.0,
+            **more,  # type: ignore[arg-type]
+        )
+
+    def send(self, seq: int, outcome: str = "ok") -> Making:
+        base = {"topic": "t", "partition": 0, "spans": [[ORIGIN, seq, seq + 1]], "op": 500 + seq}
+        self.add("client:p", "publish", outcome="invoke", crcs="0000000a", published_ms=10, **base)
+        return self.add("client:p", "publish", outcome=outcome, **base)  # type: ignore[return-value]
+
+    def ack(self, ballot: int, seq: int, outcome: str = "acked", generation: int = 0) -> Making:
+        base = self.of(ballot, seq, seq + 1, 0, "g", generation)
+        self.add("client:c", "ack", op=900 + ballot, outcome="invoke", **base)
+        return self.add("client:c", "ack", op=900 + ballot, outcome=outcome, **base)  # type: ignore[return-value]
+
+    def stands(self) -> bool:
+        """Whether the judge of creations is content."""
+        return "creations stand" not in self.broken()
+
+
+def test_what_is_published_after_a_creation_is_delivered() -> None:
+    for start in ("earliest", "latest"):
+        assert Making().made(start).send(0).got(5, 0).ack(5, 0).drained().stands()
+        assert not Making().made(start).send(0).drained().stands()
+        assert Making().made(start, "unknown").send(0).drained().stands(), "it may not be there yet"
+        assert Making().made(start, "fail").send(0).drained().stands()
+    assert Making().made("time", from_ms=20).send(0).drained().stands(), "it was published before that time"
+    assert not Making().made("time", from_ms=10).send(0).drained().stands()
+
+
+def test_of_a_group_from_latest_nothing_of_before_is_delivered() -> None:
+    assert not Making().send(0).made("latest").got(5, 0).stands()
+    assert Making().send(0).made("latest").drained().stands()
+    assert Making().send(0, "unknown").made("latest").got(5, 0).stands(), "it may have come later"
+    assert Making().send(0).made("latest").made("earliest").got(5, 0).stands() is False, "the first stands"
+    assert Making().made("earliest", "").send(0).made("latest").got(5, 0).stands(), "either may have made it"
+
+
+def test_a_group_from_earliest_gets_the_whole_backlog() -> None:
+    assert not Making().send(0).made("earliest").drained().stands()
+    assert Making().send(0).made("earliest").got(5, 0).ack(5, 0).drained().stands()
+    unkept = Making().add("sim", "settings", history=1, settings={"kept": False})
+    assert unkept.send(0).made("earliest").drained().stands()  # type: ignore[attr-defined]
+
+
+def test_where_some_ask_for_the_backlog_all_of_it_is_delivered_or_nothing() -> None:
+    def story() -> Making:
+        return Making().send(0).send(1).made("latest", "").later().made("earliest")
+
+    assert story().drained().stands()
+    assert story().got(5, 0).got(6, 1).drained().stands()
+    assert not story().got(5, 0).drained().stands()
+
+
+def test_a_group_has_one_generation_until_somebody_asks_for_another() -> None:
+    assert not Making().send(0).send(1).made().got(5, 0).got(6, 1, 7).stands()
+    rewound = Making().send(0).send(1).made().got(5, 0)
+    assert rewound.call("set_group", "unknown", start="earliest", rewind=True).got(6, 1, 7).stands()
+    rewound = Making().send(0).send(1).made().got(5, 0)
+    assert not rewound.call("set_group", "fail", start="earliest", rewind=True).got(6, 1, 7).stands()
+    deleted = Making().send(0).send(1).made().got(5, 0).call("delete_group", "ok", generation=6).made()
+    assert deleted.got(6, 1, 7).stands()
+    assert not deleted.got(7, 0, 8).stands()
+
+
+def test_a_fetch_never_makes_a_deleted_group_again_nor_moves_it() -> None:
+    def story(maker: Callable[[Making], Making]) -> Making:
+        return maker(Making().send(0).made().call("delete_group", "ok", generation=6).later()).later().made()
+
+    assert story(lambda told: told.fetched("latest", "unknown")).drained().stands() is False, (
+        "it is from earliest"
+    )
+    assert story(lambda told: told.made("latest", "unknown")).drained().stands()
+
+
+def test_what_was_acked_is_not_delivered_again_unless_somebody_rewinds() -> None:
+    acked = Making().send(0).made().got(5, 0).ack(5, 0)
+    assert acked.stands()
+    assert not acked.got(6, 0, 7).stands()
+    stale = Making().send(0).made().got(5, 0).ack(5, 0, "stale-generation")
+    assert not stale.stands()
+
+
+@pytest.mark.parametrize(("got", "nodes", "stands"), [(1, "", False), (0, "ab", False), (0, "a", True)])
+def test_a_fetch_shows_that_the_group_is_there_by_messages_or_where_a_majority_has_it(
+    got: int, nodes: str, stands: bool
+) -> None:
+    story = Making()
+    for node in "abc":
+        story.add(f"node:{node}", "start", incarnation=1)
+    story.call("fetch", "", start="latest")
+    for node in nodes:
+        story.add(f"node:{node}", "register", topic="t", group="g", generation=5, from_ms=10)
+    base = {"topic": "t", "group": "g", "op": story.ops}
+    story.add("client:op", "fetch", outcome="ok", messages=got, **base)
+    assert story.send(0).drained().stands() == stands
+
+
+def test_a_fetch_of_one_partition_says_nothing_of_the_others() -> None:
+    assert Making().fetched("latest", partition=1).send(0).drained().stands()
+    assert not Making().fetched("latest", partition=0).send(0).drained().stands()
+
+
+# ---------------------------------------------------------------------- failed for certain
+
+
+def test_what_every_try_to_publish_had_failed_of_is_never_delivered() -> None:
+    assert Story().publish("fail").deliver(5).broken() == ["failed for certain"]
+    assert Story().publish("unknown").deliver(5).broken() == []
+    again = Story().publish("fail")
+    again.rows += [{**row, "op": 2} for row in Story().publish("unknown").rows]
+    assert again.deliver(5).broken() == []
+
+
+def test_a_group_whose_creations_failed_is_not_there() -> None:
+    register = {"topic": "t", "group": "g", "generation": 0, "from_ms": 0}
+
+    def found(story: Story) -> bool:
+        return "failed for certain" in story.add("node:a", "register", **register).broken()
+
+    assert found(Making().made(outcome="fail"))
+    assert found(Making().fetched(outcome="fail"))
+    assert not found(Making().made(outcome="fail").fetched(outcome="unknown"))
+    assert not found(Making().made(outcome="fail").made(outcome=""))
+    assert not found(Story()), "nobody knows where it comes from"
+
+
+def test_nothing_lives_or_dies_by_requests_that_failed() -> None:
+    def died() -> Story:
+        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
+
+    assert "failed for certain" in died().redrive(0, "fail").deliver(6, at=9.0, n=1).broken()
+    assert died().redrive(0, "unknown").deliver(6, at=9.0, n=1).broken() == []
+
+    def dead(outcome: str) -> bool:
+        story = Story().publish().deliver(5).settle("dead_letter", 5, outcome).dead()
+        for row in story.rows:
+            if row["kind"] == "list":
+                row["reason"] = "rejected"
+        return "failed for certain" in story.drained().broken()
+
+    assert dead("fail")
+    assert not dead("unknown")
+
+
+def test_a_purge_that_failed_settles_nothing() -> None:
+    story = Story().publish().purge().settled("skipped")
+    assert story.drained().broken() == []
+    for row in story.rows:
+        if row["kind"] == "purge" and row["outcome"] == "ok":
+            row["outcome"] = "fail"
+    assert story.drained().broken() == ["groups as asked"]
+
+
+def test_a_message_whose_acks_failed_is_not_settled() -> None:
+    assert Story().publish().deliver(5).settle("ack", 5, "unknown").drained().broken() == []
+    assert Story().publish().deliver(5).settle("ack", 5, "fail").drained().broken() == ["no loss"]
+
+
+@pytest.mark.parametrize(
+    ("writes", "found"),
+    [
+        ([(True, "ok"), (False, "ok")], True),
+        ([(True, "ok"), (False, "unknown")], False),
+        ([(True, "unknown"), (False, "ok")], False),
+        ([(True, "fail"), (False, "ok")], True),
+    ],
+)
+def test_no_fetch_makes_a_group_once_its_topic_was_told_to_make_none(
+    writes: list[tuple[bool, str]], found: bool
+) -> None:
+    story = Making()
+    for op, (value, outcome) in enumerate(writes):
+        story.set_topic(outcome, op, op + 0.1, op + 0.2, rf=3, auto_create_groups=value)
+    story.at = 9.0
+    story.fetched("earliest", "unknown").add(
+        "node:a", "register", topic="t", group="g", generation=0, from_ms=0
+    )
+    assert ("groups asked for" in story.broken()) == found
+    if writes[0] == (True, "ok"):
+        early = Making().call("fetch", "unknown", start="earliest", at=0.05)
+        early.rows += story.rows
+        assert "groups asked for" not in early.broken(), "one FETCH was sent before"

@@ -1,0 +1,381 @@
+"""What was confirmed of a group stands until somebody asks for a rewind or a deletion (section 1, "group, generation").
+
+A creation is a SETGROUP that was OK, or a FETCH that brought messages, or that was answered when a majority of the
+nodes had the group. From then on, until a rewind or a deletion of the group is *sent*:
+
+- all deliveries to FETCHes that are sent later are of one generation, and no receipt of these is called stale;
+- what was acked is not delivered again;
+- what is published later with OK is delivered (or dies, or is purged), whatever time of day anybody's clock shows;
+- where all requests that may have made the group asked for ``earliest``, so is what was published before (unless
+  payload goes, `kept: false`);
+- where all asked for ``latest``, nothing is delivered that was confirmed before the first of them was sent;
+- where some asked for the one and some for the other, either all of that is delivered or nothing.
+
+A rewind that was OK stands likewise: it is the only request that may have made its generation. What failed for certain
+has made nothing; a FETCH that too few replicas answered may have made the group.
+A FETCH never makes a group again that was deleted. One that names a partition is judged there alone.
+Of a group that begins at a time, only what its producers published from that time on, by their clocks, is judged.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from quorumq.history import Row
+from sim.checkers.base import (
+    DEAD,
+    DrainedChecker,
+    GroupKey,
+    Key,
+    Named,
+    TopicChecker,
+    group_messages,
+    messages,
+    name,
+    naming,
+    purged_by,
+)
+
+
+@dataclass(slots=True)
+class Request:
+    """A request that makes, rewinds or deletes a group."""
+
+    kind: str  # "create", "fetch", "rewind" or "delete"
+    start: str
+    from_ms: int
+    partition: int | None  # that a FETCH names
+    sent: float
+    ended: float = math.inf  # if it was OK
+    failed: bool = False
+    shows: bool = True  # that it was OK shows that the group is there
+
+
+class Delivered(NamedTuple):
+    """A message was handed to a client."""
+
+    at: float
+    asked: float
+    generation: int
+    n: int
+    owner: str
+
+
+class Standing(NamedTuple):
+    """A group whose beginning was confirmed at ``since``, and that nobody asked to change before ``until``."""
+
+    since: float
+    until: float
+    first: float  # when the first request was sent that may have made it
+    again: bool  # whether there was another generation before
+    starts: frozenset[str]
+    from_ms: int  # the latest of the times at which it may begin
+    partition: int | None
+
+
+@dataclass(slots=True)
+class Told:
+    """What was said of one message and group."""
+
+    delivered: list[Delivered] = field(default_factory=list)
+    # Of each delivery's ACK: when it was first sent, when it succeeded, and how.
+    acks: dict[str, float] = field(default_factory=dict)
+    acked: list[tuple[float, str, str]] = field(default_factory=list)
+    stale: list[tuple[float, str]] = field(default_factory=list)
+
+
+class CreationsStand(TopicChecker, DrainedChecker):
+    promise = "creations stand"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: dict[str, None] = {}
+        self.requests: dict[str, dict[tuple[str, int], Request]] = {}
+        self.having: dict[str, dict[str, None]] = {}  # nodes that have had a group
+        self.told: dict[str, dict[Key, Told]] = {}
+        self.sent: dict[Key, float] = {}
+        self.confirmed: dict[Key, float] = {}
+        self.published_ms: dict[Key, int] = {}
+        self.dead: dict[GroupKey, None] = {}  # in the end
+        self.dead_at: dict[GroupKey, float] = {}  # when it was last delivered as a dead letter
+        self.purges: dict[Named, dict[tuple[str, int], float]] = {}  # until when each may work
+        self.redriven: dict[GroupKey, None] = {}
+        self.proposed: dict[int, float] = {}  # since when somebody may have added a partition
+        self.born = 0  # how many partitions there are in any case
+
+    # -------------------------------------------------------------------- what is said
+
+    def on_start(self, row: Row) -> None:
+        self.nodes[row["who"]] = None
+
+    def on_set_topic(self, row: Row) -> None:
+        super().on_set_topic(row)
+        asked = row.get("defaults", {}) | row.get("settings", {})
+        count = asked.get("partitions", 1)
+        if row["outcome"] == "invoke" and "rf" in asked:
+            self.born = min(self.born or count, count)
+        for number in range(count):
+            self.proposed.setdefault(number, row["at"])
+
+    def on_register(self, row: Row) -> None:
+        self.having.setdefault(row["group"], {})[row["who"]] = None
+
+    def on_set_group(self, row: Row) -> None:
+        kind = "rewind" if row.get("rewind", True) else "create"
+        self.request(row, {"set_group": kind, "delete_group": "delete", "fetch": "fetch"}[row["kind"]])
+
+    on_delete_group = on_fetch = on_set_group
+
+    def request(self, row: Row, kind: str) -> None:
+        """A line of a request."""
+        mine = self.requests.setdefault(row["group"], {})
+        which = (row["who"], row["op"])
+        if row["outcome"] == "invoke":
+            start, from_ms = row.get("start", ""), row.get("from_ms", 0)
+            mine[which] = Request(kind, start, from_ms, row.get("partition"), row["at"])
+        elif which in mine and row["outcome"] == "ok":
+            mine[which].ended = row["at"]
+            if kind == "fetch" and not row.get("messages"):
+                having = self.having.get(row["group"], {})
+                mine[which].shows = 2 * len(having) > max(len(self.nodes), self.rf)
+        elif which in mine and row["outcome"] == "fail":
+            mine[which].failed = True
+
+    def on_publish(self, row: Row) -> None:
+        if row["outcome"] == "invoke":
+            for key in messages(row):
+                self.sent.setdefault(key, row["at"])
+                self.published_ms.setdefault(key, row.get("published_ms", 0))
+        elif row["outcome"] == "ok":
+            for key in messages(row):
+                self.confirmed.setdefault(key, row["at"])
+
+    def on_deliver(self, row: Row) -> None:
+        if row["group"].endswith(DEAD):
+            source = {**row, "group": row["group"].removesuffix(DEAD)}
+            self.dead_at.update(dict.fromkeys(group_messages(source), row["at"]))
+            return
+        of_group = self.told.setdefault(row["group"], {})
+        delivered = Delivered(row["at"], row["asked"], row["generation"], row["n"], row["owner"])
+        for key in messages(row):
+            of_group.setdefault(key, Told()).delivered.append(delivered)
+
+    def on_ack(self, row: Row) -> None:
+        group, outcome, owner = row["group"], row["outcome"], row["owner"]
+        if group.endswith(DEAD):
+            return
+        of_group = self.told.setdefault(group, {})
+        for key in messages(row):
+            told = of_group.setdefault(key, Told())
+            if outcome == "invoke":
+                told.acks.setdefault(owner, row["at"])
+            elif outcome.startswith("acked"):
+                told.acked.append((row["at"], outcome, owner))
+            elif outcome == "stale-generation":
+                told.stale.append((row["at"], owner))
+
+    def on_purge(self, row: Row) -> None:
+        source = {**row, "group": row["group"].removesuffix(DEAD)}
+        for named in purged_by(source):
+            mine, which = self.purges.setdefault(named, {}), (row["who"], row["op"])
+            if row["outcome"] == "fail":
+                mine.pop(which, None)
+            else:
+                mine[which] = math.inf if row["outcome"] in ("invoke", "unknown") else row["at"]
+
+    def on_redrive(self, row: Row) -> None:
+        self.redriven.update(dict.fromkeys(group_messages(row)))
+
+    def on_list(self, row: Row) -> None:
+        if row["state"] == "dead":
+            self.dead.update(dict.fromkeys(group_messages(row)))
+
+    # -------------------------------------------------------------------- the end
+
+    def end(self) -> None:
+        for group, requests in self.requests.items():
+            for standing in standings([it for it in requests.values() if not it.failed]):
+                self.is_one(group, standing)
+                self.is_latest(group, standing)
+        super().end()
+
+    def drained(self) -> None:
+        for group, requests in self.requests.items():
+            for standing in standings([it for it in requests.values() if not it.failed]):
+                if standing.until == math.inf:
+                    self.is_whole(group, standing)
+
+    def covered(self, standing: Standing) -> Iterator[Key]:
+        """The confirmed messages of its partitions."""
+        for key in self.confirmed:
+            if standing.partition in (None, key[0]):
+                yield key
+
+    def is_one(self, group: str, standing: Standing) -> None:
+        """All deliveries are of one generation, and what was acked in it does not come again."""
+        since, until = standing.since, standing.until
+        generations: dict[int, tuple[float, Key]] = {}
+        for key, told in self.told.get(group, {}).items():
+            if standing.partition not in (None, key[0]):
+                continue
+            mine = {it.owner: it for it in told.delivered if since < it.asked and it.at < until}
+            for it in mine.values():
+                generations.setdefault(it.generation, (it.at, key))
+            for at, owner in told.stale:
+                if owner in mine and at < until:
+                    self.broken(
+                        f"{name((group, *key))}, delivered at {mine[owner].at:.4f} s, is called stale: its group "
+                        f"stands since {since:.4f} s, and nobody asked to rewind it",
+                        at,
+                    )
+            for at, outcome, owner in told.acked:
+                if owner not in mine:
+                    continue
+                for it in mine.values():
+                    if it.generation != mine[owner].generation and (
+                        it.at > at if outcome == "acked" else it.asked > at
+                    ):
+                        self.broken(
+                            f"{name((group, *key))} heard {outcome} at {at:.4f} s and is delivered again: nobody "
+                            f"asked to rewind its group, which stands since {since:.4f} s",
+                            it.at,
+                        )
+        if len(generations) > 1:
+            seen = sorted((at, generation, key) for generation, (at, key) in generations.items())
+            at, generation, key = seen[1]
+            self.broken(
+                f"{name((group, *key))} is delivered in generation {generation}, after one of {seen[0][1]} at "
+                f"{seen[0][0]:.4f} s: its group stands since {since:.4f} s, and nobody asked to rewind it",
+                at,
+            )
+
+    def is_latest(self, group: str, standing: Standing) -> None:
+        """Where all asked for ``latest``, nothing of before is delivered."""
+        if standing.starts != {"latest"}:
+            return
+        after = standing.since if standing.again else -1.0
+        for key, told in self.told.get(group, {}).items():
+            if self.confirmed.get(key, math.inf) > standing.first or (group, *key) in self.redriven:
+                continue
+            for it in told.delivered:
+                if it.asked > after and it.at < standing.until and it.n == 0:
+                    self.broken(
+                        f"{name((group, *key))}, confirmed at {self.confirmed[key]:.4f} s, is delivered, and its "
+                        f"group was asked for from latest, at {standing.first:.4f} s and later",
+                        it.at,
+                    )
+                    break
+
+    def got(self, group: str, key: Key, after: float) -> bool:
+        """Whether the group got a message after that time, or need not, as it died or may have been purged."""
+        mine = (group, *key)
+        told = self.told.get(group, {}).get(key)
+        if told is not None and any(it.at > after for it in told.delivered):
+            return True
+        if mine in self.dead or self.dead_at.get(mine, -1.0) > after:
+            return True
+        ends = [end for named in naming(mine) for end in self.purges.get(named, {}).values()]
+        return any(end > after and end >= self.sent[key] for end in ends)
+
+    def is_whole(self, group: str, standing: Standing) -> None:
+        """What is covered was delivered."""
+        since, first = standing.since, standing.first if standing.again else -1.0
+        before = [key for key in self.covered(standing) if self.sent[key] <= since]
+        missed = [
+            key
+            for key in self.covered(standing)
+            if self.sent[key] > since
+            and self.published_ms[key] >= standing.from_ms
+            and (key[0] < self.born or self.proposed.get(key[0], math.inf) > since)
+            and not self.got(group, key, since)
+        ]
+        for key in missed[:1]:
+            self.broken(
+                f"{name((group, *key))}, sent at {self.sent[key]:.4f} s and confirmed, never came: its group stands "
+                f"since {since:.4f} s ({len(missed)} messages)"
+            )
+        if not self.kept:
+            return
+        if standing.starts == {"earliest"}:
+            missed = [key for key in before if not self.got(group, key, first)]
+            for key in missed[:1]:
+                self.broken(
+                    f"{name((group, *key))}, confirmed at {self.confirmed[key]:.4f} s, never came: its group was asked "
+                    f"for from earliest at {standing.first:.4f} s ({len(missed)} messages)"
+                )
+        elif standing.starts == {"earliest", "latest"}:
+            old = [key for key in before if self.confirmed[key] <= standing.first]
+            after = since if standing.again else -1.0
+            came = [
+                it.at
+                for key in old
+                if (group, *key) not in self.redriven
+                for it in self.told.get(group, {}).get(key, Told()).delivered
+                if it.asked > after and it.n == 0
+            ]
+            missed = [key for key in old if not self.got(group, key, first)]
+            if came and missed:
+                self.broken(
+                    f"{name((group, *missed[0]))} never came, and others of before its group was made did, at "
+                    f"{min(came):.4f} s ({len(missed)} messages)"
+                )
+
+
+def standings(requests: list[Request]) -> Iterator[Standing]:
+    """The times in which a group stands as it was confirmed, by what was asked for and did not fail."""
+    changes = sorted((it for it in requests if it.kind in ("rewind", "delete")), key=lambda it: it.sent)
+    sent = [it.sent for it in changes]
+    found: dict[tuple[float, int | None], tuple[Request, list[Request]]] = {}
+    for this in sorted(requests, key=lambda it: it.ended):
+        if this.ended == math.inf or this.kind == "delete" or not this.shows:
+            continue
+        others = [it for it in changes if it is not this]
+        if any(it.sent <= this.ended and it.ended >= this.sent for it in others):
+            continue  # one was under way, or may be
+        before = cluster([it for it in others if it.ended < this.sent])
+        began = min((it.sent for it in before), default=-1.0)
+        if this.kind == "rewind":
+            makers = [this]
+            began = this.sent
+        elif not before:
+            makers = [it for it in requests if it.kind in ("create", "fetch") and it.sent <= this.ended]
+            if this.partition is not None and this.kind == "fetch":
+                makers = [it for it in makers if it.sent <= this.ended]
+        elif any(it.kind == "delete" for it in before):
+            makers = [
+                it for it in requests if it.kind == "create" and it.sent <= this.ended and it.ended > began
+            ]
+            makers += [it for it in before if it.kind == "rewind"]
+        else:
+            makers = [it for it in before if it.kind == "rewind"]
+        key = (began, this.partition)
+        if makers and key not in found:
+            found[key] = this, makers
+    for (began, partition), (this, makers) in found.items():
+        at = bisect_right(sent, this.sent)
+        until = next((it.sent for it in changes[at:] if it is not this), math.inf)
+        yield Standing(
+            this.ended,
+            until,
+            min(it.sent for it in makers),
+            began >= 0.0,
+            frozenset(it.start for it in makers),
+            max((it.from_ms for it in makers if it.start == "time"), default=0),
+            partition,
+        )
+
+
+def cluster(changes: list[Request]) -> list[Request]:
+    """The last of these, and all that overlap with it or with those: any of them may have been the last."""
+    found: list[Request] = []
+    began = math.inf
+    for it in sorted(changes, key=lambda it: -it.ended):
+        if found and it.ended < began:
+            break
+        found.append(it)
+        began = min(began, it.sent)
+    return found
