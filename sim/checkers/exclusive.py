@@ -1,13 +1,13 @@
 """Exclusive holds (promise G2): no two deliveries of a message to a group are inside their holds at one moment.
 
-A delivery lasts from when the application gets it until its deadline by the client's clock, which an EXTEND
-that was granted moves, or until the client itself asks to REJECT it (an EXTEND still under way changes
-nothing then). An ACK ends nothing here: once it was sent, nobody else may get the message before the
+A delivery lasts from when the application gets it until its deadline by the client's clock, which an EXTEND that was
+granted moves, or until the client itself asks to REJECT it (an EXTEND still under way changes nothing then), unless all
+such requests failed for certain. An ACK ends nothing here: once it was sent, nobody else may get the message before the
 deadline, whatever came of it. But a rewind may open again at once what was acked, and a redrive a dead letter that was:
 a delivery whose own client has sent an ACK is not in the way of one of a newer generation, nor, of a dead letter, of
 one at a higher redrive number, though an EXTEND that was asked before is answered later. Any other is, whatever was
-rewound. Times are true times: the
-simulator writes ``until`` as the true moment at which the client's clock shows its deadline.
+rewound. Times are true times: the simulator writes ``until`` as the true moment at which
+the client's clock shows its deadline.
 
 In a history of real processes both clocks are the machines' own: ``within`` widens what is tolerated.
 """
@@ -26,7 +26,9 @@ class Exclusive(Checker):
         self.held: dict[GroupKey, dict[str, list[float]]] = {}  # message -> owner -> [from, until]
         self.acked: dict[tuple[GroupKey, str], Life] = {}  # by its own client
         self.lives: dict[tuple[GroupKey, str], Life] = {}  # of each delivery
-        self.given_up: dict[tuple[GroupKey, str], None] = {}
+        # REJECTs of a delivery that have not failed, and until when its hold went before the first of all.
+        self.given_up: dict[tuple[GroupKey, str], dict[tuple[str, int], None]] = {}
+        self.before: dict[tuple[GroupKey, str], tuple[float, float]] = {}
 
     def on_deliver(self, row: Row) -> None:
         at, owner, life = row["at"], row["owner"], life_of(row)
@@ -53,7 +55,7 @@ class Exclusive(Checker):
         owner = row["owner"]
         for key in group_messages(row):
             hold = self.held.get(key, {}).get(owner)
-            if hold is None or row["until"] <= hold[1] or (key, owner) in self.given_up:
+            if hold is None or row["until"] <= hold[1] or self.given_up.get((key, owner)):
                 continue
             for other, (start, until) in self.held[key].items():
                 its = self.lives[(key, other)]
@@ -71,11 +73,30 @@ class Exclusive(Checker):
             hold[1] = row["until"]
 
     def on_reject(self, row: Row) -> None:
-        if row["outcome"] == "invoke" and row["who"].startswith("client:"):
-            for key in group_messages(row):
-                self.given_up[(key, row["owner"])] = None
-                hold = self.held.get(key, {}).get(row["owner"])
-                if hold is not None:
+        if not row["who"].startswith("client:"):
+            return
+        which, owner = (row["who"], row["op"]), row["owner"]
+        for key in group_messages(row):
+            hold = self.held.get(key, {}).get(owner)
+            mine = self.given_up.setdefault((key, owner), {})
+            if row["outcome"] == "invoke":
+                if hold is not None and not mine:
+                    self.before[(key, owner)] = row["at"], hold[1]
                     hold[1] = min(hold[1], row["at"])
+                mine[which] = None
+            elif row["outcome"] == "fail" and which in mine:
+                del mine[which]
+                if hold is not None and not mine:
+                    self._gives_up_nothing(key, owner, hold)
 
     on_dead_letter = on_reject
+
+    def _gives_up_nothing(self, key: GroupKey, owner: str, hold: list[float]) -> None:
+        """Every REJECT of this delivery failed: its hold goes on, and nobody else may have got it meanwhile."""
+        sent, hold[1] = self.before[(key, owner)]
+        for other, (start, _) in self.held[key].items():
+            if other != owner and sent < start < hold[1]:
+                self.broken(
+                    f"{name(key)} was delivered as {other} at {start:.4f} s: {owner} was inside its hold until "
+                    f"{hold[1]:.4f} s, and its REJECT failed"
+                )

@@ -426,6 +426,20 @@ def test_a_hold_outlives_a_rewind_unless_its_own_client_acked() -> None:
     assert story.deliver(6, at=3.0, generation=7).broken() == []
 
 
+def test_a_reject_that_failed_ends_no_hold() -> None:
+    for late in (False, True):
+        story = Story().publish().deliver(5, at=1.0, hold=9.0)
+        if late:  # the other delivery came before the answer
+            story.settle("reject", 5, "fail")
+            failed = story.rows.pop()
+            story.deliver(6, at=3.0).rows.append({**failed, "at": 3.5})
+        else:
+            story.settle("reject", 5, "fail").deliver(6, at=3.0)
+        assert story.broken() == ["exclusive holds"]
+    story = Story().publish().deliver(5, at=1.0, hold=9.0).settle("reject", 5, "hold-lost")
+    assert story.deliver(6, at=3.0).broken() == []
+
+
 def test_a_new_generation_counts_attempts_from_the_start() -> None:
     story = Story().add("sim", "settings", history=1, settings={"rf": 3, "hold_min": 1.0}).publish()
     story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
