@@ -72,6 +72,8 @@ class Arrivals:
                 wait = rng.random() * rng.choice((within, within, 1.0))
                 world.after(wait, self.create, operator, (group, start, unlucky == len(guests)))
         self.publish()
+        if rng.random() < 0.5:  # what is there then is what stands
+            world.after(rng.uniform(0.2, 1.5), self.create, operator, (group, "earliest", False))
         if not world.healed:
             world.saw("a group came with a FETCH")
 
@@ -101,12 +103,12 @@ class Arrivals:
             others = rng.sample(others, rng.randint(1, len(others)))
         out: Links = tuple((node, name) for name in others)
         back: Links = tuple((name, node) for name in others)
-        links = rng.choice((out, back, out + back))
+        links = rng.choice((out, out, back, out + back))
         fault = Fault(self.world.time, "partition", (), seconds, 0.0, links)
-        if rng.random() < 0.5:
+        if rng.random() < 0.6:
             fault = Fault(self.world.time, "freeze", (node,), seconds)
-        trip = 2 * (options.latency + options.distance)
-        self.world.after(rng.random() * 3 * trip, self.inflict, fault)
+        one_way = options.latency + options.distance
+        self.world.after(rng.uniform(0.5, 4.0) * one_way, self.inflict, fault)
 
     def publish(self) -> None:
         """Somebody publishes some messages, one after the other, and gives up what fails."""
@@ -117,8 +119,8 @@ class Arrivals:
 
         def opened(answer: Any, _: Any) -> None:
             if isinstance(answer, OpenSessionReply):
-                for seq in range(8):
-                    operator.later(0.02 + seq * 0.1 * rng.random(), send, answer.origin, seq)
+                for seq, at in enumerate(sorted(rng.random() for _ in range(12))):
+                    operator.later(0.5 * at, send, answer.origin, seq)
 
         def send(origin: Origin, seq: int) -> None:
             made = EPOCH_MS + int(1000 * self.world.time)

@@ -3,7 +3,8 @@
 A creation is a SETGROUP that was OK, or a FETCH that brought messages, or that was answered when a majority of the
 nodes had the group. From then on, until a rewind or a deletion of the group is *sent*:
 
-- all deliveries to FETCHes that are sent later are of one generation, and no receipt of these is called stale;
+- all deliveries to FETCHes that are sent later are of one generation, which is what every creation that is sent later
+  hears, and no receipt of these is called stale;
 - what was acked is not delivered again;
 - what is published later with OK is delivered (or dies, or is purged), whatever time of day anybody's clock shows;
 - where all requests that may have made the group asked for ``earliest``, so is what was published before (unless
@@ -51,6 +52,7 @@ class Request:
     partition: int | None  # that a FETCH names
     sent: float
     ended: float = math.inf  # if it was OK
+    generation: int | None = None  # that the answer names
     failed: bool = False
     shows: bool = True  # that it was OK shows that the group is there
 
@@ -75,6 +77,7 @@ class Standing(NamedTuple):
     starts: frozenset[str]
     from_ms: int  # the latest of the times at which it may begin
     partition: int | None
+    generation: int | None  # that the answer named
 
 
 @dataclass(slots=True)
@@ -139,6 +142,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
             mine[which] = Request(kind, start, from_ms, row.get("partition"), row["at"])
         elif which in mine and row["outcome"] == "ok":
             mine[which].ended = row["at"]
+            mine[which].generation = row.get("generation")
             if kind == "fetch" and not row.get("messages"):
                 having = self.having.get(row["group"], {})
                 mine[which].shows = 2 * len(having) > max(len(self.nodes), self.rf)
@@ -218,13 +222,24 @@ class CreationsStand(TopicChecker, DrainedChecker):
     def is_one(self, group: str, standing: Standing) -> None:
         """All deliveries are of one generation, and what was acked in it does not come again."""
         since, until = standing.since, standing.until
-        generations: dict[int, tuple[float, Key]] = {}
+        seen: dict[int, tuple[float, str]] = {}
+        for call in self.requests[group].values():
+            if (
+                call.kind == "create"
+                and call.generation is not None
+                and since < call.sent
+                and call.ended < until
+            ):
+                seen.setdefault(call.generation, (call.ended, f"group {group} is said to be"))
+        if standing.generation is not None:
+            seen[standing.generation] = since, ""
         for key, told in self.told.get(group, {}).items():
             if standing.partition not in (None, key[0]):
                 continue
             mine = {it.owner: it for it in told.delivered if since < it.asked and it.at < until}
             for it in mine.values():
-                generations.setdefault(it.generation, (it.at, key))
+                if it.at < seen.get(it.generation, (math.inf, ""))[0]:
+                    seen[it.generation] = it.at, f"{name((group, *key))} is delivered"
             for at, owner in told.stale:
                 if owner in mine and at < until:
                     self.broken(
@@ -244,12 +259,11 @@ class CreationsStand(TopicChecker, DrainedChecker):
                             f"asked to rewind its group, which stands since {since:.4f} s",
                             it.at,
                         )
-        if len(generations) > 1:
-            seen = sorted((at, generation, key) for generation, (at, key) in generations.items())
-            at, generation, key = seen[1]
+        found = sorted((at, generation, text) for generation, (at, text) in seen.items())
+        for at, generation, text in found[1:2]:
             self.broken(
-                f"{name((group, *key))} is delivered in generation {generation}, after one of {seen[0][1]} at "
-                f"{seen[0][0]:.4f} s: its group stands since {since:.4f} s, and nobody asked to rewind it",
+                f"{text} in generation {generation}, after {found[0][1]} at {found[0][0]:.4f} s: the group stands "
+                f"since {since:.4f} s, and nobody asked to rewind it",
                 at,
             )
 
@@ -366,6 +380,7 @@ def standings(requests: list[Request]) -> Iterator[Standing]:
             frozenset(it.start for it in makers),
             max((it.from_ms for it in makers if it.start == "time"), default=0),
             partition,
+            this.generation,
         )
 
 

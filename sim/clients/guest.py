@@ -53,7 +53,7 @@ def guests_of(around: Surroundings) -> list[Guest]:
     for number in range(options.guests):
         group = f"guest{number}"
         around.guests.append(group)
-        starts = rng.choice((("latest",), ("latest",), ("earliest",), ("earliest", "latest")))
+        starts = rng.choice((("latest",), ("latest",), ("latest",), ("earliest",), ("earliest", "latest")))
         parted = options.partitions > 1 and rng.random() < 0.4
         for i in range(rng.choice((2, 2, 3))):
             names = rng.choice(((TOPIC,), (TOPIC,), (TOPIC,), ("j*",), ("*", TOPIC)))

@@ -415,7 +415,7 @@ def test_what_a_rewind_covers_is_delivered_again_and_what_it_does_not_cover_need
 
 
 def test_no_fetch_sent_after_a_rewind_gets_an_older_generation() -> None:
-    assert Story().publish().rewind(7).deliver(5, at=9.0).broken() == ["groups as asked"]
+    assert Story().publish().rewind(7).deliver(5, at=9.0).broken() == ["groups as asked", "creations stand"]
     assert Story().publish().rewind(7).deliver(5, at=9.0, ago=8.9).broken() == []
 
 
@@ -848,11 +848,16 @@ def test_where_some_ask_for_the_backlog_all_of_it_is_delivered_or_nothing() -> N
 
 def test_a_group_has_one_generation_until_somebody_asks_for_another() -> None:
     assert not Making().send(0).send(1).made().got(5, 0).got(6, 1, 7).stands()
+    assert Making().made(generation=3).made(generation=3).stands()
+    assert not Making().made(generation=3).made(generation=7).stands(), "the second one is told of another"
+    assert not Making().send(0).made(generation=3).got(5, 0, 7).stands()
     rewound = Making().send(0).send(1).made().got(5, 0)
     assert rewound.call("set_group", "unknown", start="earliest", rewind=True).got(6, 1, 7).stands()
     rewound = Making().send(0).send(1).made().got(5, 0)
     assert not rewound.call("set_group", "fail", start="earliest", rewind=True).got(6, 1, 7).stands()
-    deleted = Making().send(0).send(1).made().got(5, 0).call("delete_group", "ok", generation=6).made()
+    deleted = (
+        Making().send(0).send(1).made().got(5, 0).call("delete_group", "ok", generation=6).made(generation=7)
+    )
     assert deleted.got(6, 1, 7).stands()
     assert not deleted.got(7, 0, 8).stands()
 
