@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumq.core.messages import AlterTopicReply, OpenSession, OpenSessionReply
-from quorumq.core.types import Origin, PartitionId
+from quorumq.core.types import Origin, PartitionId, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.guest import MISTYPED, Guest
 from sim.clients.operator import Operator
@@ -41,7 +41,10 @@ class Arrivals:
         self.guests = [guest for guest in guests if guest.group not in MISTYPED]
         self.mistyped = [guest for guest in guests if guest.group in MISTYPED]
         if self.mistyped:
+            around.on_closing = self.on_closing
             around.on_closed = self.on_closed
+        self.lagging = ""  # a node that is not to hear of a change
+        self.lags_until = 0.0
 
     def begin(self) -> None:
         """Plan when each group comes."""
@@ -71,7 +74,7 @@ class Arrivals:
             for _ in range(rng.choice((1, 1, 2))):
                 wait = rng.random() * rng.choice((within, within, 1.0))
                 world.after(wait, self.create, operator, (group, start, unlucky == len(guests)))
-        self.publish()
+        self.publish(list(options.node_names), self.topics.current)
         if rng.random() < 0.5:  # what is there then is what stands
             world.after(rng.uniform(0.2, 1.5), self.create, operator, (group, "earliest", False))
         if not world.healed:
@@ -110,9 +113,9 @@ class Arrivals:
         one_way = options.latency + options.distance
         self.world.after(rng.uniform(0.5, 4.0) * one_way, self.inflict, fault)
 
-    def publish(self) -> None:
-        """Somebody publishes some messages, one after the other, and gives up what fails."""
-        rng, topic = self.rng, self.topics.current
+    def publish(self, nodes: list[str], topic: Topic | None) -> None:
+        """Somebody publishes some messages through these nodes, one after the other, and gives up what fails."""
+        rng = self.rng
         operator = rng.choice(self.operators)
         if topic is None or self.world.healed:
             return
@@ -126,16 +129,28 @@ class Arrivals:
             made = EPOCH_MS + int(1000 * self.world.time)
             partition = PartitionId(topic.id, seq % topic.partitions)
             batch = build_batch(partition, origin, seq // topic.partitions, made, [Message(b"%d" % seq)])
-            operator.send_batch(batch, operator.node(), 0, lambda answer, _: None)
+            operator.send_batch(batch, rng.choice(nodes), 0, lambda answer, _: None)
 
-        operator.ask(operator.node(), OpenSession(), operator.timeout, opened)
+        operator.ask(rng.choice(nodes), OpenSession(), operator.timeout, opened)
+
+    def on_closing(self, node: str) -> None:
+        """A topic is being told to make no groups by itself: another node does not hear of it meanwhile."""
+        others = [name for name in self.options.node_names if name != node]
+        if not others or not self.mistyped or self.world.healed:
+            return
+        self.lagging = self.rng.choice(others)
+        links = tuple((name, self.lagging) for name in self.options.node_names if name != self.lagging)
+        seconds = round(20 * (self.options.latency + self.options.distance) + 4 * self.options.fsync, 4)
+        self.lags_until = self.world.time + seconds
+        self.inflict(Fault(self.world.time, "partition", (), seconds, 0.0, links))
 
     def on_closed(self) -> None:
-        """A topic makes no groups by itself any more: somebody mistypes a group's name at once, at any node."""
-        if self.mistyped and not self.world.healed and self.rng.random() < 0.7:
+        """The topic makes no groups any more: somebody mistypes a group's name at once, where nobody may have heard."""
+        if self.mistyped and not self.world.healed:
             guest = self.mistyped.pop()
             self.world.saw("a group was asked for when its topic had been told to make none")
-            guest.join(guest.node())
+            wait = max(0.0, self.lags_until - self.world.time) + 0.001
+            self.world.after(wait, lambda _, __: guest.join(self.lagging or guest.node()))
 
     def grow_beside(self, guests: list[Guest]) -> None:
         """Just enough replicas of a partition are cut off: the group begins there, and the topic grows elsewhere."""
@@ -149,13 +164,15 @@ class Arrivals:
         seconds = round(0.6 + rng.random() * 2 * self.options.request_timeout, 4)
         links = (*pairs, *((two, one) for one, two in pairs))
         self.inflict(Fault(self.world.time, "partition", (), seconds, 0.0, links))
+        self.publish(there, topic)  # so that its first FETCH brings something
         for guest in guests:
-            guest.join(rng.choice(there))
+            self.world.after(0.1, lambda _, __, guest=guest: guest.join(rng.choice(there)))
         operator, here = rng.choice(self.operators), rng.choice(rest)
 
         def then(answer: Any, _: Any) -> None:
             if isinstance(answer, AlterTopicReply):
                 self.world.saw("a topic grew where nobody had heard of a group")
+                self.publish(rest, answer.topic)
 
         named = {"partitions": operator.partitions + 1}
-        operator.later(0.1 + 0.2 * rng.random(), operator.alter_to, named, here, then)
+        operator.later(0.3 + 0.2 * rng.random(), operator.alter_to, named, here, then)

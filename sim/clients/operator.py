@@ -307,6 +307,8 @@ class Operator(Caller):
                 self.partitions = max(self.partitions, answer.topic.partitions)
             next_step(answer, bodies)
 
+        if named.get("auto_create_groups") is False:
+            self.around.on_closing(node)
         self.set_topic(AlterTopic("jobs", **named), named, node, then)
 
     # ------------------------------------------------------------------ groups

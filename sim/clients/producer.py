@@ -138,13 +138,25 @@ class Producer(Client):
         assert self.origin is not None
         used = tuple(partition for partition, origin in self.published if origin == self.origin)
         if used:
-            self.ask(self.node(), CloseSession(self.origin, used), self.timeout, lambda answer, _: None)
+            self.close(self.node(), used)
+
+    def close(self, node: str, used: tuple[PartitionId, ...]) -> None:
+        """Close the session in these partitions."""
+        assert self.origin is not None
+        self.ask(node, CloseSession(self.origin, used), self.timeout, lambda answer, _: None)
 
     def publish(self, batch: Batch, tried: Any) -> None:
         """Send the batch to a node, another than the one just tried."""
         node = self.node(tried)
         early = not self.world.healed and self.rng.random() < self.options.retry_early
         self.send(batch, node, main=True)
+        if (
+            self.options.guests
+            and self.options.origin_idle < 3600.0
+            and not self.left
+            and self.rng.random() < 0.3
+        ):
+            self.close(self.node(node), (batch.header.partition,))  # its last batch is still under way
         if early:
             self.send(batch, self.node(node), main=False)
 

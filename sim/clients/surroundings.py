@@ -47,7 +47,8 @@ class Surroundings:
     Attributes:
         groups: that read the topic.
         guests: groups that come with a FETCH, if at all, while the run goes on.
-        on_closed: called when a topic is told to make no groups by itself.
+        on_closing: called with the node through which a topic is being told to make no groups by itself.
+        on_closed: called when that is confirmed.
         keeps: whether payload is kept as long as the run lasts.
         late_clients: set where a rule is left out: clients count their deadline from the reply's arrival.
         on_late_ack: called when somebody heard that a message was acked after its hold had run out.
@@ -60,6 +61,7 @@ class Surroundings:
         self.options: Options = world.options
         self.groups = [f"g{i}" for i in range(self.options.groups)]
         self.guests: list[str] = []
+        self.on_closing: Callable[[str], None] = lambda node: None
         self.on_closed: Callable[[], None] = lambda: None
         # What is reclaimed could not be read again.
         options = self.options
