@@ -76,7 +76,7 @@ def draw_groups(rng: random.Random) -> Options:
         "relay",
         "room",
     )
-    none += ("turn", "distance", "deletions", "rivals", "inspectors", "check", "recall")
+    none += ("turn", "distance", "deletions", "rivals", "rival_rf", "inspectors", "check", "recall")
     options = dataclasses.replace(options, **dict.fromkeys(none, 0), guests=3, disk="memory")
     return dataclasses.replace(
         options,
