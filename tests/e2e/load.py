@@ -125,7 +125,7 @@ class Load:
         first = self.cluster.nodes.index(begins_at)
         addresses = self.cluster.addresses[first:] + self.cluster.addresses[:first]
         with HistoryWriter(self.folder / f"{name}.jsonl", run=self.topic, who=f"client:{name}") as writer:
-            async with connect(addresses, history=writer, rng=First()) as client:
+            async with connect(addresses, history=writer, rng=First(), timeout=PATIENCE_S) as client:
                 yield client
 
     async def _produce(self, client: Client) -> None:

@@ -257,7 +257,7 @@ def test_a_fetch_for_10_gib_gets_one_frame_and_costs_little(shared: LocalCluster
         before = sizes(shared)
         for _ in range(4):
             reply = raw.fetch(
-                "plenty", "g", most=1_000_000_000, max_bytes=10 << 30, hold_time=0.5, max_wait=20.0
+                "plenty", "g", most=1_000_000_000, max_bytes=10 << 30, hold_time=3.0, max_wait=20.0
             )
             if isinstance(reply, m.Failed):
                 assert reply.code in ("too-large", "usage"), reply
