@@ -133,7 +133,7 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
         ),
         "peers": dict(sorted(core.context.peers.seen.items())),
         "topics": core.catalogue.registers(),
-        "creations": dict(sorted(core.catalogue.creations.items())),
+        "decisions": dict(core.catalogue.decisions.items()),
         "groups": dict(sorted(core.catalogue.groups.items())),
         "replicas": sorted(core.replicas),
     }

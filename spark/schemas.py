@@ -18,7 +18,7 @@ TEXTS: Final = T.ArrayType(T.StringType(), containsNull=False)
 NUMBER: Final = T.LongType()
 SMALL: Final = T.IntegerType()
 GENERATION: Final = T.DecimalType(20, 0)
-"""A generation is one number of up to 64 bits made from a stamp: from 2039 on it is above Spark's long."""
+"""A generation counts the changes of a group's register."""
 
 BYTES: Final = T.BinaryType()
 TIME: Final = T.TimestampType()
@@ -73,7 +73,7 @@ _SHAPES: Final = {
 
 _COUNTS: Final = {
     **dict.fromkeys(("attempt", "history", "n", "partition"), SMALL),
-    **dict.fromkeys(("buried", "generation", "made"), GENERATION),
+    **dict.fromkeys(("buried", "generation"), GENERATION),
 }
 """Integers of a history that are not shown as numbers of 64 bits."""
 

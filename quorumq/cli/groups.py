@@ -199,12 +199,15 @@ def facts_of(topic: str, group: Group) -> dict[str, Any]:
         "group": group.name,
         "generation": group.generation,
         "from_ms": group.from_ms,
-        "since_ms": made_ms(group.generation) if group.generation else None,
+        "latest": bool(group.latest),
+        "since_ms": made_ms(group.made) if group.made.time else None,
     }
 
 
 def beginning(line: dict[str, Any]) -> str:
     """Where a group begins, in words."""
+    if line["latest"]:
+        return "what was published after it was made"
     return (
         f"what was published from {local_time(line['from_ms'])} on"
         if line["from_ms"]
@@ -247,6 +250,7 @@ def _print(lines: list[dict[str, Any]]) -> None:
     rows = []
     for line in lines:
         begins = local_time(line["from_ms"])[:19] if line["from_ms"] else "the oldest message"
+        begins = "what came after it" if line["latest"] else begins
         since = local_time(line["since_ms"])[:19] if line["since_ms"] else "the start"
         rows.append((line["topic"], line["group"], begins, since))
     print_table(("topic", "group", "|begins with", "|since"), rows)

@@ -102,13 +102,16 @@ class GroupCalls(Calls):
         letters stay. What was delivered before the rewind cannot be acked any more: `Outcome.REWOUND`. Done twice, it
         is done twice.
 
+        To "latest" it makes no generation: what was published before the call is passed over, as `purge` does it, and
+        what is in hand can be acked.
+
         Args:
             topic, group: which.
             to: as ``start`` in `create_group`.
             timeout: seconds; the client's if None.
 
         Returns:
-            the group in its new generation: a majority of the replicas of every partition know it.
+            the group in its generation: a majority of the replicas of every partition know it.
 
         Raises:
             NotFound: no such topic, or no such group of it.

@@ -11,12 +11,23 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from sortedcontainers import SortedDict
+
 from quorumq.core import limits
 from quorumq.core.errors import Code
 from quorumq.core.messages import AlterTopic, CreateTopic, Failed
 from quorumq.core.printable import plural
-from quorumq.core.topics import closed, is_pattern, matching, merge_creations, merge_topics, rank
-from quorumq.core.types import STAMP_ZERO, Creation, Group, NodeId, PartitionId, Topic, merge_groups
+from quorumq.core.topics import closed, is_pattern, matching, merge_decisions, merge_topics, rank
+from quorumq.core.types import (
+    Decision,
+    Group,
+    Instance,
+    NodeId,
+    PartitionId,
+    Topic,
+    instance_of,
+    merge_groups,
+)
 
 MEANT_MAX: Final = 1000
 """Names that one is compared with, which takes some microseconds each."""
@@ -47,18 +58,18 @@ class Catalogue:
     Attributes:
         topics: registers by topic id, deleted ones included.
         names: the id of the newest topic of each name, deleted or not.
-        creations: by name and deletions; not decided, as far as is known here.
+        decisions: by instance; those of which no outcome is known here.
         groups: registers by (topic id, name), deleted ones included.
         settled_groups: which are known to be at a majority of a partition's replicas.
     """
 
-    __slots__ = ("creations", "groups", "me", "names", "settled_groups", "topics")
+    __slots__ = ("decisions", "groups", "me", "names", "settled_groups", "topics")
 
     def __init__(self, me: NodeId) -> None:
         self.me = me
         self.topics: dict[bytes, Topic] = {}
         self.names: dict[str, bytes] = {}
-        self.creations: dict[tuple[str, int], Creation] = {}
+        self.decisions: SortedDict[Instance, Decision] = SortedDict()
         self.groups: dict[tuple[bytes, str], Group] = {}
         self.settled_groups: dict[tuple[PartitionId, str], None] = {}
 
@@ -191,11 +202,10 @@ class Catalogue:
     def why_no_groups(self, topics: Sequence[Topic], group: str) -> Failed | None:
         """`too-large`: where to make a group of these topics, which have none of that name, is beyond it."""
         registers = sum(key not in self.groups for key in ((topic.id, group) for topic in topics))
-        if len(self.groups) + registers > limits.GROUP_NAMES_MAX:
+        found = len(self.groups) + len(self.decisions)
+        if found + registers > limits.GROUP_NAMES_MAX:
             known = "groups, and names of deleted ones, which are kept as long as their topic"
-            return _too_many(
-                known, len(self.groups), limits.GROUP_NAMES_MAX, "take the name of a deleted one"
-            )
+            return _too_many(known, found, limits.GROUP_NAMES_MAX, "take the name of a deleted one")
         counts = self._groups_by_topic()
         for topic in topics:
             if counts[topic.id] >= limits.GROUPS_PER_TOPIC_MAX:
@@ -232,22 +242,39 @@ class Catalogue:
         if merged == ours:
             return None
         self.topics[topic.id] = merged
-        for key in [key for key in self.creations if key[0] == topic.name and key[1] <= topic.deletions]:
-            del self.creations[key]
+        self._forget_decided(topic)
         if newest is None or rank(newest) < rank(topic):
             self.names[topic.name] = topic.id
         return merged
 
-    def take_creation(self, creation: Creation) -> bool:
-        """Merge what was promised and accepted of a creation that is not decided; whether it changed anything."""
-        key = (creation.name, creation.deletions)
-        known = self.register_named(creation.name)
-        ours = self.creations.get(key)
-        merged = merge_creations(ours, creation) if ours is not None else creation
-        if merged == ours or (known is not None and known.deletions >= creation.deletions):
+    def register_of(self, instance: Instance) -> Topic | Group | None:
+        """The newest register of what an instance decides about; where it is no older, the outcome is known."""
+        if instance.topic:
+            return self.groups.get((instance.topic, instance.name))
+        return self.register_named(instance.name)
+
+    def outcome_of(self, instance: Instance) -> Topic | Group | None:
+        """The register that was chosen in an instance, or a later one; None where none is known."""
+        known = self.register_of(instance)
+        return known if known is not None and instance_of(known).number >= instance.number else None
+
+    def take_decision(self, decision: Decision) -> bool:
+        """Merge what was promised and accepted in an instance that is not decided; whether it changed anything."""
+        instance = decision.instance
+        ours = self.decisions.get(instance)
+        merged = merge_decisions(ours, decision) if ours is not None else decision
+        if merged == ours or self.outcome_of(instance) is not None:
             return False
-        self.creations[key] = merged
+        if instance.topic and (instance.topic not in self.topics or self.is_deleted(instance.topic)):
+            return False
+        self.decisions[instance] = merged
         return True
+
+    def _forget_decided(self, register: Topic | Group) -> None:
+        """The outcome of these instances is known."""
+        last = instance_of(register)
+        for instance in list(self.decisions.irange(last._replace(number=0), last)):
+            del self.decisions[instance]
 
     def take_group(self, group: Group) -> Group | None:
         """Merge a group's register; the merged one if it changed anything, else None.
@@ -261,6 +288,7 @@ class Catalogue:
         if group.topic not in self.topics or self.is_deleted(group.topic) or merged == ours:
             return None
         self.groups[(group.topic, group.name)] = merged
+        self._forget_decided(merged)
         if merged.buried > (ours.buried if ours is not None else 0):  # what a majority had was another life
             for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
                 del self.settled_groups[key]
@@ -272,14 +300,15 @@ class Catalogue:
             del self.groups[key]
         for settled in [settled for settled in self.settled_groups if settled[0].topic == topic]:
             del self.settled_groups[settled]
+        for instance in list(self.decisions.irange(Instance(topic, "", 0), Instance(topic + b"\0", "", 0))):
+            del self.decisions[instance]
 
     def check(self) -> None:
         """Assert what holds between any two steps."""
         for topic, group in self.groups:
             assert topic in self.topics, f"group {group!r} is of an unknown topic"
             assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"
-        for (name, deletions), creation in self.creations.items():
-            known = self.register_named(name)
-            assert known is None or known.deletions < deletions, f"{name!r} is decided"
-            assert creation.promised >= creation.ballot, f"{name!r}: accepted below what was promised"
-            assert (creation.topic is None) == (creation.ballot == STAMP_ZERO)
+        for instance, decision in self.decisions.items():
+            assert self.outcome_of(instance) is None, f"{instance} is decided"
+            assert decision.promised >= decision.ballot, f"{instance}: accepted below what was promised"
+            assert not instance.topic or instance.topic in self.topics, f"{instance} is of an unknown topic"

@@ -23,13 +23,12 @@ from quorumq.core.latency import Latency
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.pieces import pieces_of
-from quorumq.core.records import CreationPut, GroupPut, TopicPut
+from quorumq.core.records import DecisionPut, GroupPut, TopicPut
 from quorumq.core.recovery import Recovery
 from quorumq.core.rounds import Round
 from quorumq.core.state import NodeConfig, NodeState, Timer
 from quorumq.core.types import (
-    NODES_MAX,
-    Creation,
+    Decision,
     Group,
     Incarnation,
     NodeId,
@@ -37,7 +36,6 @@ from quorumq.core.types import (
     PartitionId,
     Span,
     Topic,
-    generation_of,
 )
 
 FORGET_MAX = 10_000
@@ -106,6 +104,11 @@ class Pending:
         """Other requests that wait for rounds of this one."""
         return ()
 
+    @property
+    def awaited_by(self) -> Sequence[int]:
+        """Requests, by key, that wait for what this one comes to."""
+        return ()
+
     def concerns(self, topic: bytes) -> bool:
         """Whether anything is under way for that topic."""
         raise NotImplementedError
@@ -122,6 +125,16 @@ class Pending:
         """The group that it reads ``topic`` as was deleted."""
         raise NotImplementedError
 
+    def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
+        """The group that it waits for may be read in that topic (core/registration.py)."""
+        raise NotImplementedError
+
+    def on_unregistered(
+        self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
+    ) -> list[Effect]:
+        """It may not be read there, because of ``problem``; None where too few nodes can vouch now."""
+        raise NotImplementedError
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Context:
@@ -135,10 +148,13 @@ class Context:
         requests: what is under way, by the client's key.
         rounds: and by number of round.
         fetches: FETCHes that clients have asked for here.
+        unstamped: requests that wait for the clock's reserve, by key.
+        keys: the last one that was given to a request that is no client's.
         publishing: what was published in this step and is not sent yet.
         given: until when, and what, replies delivered that may never have been written.
         parked: how many FETCHes are parked here, by partition and group.
         announced: parked FETCHes that the peers know of.
+        registrations: groups on their way to be read, by topic and name, and who waits for them.
         sub_fetches: FETCHes that other nodes asked for, by node and round: our key.
         called_off: rounds of FETCHes that we asked others for and gave up.
         hold_times: how long answers to HOLD take.
@@ -156,10 +172,13 @@ class Context:
     requests: dict[int, Pending] = field(default_factory=dict)
     rounds: dict[int, Pending] = field(default_factory=dict)
     fetches: int = 0
+    keys: int = 0
+    unstamped: dict[int, None] = field(default_factory=dict)
     publishing: list[Pending] = field(default_factory=list)
     given: dict[int, tuple[float, list[m.Freed]]] = field(default_factory=dict)
     parked: dict[tuple[PartitionId, str], int] = field(default_factory=dict)
     announced: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
+    registrations: dict[tuple[bytes, str], Pending] = field(default_factory=dict)
     sub_fetches: dict[tuple[NodeId, int], int] = field(default_factory=dict)
     called_off: dict[int, None] = field(default_factory=dict)
     hold_times: Latency = field(default_factory=Latency)
@@ -169,6 +188,11 @@ class Context:
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
         self.census = Census(self.state)
+
+    def next_key(self) -> int:
+        """A key for a request that is no client's: it is below 0."""
+        self.keys -= 1
+        return self.keys
 
     # --------------------------------------------------------------------- who may vote
 
@@ -293,20 +317,12 @@ class Context:
 
     # ------------------------------------------------------------------------ registers
 
-    def next_generation(self, group: Group, from_ms: int, now: Now) -> Group | None:
-        """``group`` in a generation above its own; None while the clock's reserve has to be raised for it."""
-        self.state.clock.merge(group.generation // NODES_MAX)
-        stamp = self.state.clock.fresh(now)
-        if stamp is None:
-            return None
-        return group._replace(generation=generation_of(stamp, self.config.nodes), from_ms=from_ms)
-
     def take_in_group(self, group: Group, now: Now) -> list[Effect]:
         """Merge a group's register, and have every replica of its topic read by it; or end what reads as the group."""
         merged = self.catalogue.take_group(group)
         if merged is None:
             return []
-        self.state.clock.merge(merged.generation // NODES_MAX)
+        self.state.clock.merge(merged.made.time)
         for number in range(self.catalogue.topics[group.topic].partitions):
             replica = self.replicas.get(PartitionId(group.topic, number))
             if replica is not None:
@@ -326,10 +342,10 @@ class Context:
                 effects += pending.on_group_deleted(self, topic, now)
         return effects
 
-    def take_in_creations(self, creations: Iterable[Creation]) -> list[Effect]:
+    def take_in_decisions(self, decisions: Iterable[Decision]) -> list[Effect]:
         """Make our own what others have promised and accepted: this directory may have done so, and forgotten it."""
-        changed = [found for found in creations if self.catalogue.take_creation(found)]
-        return [Persist((CreationPut(self.catalogue.creations[found[:2]]),)) for found in changed]
+        changed = [found for found in decisions if self.catalogue.take_decision(found)]
+        return [Persist((DecisionPut(self.catalogue.decisions[found.instance]),)) for found in changed]
 
     def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
         """Merge a register that a peer has, and do what follows from it: partitions begin, or end."""
@@ -414,19 +430,24 @@ class Context:
         return effects
 
     def put_group(self, sender: NodeId, message: m.PutGroup, now: Now) -> list[Effect]:
-        """A group's register, to be kept, only asked for, or just told (round 0). A sender behind the times is told."""
-        number, group, ask = message
+        """A group's register, to be kept, or just told (round 0). A sender behind the times is told."""
+        number, group, partitions = message
         if not number:
             effects = self.take_in_group(group, now)
             merged = self.catalogue.groups.get((group.topic, group.name), group)
             return effects if merged == group else [*effects, Send(sender, m.PutGroup(0, merged))]
-        if group.topic not in self.catalogue.topics or not self.state.vouched:
-            return [Send(sender, m.PutReply(number, Code.CANNOT_VOUCH, "", None, None))]
-        effects = [] if ask else self.take_in_group(group, now)
+        topic = self.catalogue.topics.get(group.topic)
+        if topic is None or not self.state.vouched:
+            code = Code.UNKNOWN_TOPIC if self.state.vouched else Code.CANNOT_VOUCH
+            return [Send(sender, m.PutReply(number, code, "", None, None))]
         known = self.state.vector(self.config.nodes)
-        reply = m.PutReply(number, "", "", None, self.catalogue.groups.get((group.topic, group.name)), known)
-        if self.catalogue.is_deleted(group.topic):
-            reply = m.PutReply(number, Code.DELETED, "", self.catalogue.topics[group.topic], None, known)
+        if topic.deleted:
+            reply = m.PutReply(number, Code.DELETED, "", topic, None, known)
+            return [Persist((), (Send(sender, reply),))]
+        effects = self.take_in_group(group, now)
+        merged = self.catalogue.groups[(group.topic, group.name)]
+        more = topic if topic.all_partitions > partitions else None
+        reply = m.PutReply(number, "", "", more, merged if merged != group else None, known)
         return [*effects, Persist((), (Send(sender, reply),))]
 
     def take_in_registers(
@@ -453,6 +474,7 @@ class Context:
             assert number in pending.rounds, f"round {number} is not its coordinator's"
         awake = {timer[-1] for _, _, timer in self.state.timers if timer[0] in WAKING}
         carried = {one.key for pending in self.rounds.values() for one in pending.carried}
+        carried |= {key for pending in self.registrations.values() for key in pending.awaited_by}
         for key, pending in self.requests.items():
             assert not pending.done, f"request {key} was answered and is kept"
             awaits = pending.rounds or key in awake or key in carried or self.costly.has(key)

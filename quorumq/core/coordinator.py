@@ -13,7 +13,7 @@ from quorumq.core.context import Context, Pending
 from quorumq.core.effects import Effect, Reply, Send
 from quorumq.core.errors import Code
 from quorumq.core.rounds import Round
-from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId, Topic
+from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId, Stamp, Topic
 
 
 class Coordinator(Pending):
@@ -39,6 +39,10 @@ class Coordinator(Pending):
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         return self.fail(context, Code.NOT_FOUND, f"topic {topic.name!r} was deleted")
 
+    def own_value(self, context: Context, ballot: Stamp) -> Topic | Group:
+        """The register to propose under ``ballot``, where nothing may have been chosen yet (core/proposing.py)."""
+        raise NotImplementedError
+
     def open_round(
         self, context: Context, members: tuple[NodeId, ...], now: Now, timeout: float | None = None
     ) -> Round:
@@ -49,7 +53,7 @@ class Coordinator(Pending):
 
     def adopt(self, context: Context, this: Round, now: Now, timeout: float | None) -> None:
         """Take ``this`` round as one of ours: replies to it and its timer come here."""
-        assert not self.done, "a request that was answered opens no round"
+        assert not self.done, "a request that is answered opens no round"
         self.rounds[this.number] = this
         context.rounds[this.number] = self
         wait = context.config.request_timeout if timeout is None else timeout
@@ -101,15 +105,6 @@ class Coordinator(Pending):
             return []
         self.taught[(number, sender)] = None
         return [Send(sender, m.PutTopic(0, topic)), Send(sender, message)]
-
-    def put_group(self, context: Context, group: Group, now: Now, *, ask: bool) -> tuple[Round, list[Effect]]:
-        """A round that writes a group's register to all nodes, or with ``ask`` just asks them for theirs."""
-        this = self.open_round(context, context.config.nodes, now)
-        topic = m.PutTopic(
-            0, context.catalogue.topics[group.topic]
-        )  # first, for a node that has not heard of it
-        put = m.PutGroup(this.number, group, ask)
-        return this, [Send(node, message) for node in context.config.nodes for message in (topic, put)]
 
     def read_register(
         self, context: Context, topic: bytes, now: Now, *, groups: bool = False

@@ -1,11 +1,4 @@
-"""CREATE: which first register a name gets is consensus.
-
-Two creations of one name with other replication factors, partitions or settings cannot be merged: one of them is the
-topic, and the other never was. Refusing the later one is not enough, as nobody knows which that is: with two nodes
-having written the one, two the other, and the fifth away, neither could ever be told to have failed. So it is
-single-decree Paxos per (name, how often it was deleted), on disk. All nodes of the list are acceptors; the value is
-the whole first register. What is proposed or accepted is in `Catalogue.creations`, where nobody looks for a topic; only
-what is chosen is taken in as a register, and spreads like one.
+"""CREATE: a topic of a name, of which there is one (core/proposing.py).
 
 Instances follow each other: who proposes the next one has seen to it that the topic of this one is deleted, as DELETE
 does. So where a name has a newer topic, the deletion of the older one is complete.
@@ -14,50 +7,14 @@ does. So where a name has a newer topic, the deletion of the older one is comple
 from __future__ import annotations
 
 from quorumq.core.context import Context
-from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.limits import NUMBERS_END
-from quorumq.core.messages import (
-    Accept,
-    CreateTopic,
-    CreateTopicReply,
-    PeerMessage,
-    Prepare,
-    ProposalReply,
-)
-from quorumq.core.records import CreationPut
+from quorumq.core.messages import CreateTopic, CreateTopicReply, PeerMessage, ProposalReply
+from quorumq.core.proposing import PAUSE_FIRST_S, PAUSE_MAX_S, PROPOSALS_MAX, Proposer
 from quorumq.core.registers import ChangeCoordinator
 from quorumq.core.topics import as_change, difference, first_topic
-from quorumq.core.types import STAMP_ZERO, Creation, Incarnation, NodeId, Now, Topic
-
-PAUSE_FIRST_S = 0.01
-PAUSE_MAX_S = 0.5
-"""Before a proposal that met a higher ballot is made again: at random, up to twice as long each time."""
-
-
-def vote(context: Context, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
-    """PREPARE and ACCEPT: what is promised or accepted is durable before it is said. Only if this node can vouch."""
-    if isinstance(message, Accept):
-        name, deletions = message.topic.name, message.topic.deletions
-    else:
-        name, deletions = message.name, message.deletions
-    known = context.catalogue.register_named(name)
-    if known is not None and known.deletions >= deletions:
-        return [Persist((), (Send(sender, _voted(context, message.round, None, known)),))]
-    ours = context.catalogue.creations.get((name, deletions)) or Creation(name, deletions, STAMP_ZERO)
-    now = ours
-    if isinstance(message, Accept):
-        if message.ballot >= ours.promised:
-            now = Creation(name, deletions, message.ballot, message.ballot, message.topic)
-    elif message.ballot > ours.promised:
-        now = ours._replace(promised=message.ballot)
-    records = (CreationPut(now),) if now != ours else ()
-    context.catalogue.creations[(name, deletions)] = now
-    return [Persist(records, (Send(sender, _voted(context, message.round, now, None)),))]
-
-
-def _voted(context: Context, number: int, creation: Creation | None, chosen: Topic | None) -> ProposalReply:
-    return ProposalReply(number, creation, chosen, context.state.vector(context.config.nodes))
+from quorumq.core.types import STAMP_ZERO, Incarnation, Instance, NodeId, Now, Stamp, Topic
 
 
 class CreateTopicCoordinator(ChangeCoordinator):
@@ -67,40 +24,46 @@ class CreateTopicCoordinator(ChangeCoordinator):
     finds it. Its answers say how it was changed since.
     """
 
-    __slots__ = ("accepted", "ballot", "changed", "deletions", "ours", "request", "value")
+    __slots__ = ("changed", "ours", "proposer", "request")
 
     def __init__(self, key: int, request: CreateTopic) -> None:
         super().__init__(key, request.name)
         self.request = request
-        self.deletions = 0
-        self.ballot = STAMP_ZERO
-        self.accepted: Creation | None = None  # the highest that was heard of in answers to PREPARE
-        self.value: Topic | None = None  # what ACCEPT asks for; None while answers to PREPARE are awaited
+        self.proposer: Proposer | None = None
         self.ours: dict[int, Topic] = {}  # what we proposed, by how often the name had been deleted
         self.changed = False  # our settings were written over those of a topic that nobody had chosen any for
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         known = context.catalogue.register_named(self.name)
         if known is None:
-            self.deletions = 0
-            return self.prepare(context, now)
+            return self.propose(context, 0, now)
         if known.deleted:
             return self.bury(context, known, now)
         return self.give_up(context) if self.is_crowded_out() else self.write(context, "found", known, now)
 
-    def prepare(self, context: Context, now: Now) -> list[Effect]:
-        """A ballot of our own, above all that we have heard of."""
-        if self.is_crowded_out():
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        return self.start(context, now) if not self.rounds else []
+
+    def propose(self, context: Context, deletions: int, now: Now) -> list[Effect]:
+        """Have the first register of the name's next topic chosen."""
+        self.close_rounds(context)
+        self.step = "propose"
+        instance = Instance(b"", self.name, deletions)
+        if self.proposer is None or self.proposer.instance != instance:
+            self.proposer = Proposer(instance)
+        if self.proposer.proposals >= PROPOSALS_MAX:
             return self.give_up(context)
-        ballot = context.state.clock.fresh(now)
-        if ballot is None:  # a higher reserve must become durable first
-            return self.pause(context, now)
-        this = self.begin(context, now)
-        self.step, self.sets = "propose", ()
-        self.ballot = ballot
-        self.accepted = self.value = None
-        message = Prepare(this.number, self.name, self.deletions, ballot)
-        return [Send(node, message) for node in this.members]
+        effects = self.proposer.propose(self, context, now)
+        if effects is None:  # a higher reserve must become durable first
+            self.proposer.put_off(context, self.key, now)
+        return effects or []
+
+    def own_value(self, context: Context, ballot: Stamp) -> Topic:
+        """The register that we were asked for; the same in each proposal."""
+        assert self.proposer is not None
+        config, deletions = context.config, self.proposer.instance.number
+        first = first_topic(self.request, config.nodes, deletions, ballot, config.machines)
+        return self.ours.setdefault(deletions, first)
 
     def pause(self, context: Context, now: Now) -> list[Effect]:
         """Look again, from the start, in a while."""
@@ -114,38 +77,19 @@ class CreateTopicCoordinator(ChangeCoordinator):
     ) -> list[Effect]:
         if not isinstance(message, ProposalReply):
             return super().on_reply(context, sender, incarnation, message, now)
-        if message.chosen is not None:
-            return context.take_in_topic(message.chosen, now) + self.start(context, now)
-        this = self.rounds[message.round]
-        bit = this.hear(sender, incarnation)
-        theirs = message.creation
-        if not bit or theirs is None:
-            return []
-        if theirs.promised > self.ballot:
-            context.state.clock.merge(theirs.promised.time)
-            # Mostly that proposer is done or dead. Where it is not, one of us has to wait.
-            return self.start(context, now) if self.writes == 1 else self.pause(context, now)
-        self.stored |= bit
-        if self.value is None and theirs.topic is not None:
-            highest = self.accepted
-            self.accepted = theirs if highest is None or theirs.ballot > highest.ballot else highest
-        if not self.is_enough(context, this):
-            return []
-        if self.value is None:
-            return self.accept(context, now)
-        return context.take_in_topic(self.value, now) + self.start(context, now)
-
-    def accept(self, context: Context, now: Now) -> list[Effect]:
-        """A majority has promised: propose what may have been chosen already, or else what we were asked for."""
-        if self.accepted is not None:
-            self.value = self.accepted.topic
-        else:
-            config = context.config
-            first = first_topic(self.request, config.nodes, self.deletions, self.ballot, config.machines)
-            self.value = self.ours.setdefault(self.deletions, first)
-        assert self.value is not None
-        this = self.begin(context, now)
-        return [Send(node, Accept(this.number, self.ballot, self.value)) for node in this.members]
+        proposer = self.proposer
+        assert proposer is not None
+        effects, look = proposer.on_reply(self, context, sender, incarnation, message, now)
+        if not look:
+            return effects
+        if context.catalogue.outcome_of(proposer.instance) is not None:
+            return effects + self.start(context, now)
+        # Mostly that proposer is done or dead. Where it is not, one of us has to wait.
+        pause = proposer.pause_s(context)
+        if not pause:
+            return effects + self.start(context, now)
+        context.state.at(now.mono + pause, ("again", self.key))
+        return effects
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
         if self.step != "found" or self.merged.deleted:
@@ -181,8 +125,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
                 f"reaches {NUMBERS_END}: choose another name"
             )
             return self.fail(context, Code.OUTCOME_UNKNOWN if self.ours else Code.CONFLICT, detail)
-        self.deletions = self.merged.deletions + 1
-        return self.prepare(context, now)
+        return self.propose(context, self.merged.deletions + 1, now)
 
     def on_replaced(self, context: Context, now: Now) -> list[Effect]:
         return self.start(context, now)

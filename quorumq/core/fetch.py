@@ -88,7 +88,7 @@ class FetchCoordinator(GroupReader):
     def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""
         effects: list[Effect] = []
-        while not self.done and not self.rounds:
+        while not (self.done or self.rounds or self.awaited):
             effects += self._set_apart(context, now)
             for partition in self.partitions:
                 if not context.replicas[partition].may_vote(now):
@@ -268,8 +268,6 @@ class FetchCoordinator(GroupReader):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        if isinstance(message, m.PutReply):
-            return self.on_registered(context, sender, incarnation, message, now)
         assert isinstance(message, m.HoldReply)
         this = self.rounds[message.round]
         assert isinstance(this, HoldRound)
@@ -428,8 +426,6 @@ class FetchCoordinator(GroupReader):
             context.state.at(used, ("advance", self.key))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        if number in self.group_rounds:
-            return self.refuse_unregistered(context, self.rounds[number])
         this = self.rounds[number]
         assert isinstance(this, HoldRound)
         effects = self._settle(context, this, now, timed_out=True)
@@ -502,13 +498,9 @@ class FetchCoordinator(GroupReader):
         self.won = [won for won in self.won if won.partition.topic != topic.id]
         self.alone = [won for won in self.alone if won.partition.topic != topic.id]
         for number, this in list(self.rounds.items()):
-            if isinstance(this, HoldRound):
-                about = this.partition.topic
-            else:
-                about, _ = self.group_rounds[number]
-            if about == topic.id:
+            if isinstance(this, HoldRound) and this.partition.topic == topic.id:
                 self.close_round(context, number)
-                self.group_rounds.pop(number, None)  # a late answer to it must not go on for an ended request
+        self.awaited.pop(topic.id, None)
         if not self.partitions and topic.name in self.request.topics:
             return effects + self.finish(context, why)
         self.park_until, self.tried = now.mono, True

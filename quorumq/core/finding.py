@@ -58,6 +58,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             highest = request.partition
         case m.SetGroup() | m.DeleteGroup():
             names = (request.topic,)
+            group = request.group if isinstance(request, m.DeleteGroup) or request.rewind else ""
         case m.Metadata():
             names = request.topics
         case m.AlterTopic():
@@ -83,7 +84,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
         if isinstance(request, m.Fetch):
             needed = source != group or not catalogue.makes_group(topic, group)
         else:  # what is known as deleted may have been created again
-            needed = isinstance(request, m.PurgeRequest | m.RedriveRequest) or source != group
+            needed = (group != "" and not isinstance(request, m.BrowseRequest)) or source != group
             needed = needed or catalogue.is_group_deleted(topic.id, source)
         if needed and not catalogue.reads(topic.id, source):
             groups[(topic.id, source)] = None

@@ -58,7 +58,6 @@ class FrontDoor:
     context: Context
     vouching: Vouching  # whether it can serve anybody
     sessions: int = 0  # opened in this start
-    sub_fetches: int = 0  # of FETCHes for other nodes; their keys are below 0, so that none is a client's
 
     def on_request(
         self,
@@ -153,9 +152,8 @@ class FrontDoor:
             problem = problem or f"node {context.state.me} has no replica of what it was asked for"
         if problem:
             return [Send(sender, m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
-        self.sub_fetches += 1
-        context.sub_fetches[(sender, message.round)] = -self.sub_fetches
-        made = SubFetchCoordinator(-self.sub_fetches, message, here, now, sender)
+        key = context.sub_fetches[(sender, message.round)] = context.next_key()
+        made = SubFetchCoordinator(key, message, here, now, sender)
         made.asker = sender
         context.requests[made.key] = made
         return made.start(context, now)

@@ -1,9 +1,10 @@
-"""Creating and rewinding groups.
+"""Groups are created, rewound and deleted: each is the next change of a register, and is chosen (core/proposing.py).
 
-A rewind is a write to a register: a new generation with a start predicate, on a majority of every partition's replica
-set. From then on no delivery of the old generation can be won: any HOLD majority meets a replica that refuses it as
-stale. Nothing is swept: what older generations recorded is void where the new one covers the message
-(core/partition/group.py).
+So of two changes at once one comes after the other, and only what somebody asked for stands above a register that was
+confirmed. A rewind makes a new generation, which reads anew: from its OK on no delivery of the old generation can be
+won, as any HOLD majority meets a replica that refuses it as stale. Nothing is swept: what older generations recorded is
+void where the new one covers the message (core/partition/group.py). A rewind to what is published from now on changes
+no register: it skips what is there.
 """
 
 from __future__ import annotations
@@ -13,32 +14,25 @@ from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
-from quorumq.core.topics import all_sets
-from quorumq.core.types import (
-    Group,
-    Incarnation,
-    NodeId,
-    Now,
-    PartitionId,
-    Topic,
-)
-
-STAMPS_MAX = 8
-"""How often a rewind is stamped again above another one's before the caller is told to try later."""
+from quorumq.core.limits import NUMBERS_END
+from quorumq.core.proposing import PROPOSALS_MAX, Proposer
+from quorumq.core.registration import EVERY, register
+from quorumq.core.rounds import Round, majority_of
+from quorumq.core.skipping import Skipping
+from quorumq.core.types import STAMP_ZERO, Group, Incarnation, Instance, Latest, NodeId, Now, Stamp
 
 
 class GroupCoordinator(Coordinator):
-    """Create a group, or rewind it.
+    """SETGROUP: the change is chosen, then its register is written to all partitions (core/registration.py).
 
-    First it is asked what is known, by a majority: a group that is there is rewound only if that is what was asked.
-    Then the register is written to a majority of the nodes, and of the replica set of every partition, those included
-    that are only proposed; and after that it is asked for partitions that were proposed meanwhile. A rewind that meets
-    a newer generation is stamped again above it and repeated, so of two at once each has been the newest, and the one
-    with the last stamp stays (docs/protocol.md, "settings", MORE PARTITIONS). One that was deleted is created anew, in
-    a generation above all before; it is never rewound.
+    A creation that finds the group there changes nothing, and answers once what is there is written.
+
+    Attributes:
+        change: the register that the answer is about: the one that was chosen for us, or that was there.
+        changes: how often the next change was proposed.
     """
 
-    __slots__ = ("asking", "request", "stamps", "topic", "wanted", "written")
+    __slots__ = ("change", "changes", "proposer", "request", "skipping", "topic")
 
     request: m.SetGroup | m.DeleteGroup
 
@@ -46,120 +40,174 @@ class GroupCoordinator(Coordinator):
         super().__init__(key)
         self.request = request
         self.topic = topic
-        self.asking = True
-        self.stamps = 0
-        self.wanted = Group(topic, request.group, 0, 0)
-        self.written = 0  # to so many partitions
+        self.proposer: Proposer | None = None
+        self.skipping: Skipping | None = None
+        self.change: Group | None = None
+        self.changes = 0
 
     def concerns(self, topic: bytes) -> bool:
         return self.topic == topic
 
-    def start(self, context: Context, now: Now) -> list[Effect]:
-        return self._put(context, self.wanted, now)
+    def known(self, context: Context) -> Group | None:
+        """The register as this node has it."""
+        return context.catalogue.groups.get((self.topic, self.request.group))
 
-    def _put(self, context: Context, wanted: Group, now: Now) -> list[Effect]:
-        self.wanted = wanted
-        _, effects = self.put_group(context, wanted, now, ask=self.asking)
-        return effects
+    # --------------------------------------------------------------------- what to propose
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        return self.start(context, now) if not self.rounds and self.change is None else []
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        """What is to be done on top of what is known."""
+        known = self.known(context)
+        if self.finds_none(known):
+            return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
+        if known is not None and self.is_fine(known):
+            self.change = known
+            return register(context, self.key, self.topic, self.request.group, EVERY, now)
+        if known is not None and known.generation + 1 >= NUMBERS_END:
+            detail = (
+                f"group {self.request.group!r} was changed {known.generation} times, as some node says: choose "
+                "another name"
+            )
+            return self.fail(context, Code.CONFLICT, detail)
+        number = known.generation + 1 if known is not None else 0
+        instance = Instance(self.topic, self.request.group, number)
+        if self.proposer is None or self.proposer.instance != instance:
+            self.changes += 1
+            alike = self.wish(known, STAMP_ZERO) == Group(self.topic, self.request.group, 0)
+            self.proposer = Proposer(instance, alike=alike, base=known)
+        if self.changes > PROPOSALS_MAX or self.proposer.proposals >= PROPOSALS_MAX:
+            detail = f"group {self.request.group!r} is being changed by others all the time: try again"
+            return self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
+        effects = self.proposer.propose(self, context, now)
+        if effects is None:  # a higher reserve must become durable first
+            self.proposer.put_off(context, self.key, now)
+        return effects or []
+
+    def finds_none(self, known: Group | None) -> bool:
+        """Whether there is nothing to change. The others were asked (core/finding.py)."""
+        assert isinstance(self.request, m.SetGroup)
+        return self.request.rewind and (known is None or known.deleted)
+
+    def is_fine(self, known: Group) -> bool:
+        """Whether the register needs no change."""
+        assert isinstance(self.request, m.SetGroup)
+        return not known.deleted and (not self.request.rewind or self.request.start == "latest")
+
+    def own_value(self, context: Context, ballot: Stamp) -> Group:
+        assert self.proposer is not None
+        return self.wish(self.proposer.base, ballot)
+
+    def wish(self, known: Group | None, ballot: Stamp) -> Group:
+        """The register that the request asks for, on top of what is ``known``."""
+        request = self.request
+        assert isinstance(request, m.SetGroup)
+        from_ms = request.from_ms if request.start == "time" else 0
+        latest = Latest.SKIPPING if request.start == "latest" else Latest.NO
+        wish = Group(self.topic, request.group, 0, from_ms, 0, latest)
+        if known is not None:
+            return wish._replace(generation=known.generation + 1, buried=known.buried, made=ballot)
+        return wish._replace(made=ballot) if from_ms or latest else wish
+
+    # ------------------------------------------------------------------------ what comes of it
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, m.PutReply | m.RegistersReply)
-        this = self.rounds[message.round]
-        if isinstance(message, m.RegistersReply):
-            effects, _ = self.take_in(context, sender, incarnation, message, now)
-            if self.done or not this.is_read(this.valid(context.state)):
-                return effects
-            self.close_round(context, this.number)
-            topic = context.catalogue.topics[self.topic]
-            if topic.all_partitions > self.written:  # more were proposed before the register was written
-                return effects + self._put(context, self.wanted, now)
-            return effects + self.on_written(context, topic)
-        effects = context.take_in_group(message.group, now) if message.group is not None else []
-        this.hear(sender, incarnation)
-        topic = context.catalogue.topics[self.topic]
-        heard = this.valid(context.state)
-        sets = all_sets(topic, context.config.nodes, context.config.machines)
-        if not (this.is_majority(heard) and this.is_majority_of_each(heard, sets)):
+        if not isinstance(message, m.ProposalReply):
+            return super().on_reply(context, sender, incarnation, message, now)
+        proposer = self.proposer
+        assert proposer is not None
+        effects, look = proposer.on_reply(self, context, sender, incarnation, message, now)
+        if not look:
             return effects
-        self.close_round(context, this.number)
-        known = context.catalogue.groups.get((self.topic, self.request.group))
-        if not self.asking and known is not None and self.is_written(known):
-            self.written = topic.all_partitions
-            return effects + self.read_register(context, self.topic, now)
-        self.asking = False
-        return effects + self.write(context, known, now)
+        ours = proposer.ours_as_chosen(context)
+        if ours is not None:
+            assert isinstance(ours, Group)
+            self.change = ours
+            return effects + register(context, self.key, self.topic, self.request.group, EVERY, now)
+        pause = proposer.pause_s(context) if context.catalogue.outcome_of(proposer.instance) is None else 0.0
+        if not pause:
+            return effects + self.start(context, now)
+        context.state.at(now.mono + pause, ("again", self.key))
+        return effects
 
-    def is_written(self, known: Group) -> bool:
-        """Whether ``known``, which a majority has, is what was to be written."""
-        return known == self.wanted
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert self.skipping is not None
+        effects = self.skipping.on_answer(context, this, sender, bit, message, now)
+        return effects + (self._reply(context) if self.skipping.done else [])
 
-    def on_written(self, context: Context, topic: Topic) -> list[Effect]:
-        """The register is at a majority of every partition's replica set."""
-        for number in range(topic.partitions):
-            context.catalogue.settled_groups[(PartitionId(self.topic, number), self.request.group)] = None
-        return self.finish(context, m.SetGroupReply(self.wanted))
-
-    def write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
-        """A majority of every partition's replicas was asked, and this is ``known``.
-
-        Write that where it is all that is asked for, else a generation above it.
-        """
+    def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
+        newest = self.known(context)
+        assert newest is not None
+        assert self.change is not None
+        if self.is_undone(newest):
+            return self.start(context, now)
+        if newest.generation == self.change.generation:
+            self.change = newest
         request = self.request
-        assert isinstance(request, m.SetGroup)
-        if known is not None and not known.deleted and not request.rewind:
-            return self._put(context, known, now)
-        if request.rewind and (known is None or known.deleted):
-            return self.finish(context, context.catalogue.no_group(request.topic, request.group))
-        if known is None and request.start == "earliest":
-            return self._put(context, self.wanted, now)
-        from_ms = {"earliest": 0, "latest": now.wall_ms, "time": request.from_ms}[request.start]
-        return self._put_next(context, known or self.wanted, from_ms, now)
+        if isinstance(request, m.SetGroup) and request.rewind and request.start == "latest":
+            self.skipping = Skipping(self, context.catalogue.topics[topic], newest._replace(latest=Latest.NO))
+            return self.skipping.start(context, now)
+        return self._reply(context)
 
-    def _put_next(self, context: Context, known: Group, from_ms: int, now: Now) -> list[Effect]:
-        """Write a generation above ``known``."""
-        self.stamps += 1
-        if self.stamps > STAMPS_MAX:
-            detail = f"group {self.request.group!r} is being changed by others all the time: try again"
-            return self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
-        wanted = context.next_generation(known, from_ms, now)
-        if wanted is None:
-            return self.refuse_unstamped(context)
-        wanted = self.marked(known, wanted)
-        return [*context.take_in_group(wanted, now), *self._put(context, wanted, now)]
+    def is_undone(self, newest: Group) -> bool:
+        """Whether the group that was found was deleted meanwhile, so that nothing of ours has made it be there."""
+        assert self.change is not None
+        return newest.deleted and newest.generation > self.change.generation and self.proposer is None
 
-    def marked(self, known: Group, wanted: Group) -> Group:
-        """``wanted``, above ``known``, as what it is: made anew, where that was deleted, and all of that void."""
-        return wanted._replace(made=wanted.generation, buried=known.generation) if known.deleted else wanted
+    def _reply(self, context: Context) -> list[Effect]:
+        assert self.change is not None
+        return self.finish(context, self.answer(self.change))
+
+    def answer(self, group: Group) -> m.ClientReply:
+        """The reply to the client."""
+        return m.SetGroupReply(group)
+
+    # ------------------------------------------------------------------------ it is not known
+
+    def on_unregistered(
+        self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
+    ) -> list[Effect]:
+        needed, answered = (problem.needed, problem.answered) if problem is not None else (1, 0)
+        return self._unknown(context, needed, answered)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        this = self.rounds[number]
-        code = Code.NOT_STORED if self.asking else Code.OUTCOME_UNKNOWN
-        detail = f"group {self.request.group!r}: too few replicas of its topic answered: ask again, through any node"
-        return self.fail(context, code, detail, this.majority, len(this.heard))
+        return self._unknown(
+            context, majority_of(len(self.rounds[number].members)), len(self.rounds[number].heard)
+        )
+
+    def _unknown(self, context: Context, needed: int, answered: int) -> list[Effect]:
+        detail = f"group {self.request.group!r}: it may have happened, or may yet happen: do it again"
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, needed, answered)
 
 
 class DeleteGroupCoordinator(GroupCoordinator):
-    """Delete a group: a generation that nobody reads, and that makes all below it void.
+    """DELETEGROUP: a change after which nobody reads the group until somebody creates it again.
 
-    It is written as a rewind is. From then on any HOLD majority meets a replica that answers `NotFound`.
+    It is proposed again where the group is deleted already: what a creation before it left half done is over then.
     """
 
     __slots__ = ()
 
-    def is_written(self, known: Group) -> bool:
-        return known.buried >= self.wanted.buried  # it may have been created again by now
+    request: m.DeleteGroup
 
-    def on_written(self, context: Context, topic: Topic) -> list[Effect]:
-        return self.finish(context, m.DeleteGroupReply(self.wanted))
+    def finds_none(self, known: Group | None) -> bool:
+        return known is None
 
-    def write(self, context: Context, known: Group | None, now: Now) -> list[Effect]:
-        if known is None:
-            return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
-        if known.deleted and known.buried == known.generation:
-            return self._put(context, known, now)
-        return self._put_next(context, known, 0, now)
+    def is_fine(self, known: Group) -> bool:
+        return False
 
-    def marked(self, known: Group, wanted: Group) -> Group:
-        return wanted._replace(buried=wanted.generation)
+    def wish(self, known: Group | None, ballot: Stamp) -> Group:
+        assert known is not None
+        number = known.generation + 1
+        return known._replace(generation=number, from_ms=0, buried=number, latest=Latest.NO, made=ballot)
+
+    def is_undone(self, newest: Group) -> bool:
+        return False
+
+    def answer(self, group: Group) -> m.ClientReply:
+        return m.DeleteGroupReply(group)

@@ -102,6 +102,9 @@ GROUPS_MADE_PER_STEP = 40
 PEEK_SCAN_MAX = 1024
 """Batches, or runs, that one page of a PEEK looks at before it ends with what it has."""
 
+SURVEY_SCAN_MAX = 192
+"""Likewise, one page of a survey: what is found is then written in one step."""
+
 GROUPS_PER_PIECE = 2000
 """Registers of groups in one message."""
 
@@ -162,10 +165,7 @@ once it is right; nor to what was seen, as a node that was cut off for long has 
 emptied begins far above what the others know. What is beyond them is refused where it comes in, and where it grows.
 """
 STAMPS_END = 1 << 58
-"""No stamp's time reaches this, which is in the year 2109: a generation is a stamp's time times NODES_MAX, and has to
-fit into 64 bits."""
-GENERATIONS_END = 1 << 64
-"""No generation reaches this."""
+"""No stamp's time reaches this, which is in the year 2109."""
 STAMP_LAST = STAMPS_END - (1 << 16)
 """The highest reserve: reserves are whole milliseconds."""
 CLOCK_END = STAMPS_END - (366 * 86_400_000 << 16)

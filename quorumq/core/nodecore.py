@@ -20,7 +20,6 @@ from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HALF_STEP
 from quorumq.core.context import Context, Costly, forget
-from quorumq.core.creation import vote
 from quorumq.core.effects import (
     Again,
     CleanStop,
@@ -52,6 +51,7 @@ from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
+from quorumq.core.proposing import vote
 from quorumq.core.publish import store_published
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Reserved, Started
 from quorumq.core.replay import Replay, clean_stop, cluster_made, snapshot
@@ -413,9 +413,19 @@ class NodeCore:
             ]
         if token < 0:
             self.state.clock.reserved((token - TOKEN_RESERVE) << 16)
-        else:
-            self.voter.on_durable(token, now)
+            return self._on_reserve(now)
+        self.voter.on_durable(token, now)
         return []
+
+    def _on_reserve(self, now: Now) -> list[Effect]:
+        """Stamps are to be had again: requests that wait for one go on."""
+        context = self.context
+        effects: list[Effect] = []
+        waiting, context.unstamped = context.unstamped, {}
+        for key in waiting:
+            if key in context.requests:
+                effects += context.requests[key].go_on(context, now)
+        return effects
 
     # ---------------------------------------------------------------- links
 
@@ -484,7 +494,9 @@ class NodeCore:
             case m.PutTopic() if self.state.vouched or not message.round:
                 return context.put_topic(sender, message, now)
             case m.Prepare() | m.Accept() if self.state.vouched:
-                return vote(context, sender, message)
+                return vote(context, sender, message, now)
+            case m.Prepare() | m.Accept():
+                return [Send(sender, m.ProposalReply(message.round, None, None, None, (), Code.CANNOT_VOUCH))]
             case m.PutGroup():
                 return context.put_group(sender, message, now)
             case m.PeekRequest() if message.partition not in self.replicas:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Union
 from quorumq.core.messages import Counted, NotDue, Resolved
 from quorumq.core.types import (
     Batch,
-    Creation,
+    Decision,
     Group,
     Incarnation,
     Machines,
@@ -105,10 +105,10 @@ class TopicPut(NamedTuple):
     topic: Topic
 
 
-class CreationPut(NamedTuple):
-    """What this node has promised and accepted of a creation. Each part counts by its higher ballot."""
+class DecisionPut(NamedTuple):
+    """What this node has promised and accepted in an instance. Each part counts by its higher ballot."""
 
-    creation: Creation
+    decision: Decision
 
 
 class GroupPut(NamedTuple):
@@ -231,6 +231,6 @@ class CleanStopped(NamedTuple):
 
 JournalRecord = Union[
     DirectoryMade, ClusterMade, Started, Vouched, VouchingLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
-    CreationPut, GroupPut, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised,
+    DecisionPut, GroupPut, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised,
     OriginsClosed, CleanStopped,
 ]  # fmt: skip

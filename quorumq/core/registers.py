@@ -100,7 +100,8 @@ class TopicCoordinator(Coordinator):
         this = self.rounds[message.round]
         if isinstance(message, m.RegistersReply):
             effects, bit = self.take_in(context, sender, incarnation, message, now)
-            self.stored |= bit
+            if self.has_read(message):
+                self.stored |= bit
             if not this.is_read(self.stored & this.valid(context.state)):
                 return effects
             self.merged = merge_topics(self.merged, context.catalogue.topics[self.topic.id])
@@ -133,6 +134,10 @@ class TopicCoordinator(Coordinator):
         """A majority has ``merged``. Of a deletion it is asked now which partitions were proposed before that."""
         return self.read(context, "count", now)
 
+    def has_read(self, message: m.RegistersReply) -> bool:
+        """Whether the sender of this answer counts among those that were asked after the write."""
+        return True
+
     def on_read(self, context: Context, now: Now) -> list[Effect]:
         """``merged`` has what was proposed before the write."""
         if self.merged.all_partitions > self.topic.all_partitions:
@@ -157,9 +162,9 @@ class TopicCoordinator(Coordinator):
 class ChangeCoordinator(TopicCoordinator):
     """Settings are written, and partitions added: proposed, then given the groups that there are, then confirmed.
 
-    A DELETE or SETGROUP writes to all partitions that it knows of, then asks for others that were proposed. This writes
-    what it proposes, then asks for groups and whether the topic was deleted. Whoever has written last reads what the
-    other wrote (docs/protocol.md, MORE PARTITIONS).
+    A DELETE writes to all partitions that it knows of, then asks for others that were proposed. A group is put to all
+    nodes, who tell of partitions that were proposed before. This writes what it proposes, then asks those that have it
+    for groups and whether the topic was deleted (docs/protocol.md, MORE PARTITIONS).
     """
 
     __slots__ = ("drawn", "pages", "stamp", "wanted")
@@ -187,6 +192,11 @@ class ChangeCoordinator(TopicCoordinator):
         if self.step == "change" and self.merged.partitions < (self.wanted.partitions or 0):
             return self.read(context, "look", now, groups=True)
         return self.on_changed(context, now)
+
+    def has_read(self, message: m.RegistersReply) -> bool:
+        """Those alone that have the proposal: whoever puts a group there later hears of the partitions."""
+        there = [topic.all_partitions for topic in message.topics if topic.id == self.topic.id]
+        return self.step != "look" or max(there, default=0) >= (self.wanted.partitions or 0)
 
     def on_read(self, context: Context, now: Now) -> list[Effect]:
         if self.step != "look":

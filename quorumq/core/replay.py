@@ -15,7 +15,7 @@ from quorumq.core.records import (
     BatchStored,
     CleanStopped,
     ClusterMade,
-    CreationPut,
+    DecisionPut,
     DirectoryMade,
     GroupPut,
     JournalRecord,
@@ -32,7 +32,7 @@ from quorumq.core.records import (
     VouchingLost,
 )
 from quorumq.core.state import NodeConfig, NodeState
-from quorumq.core.types import Group, Incarnation, NodeId, Now
+from quorumq.core.types import Decision, Group, Incarnation, NodeId, Now
 from quorumq.core.vouching import Vouching
 
 BALLOTS_AT_STOP_MAX = 10_000
@@ -73,6 +73,7 @@ class Replay:
         self.positions: dict[NodeId, tuple[int, int]] = {}
         self.stop: CleanStopped | None = None
         self.groups: list[Group] = []
+        self.decisions: list[Decision] = []
         self.partitioned: list[BatchStored | PartitionRecord] = []
         self.void: list[int] = []
         self.orphans: list[int] = []
@@ -109,8 +110,8 @@ class Replay:
                 self.reserve = max(self.reserve, time)
             case TopicPut(topic):
                 self.catalogue.take_topic(topic)
-            case CreationPut(creation):
-                self.catalogue.take_creation(creation)
+            case DecisionPut(decision):
+                self.decisions.append(decision)
             case GroupPut(group):
                 self.groups.append(group)
             case CleanStopped():
@@ -149,6 +150,8 @@ class Replay:
             state.learn(node, seen[-1].incarnation)
         for group in self.groups:
             self.catalogue.take_group(group)
+        for decision in self.decisions:
+            self.catalogue.take_decision(decision)
         return state
 
     def fill(self, context: Context, now: Now) -> None:
@@ -243,7 +246,7 @@ def snapshot(context: Context, vouching: Vouching, now: Now) -> list[JournalReco
     records += vouching.snapshot(vouched=state.vouched)
     records += context.peers.snapshot()
     records += [TopicPut(topic) for topic in catalogue.registers()]
-    records += [CreationPut(catalogue.creations[found]) for found in sorted(catalogue.creations)]
+    records += [DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]
     records += map(GroupPut, catalogue.all_groups())
     for partition in sorted(context.replicas):
         records += context.replicas[partition].recall.snapshot(now)

@@ -19,7 +19,7 @@ from quorumq.core.limits import GROUPS_PER_PIECE, STARTS_FAR
 from quorumq.core.messages import ResyncReply, ResyncRequest, SyncState, SyncTopics
 from quorumq.core.pieces import pieces_of
 from quorumq.core.rounds import majority_of
-from quorumq.core.types import Creation, Group, NodeId, Now, PartitionId, Topic
+from quorumq.core.types import Decision, Group, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
 
@@ -117,7 +117,7 @@ class Resync:
         effects: list[Effect] = []
         topics, groups = message.registers
         effects += context.take_in_registers(sender, topics, groups, now)
-        effects += context.take_in_creations(message.creations)
+        effects += context.take_in_decisions(message.decisions)
         replica = context.replicas.get(message.partition) if message.partition is not None else None
         if replica is not None and message.state is not None:
             effects += replica.on_sync_state(sender, message.state, now, pull=False)
@@ -153,17 +153,14 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         return []
     catalogue = context.catalogue
     nothing = SyncTopics((), ())
-    answers: list[tuple[SyncTopics, SyncState | None, tuple[Creation, ...]]] = []
+    answers: list[tuple[SyncTopics, SyncState | None, tuple[Decision, ...]]] = []
     following = 0
     if message.partition is None:
         topics = [catalogue.topics[found] for found in sorted(catalogue.topics)]
         answers += [(piece, None, ()) for piece in in_pieces(topics, catalogue.all_groups())]
-        creations = [catalogue.creations[found] for found in sorted(catalogue.creations)]
-        answers += [(nothing, None, piece) for piece in pieces_of(creations, REGISTERS_PER_PIECE)]
+        decisions = [catalogue.decisions[found] for found in sorted(catalogue.decisions)]
+        answers += [(nothing, None, piece) for piece in pieces_of(decisions, REGISTERS_PER_PIECE)]
     elif (replica := context.replicas.get(message.partition)) is not None:
-        if not message.start:  # a FETCH may have made a group at a majority of these replicas alone
-            here = catalogue.group_registers(message.partition.topic)
-            answers += [(piece, None, ()) for piece in in_pieces([], here)]
         states, following = replica.sync.everything(message.start, PIECES_MAX, replica.topic.epoch, now)
         answers += [(nothing, state, ()) for state in states]
     answers = answers or [(nothing, None, ())]

@@ -13,7 +13,7 @@ from typing import Any
 
 from quorumq.core import limits
 from quorumq.core.messages import AlterTopic, CreateTopic
-from quorumq.core.types import STAMP_ZERO, Creation, Machines, NodeId, Stamp, Topic, replica_set, topic_id
+from quorumq.core.types import STAMP_ZERO, Decision, Machines, NodeId, Stamp, Topic, replica_set, topic_id
 
 SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_groups")
 """Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
@@ -86,10 +86,10 @@ def first_topic(
     return with_partitions(topic, request.partitions, nodes, machines)
 
 
-def merge_creations(ours: Creation, theirs: Creation) -> Creation:
-    """What two nodes have promised and accepted of one creation, each part by its higher ballot."""
-    assert ours[:2] == theirs[:2]
-    accepted = ours if ours.ballot >= theirs.ballot else theirs
+def merge_decisions(ours: Decision, theirs: Decision) -> Decision:
+    """What two nodes have promised and accepted in one instance, each part by its higher ballot."""
+    assert ours.instance == theirs.instance
+    accepted = max(ours, theirs, key=lambda decision: (decision.ballot, decision.value is not None))
     return accepted._replace(promised=max(ours.promised, theirs.promised))
 
 

@@ -12,7 +12,7 @@ import hashlib
 from enum import IntEnum
 from typing import NamedTuple
 
-from quorumq.core.limits import GENERATIONS_END, NUMBERS_END, STAMPS_END
+from quorumq.core.limits import NUMBERS_END
 
 NodeId = str
 """The configured name of a node, 1 to 32 characters of ``a-z 0-9 -``."""
@@ -22,9 +22,7 @@ Machines = tuple[tuple[NodeId, str], ...]
 
 
 NODES_MAX = 64
-"""Nodes in a cluster's list. A generation has this many numbers for one stamp's time."""
-
-assert STAMPS_END * NODES_MAX <= GENERATIONS_END
+"""Nodes in a cluster's list."""
 
 
 class Incarnation(NamedTuple):
@@ -239,46 +237,82 @@ class Topic(NamedTuple):
         return max(len(self.replicas), self.proposed)
 
 
-class Creation(NamedTuple):
-    """What one node has promised and accepted of the creation of a name, until it knows what was chosen.
+class Latest(IntEnum):
+    """Whether a group begins with what is published from now on, and how far that has come."""
 
-    ``promised``: no proposal with a lower ballot is accepted. ``topic`` was proposed, and accepted here under
-    ``ballot``; it may never be chosen, and nobody serves it.
-    """
-
-    name: str
-    deletions: int  # how often the name had been deleted before
-    promised: Stamp
-    ballot: Stamp = STAMP_ZERO
-    topic: Topic | None = None
+    NO = 0
+    SKIPPING = 1  # nobody reads it yet: what is there is being skipped
+    BEGUN = 2
 
 
 class Group(NamedTuple):
-    """One group's register: which generation is current, and from where it reads.
+    """One group's register: a value that was decided, change by change (docs/protocol.md, "group, generation").
 
-    ``buried`` is the generation of the last deletion, ``made`` that of the creation that came after one; 0 for none.
-    What was recorded in generations below ``buried`` is void.
+    ``generation`` counts the changes: 0 is the first register, and each rewind, deletion, and creation after a deletion
+    is the next one. ``from_ms``: it reads batches published at or after this time of day, by their producers' clocks;
+    0 is all. ``buried`` is the generation of the last deletion; what was recorded before that is void. ``made`` tells
+    the proposal that was chosen; zero stands for the register that everybody proposes alike.
     """
 
     topic: bytes
     name: str
-    generation: (
-        int  # 0 for the first; a rewind, a deletion and a creation after one name the next by their stamps
-    )
-    from_ms: int  # start predicate: batches published at or after this time of day; 0 = all
-    made: int = 0
+    generation: int
+    from_ms: int = 0
     buried: int = 0
+    latest: Latest = Latest.NO
+    made: Stamp = STAMP_ZERO
 
     @property
     def deleted(self) -> bool:
-        """Whether the group was deleted, and not created since."""
-        return self.buried > self.made
+        """Whether the last change was a deletion."""
+        return 0 < self.generation == self.buried
 
 
 def merge_groups(ours: Group, theirs: Group) -> Group:
-    """Merge two registers of one group: the newest generation, deletion and creation of either."""
-    newer = ours if ours.generation >= theirs.generation else theirs
-    return newer._replace(made=max(ours.made, theirs.made), buried=max(ours.buried, theirs.buried))
+    """Merge two registers of one group: the later change stands.
+
+    Two of one generation are one value, of which one may have begun. They differ only where a majority of the
+    directories was lost and the generation was decided again; the later proposal stands then.
+    """
+    return max(ours, theirs, key=lambda group: (group.generation, group.made, group.latest))
+
+
+class Instance(NamedTuple):
+    """One thing to decide: the first register of a topic of some name, or the next change of a group.
+
+    ``topic`` is the id of the group's topic; empty where ``name`` is a topic's. ``number``: how often that name had
+    been deleted before; of a group, the generation.
+    """
+
+    topic: bytes
+    name: str
+    number: int
+
+
+class Decision(NamedTuple):
+    """What one node has promised and accepted in one instance, until it knows what was chosen.
+
+    ``promised``: no proposal with a lower ballot is accepted. ``topic`` or ``group`` was proposed, and accepted here
+    under ``ballot``; it may never be chosen, and nobody serves it.
+    """
+
+    instance: Instance
+    promised: Stamp = STAMP_ZERO
+    ballot: Stamp = STAMP_ZERO
+    topic: Topic | None = None
+    group: Group | None = None
+
+    @property
+    def value(self) -> Topic | Group | None:
+        """What was accepted."""
+        return self.topic or self.group
+
+
+def instance_of(value: Topic | Group) -> Instance:
+    """The instance in which a register was, or may be, chosen."""
+    if isinstance(value, Topic):
+        return Instance(b"", value.name, value.deletions)
+    return Instance(value.topic, value.name, value.generation)
 
 
 class BatchHeader(NamedTuple):
@@ -347,19 +381,9 @@ def topic_id(name: str, rf: int, times_deleted: int = 0) -> bytes:
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
-def generation_of(stamp: Stamp, nodes: tuple[NodeId, ...]) -> int:
-    """The generation that a rewind with ``stamp`` makes: one number, so that no two stamps make the same.
-
-    Args:
-        stamp: fresh from the node that coordinates the rewind.
-        nodes: the cluster's node list, of at most NODES_MAX.
-    """
-    return stamp.time * NODES_MAX + sorted(nodes).index(stamp.node)
-
-
-def made_ms(generation: int) -> int:
-    """When a generation was made, by the clock of stamps, in milliseconds since 1970: for people, decides nothing."""
-    return generation // NODES_MAX >> 16
+def made_ms(stamp: Stamp) -> int:
+    """When a stamp was made, by the clock of stamps, in milliseconds since 1970: for people, decides nothing."""
+    return stamp.time >> 16
 
 
 def replica_set(

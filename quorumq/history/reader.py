@@ -6,11 +6,12 @@ import gzip
 import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final, cast
 
-from quorumq.history.schema import VERSION, HistoryError, Row, check_row
+from quorumq.history.schema import COMMON, KINDS, VERSION, HistoryError, Row, check_row
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
 """What a history is called in a directory; a file that is named is read whatever it is called."""
@@ -30,13 +31,17 @@ def histories_of(path: Path) -> list[Path]:
     return [path] if path.is_file() else []
 
 
-def read_history(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Row]:
+def read_history(
+    paths: Iterable[str | os.PathLike[str]], others: Counter[str] | None = None
+) -> Iterator[Row]:
     """The lines of these files, one file after the other, each checked.
 
     A last line without its newline is the mark of a killed writer and is left out.
 
     Args:
         paths: files in any order; what ends in .gz is unpacked.
+        others: lines of kinds that this version does not know are passed over, and counted here by kind. If not given,
+            such a line is an error.
 
     Raises:
         HistoryError: a line that is not of the schema: the text begins with ``file:line``.
@@ -55,6 +60,9 @@ def read_history(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Row]:
                     row = json.loads(line)
                 except ValueError as error:
                     raise HistoryError(f"{path}:{number}: not JSON: {error}") from None
+                if others is not None and _is_other(row):
+                    others[row["kind"]] += 1
+                    continue
                 problem = check_row(row) if isinstance(row, dict) else "not a JSON object"
                 if problem:
                     raise HistoryError(f"{path}:{number}: {problem}")
@@ -64,6 +72,13 @@ def read_history(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Row]:
                         "use a newer quorumq to read it"
                     )
                 yield row
+
+
+def _is_other(row: object) -> bool:
+    """Whether it is a line of a history, of a kind that a later version may have added."""
+    if not isinstance(row, dict) or not COMMON.keys() <= row.keys():
+        return False
+    return isinstance(row["kind"], str) and row["kind"] not in KINDS
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -66,7 +66,7 @@ FIELDS: Final[dict[str, Field]] = {
     "from_ms": Field(
         "integer", "where a generation begins: it reads batches published at or after this time"
     ),
-    "generation": Field("integer", "the group's generation; 0 for the first"),
+    "generation": Field("integer", "the group's generation: how often its register was changed"),
     "group": Field("text", "the group's name"),
     "history": Field("integer", "version of this schema"),
     "hold_time": Field("number", "seconds asked for"),
@@ -74,8 +74,10 @@ FIELDS: Final[dict[str, Field]] = {
     "into": Field(
         "object", "`topic`, `partition` and `spans` of outputs; `index` where an input has several"
     ),
+    "latest": Field(
+        "text", "of a group that begins with what is published from now on: `skipping` or `begun`"
+    ),
     "links": Field("links", "directed pairs [from, to] of node ids and client names"),
-    "made": Field("integer", "the generation of a group's creation after a deletion; 0 for none"),
     "messages": Field("integer", "how many messages"),
     "n": Field("integer", "the redrive number: how often the message was redriven before"),
     "nodes": Field("texts", "node ids and client names that it concerns"),
@@ -171,9 +173,9 @@ KINDS: Final[dict[str, KindOf]] = {
         "FETCH by a client that has had nothing of the group yet: it may make the group. With `ok`, `messages` came."),
     "delete_group": _kind("client", "topic group op outcome", "generation via detail", _CALL,
         "A group is deleted. With `ok`, what has a generation below this one is void."),
-    "register": _kind("node", "topic group generation from_ms", "made buried detail", "",
+    "register": _kind("node", "topic group generation from_ms", "buried latest detail", "",
         "The node has this of the group: which generation is current, and where that begins. `buried` is the "
-        "generation of its last deletion, `made` that of the creation after one, or 0."),
+        "generation of its last deletion; where it is that of the register, nobody reads the group."),
     "list": _kind("client node sim", "topic partition group state spans", "n generation complete reason via detail", "",
         "A listing (PEEK) showed these messages in this state."),
     "set_topic": _kind("client", "topic op outcome", "settings defaults via detail", _CALL,

@@ -53,7 +53,9 @@ def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object
 
 def register_value(group: Group) -> dict[str, object]:
     """What a `register` line says of a group: of its deletion and creation since only where there was one."""
-    more = {"made": group.made, "buried": group.buried} if group.buried else {}
+    more: dict[str, object] = {"buried": group.buried} if group.buried else {}
+    if group.latest:
+        more["latest"] = group.latest.name.lower()
     return {"group": group.name, "generation": group.generation, "from_ms": group.from_ms, **more}
 
 

@@ -147,7 +147,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.AttemptsCounted: 25,
     core.DelaysSet: 26,
     core.CleanStopped: 27,
-    core.CreationPut: 33,
+    core.DecisionPut: 33,
     core.VouchingLost: 40,
     core.PeerPosition: 41,
     core.ClusterMade: 42,

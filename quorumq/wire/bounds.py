@@ -11,7 +11,6 @@ from quorumq.core.limits import (
     AGES_ASKED_END,
     AGES_END,
     BACKOFF_STEPS_MAX,
-    GENERATIONS_END,
     LETTER_TEXT_MAX,
     NAME_BYTES_MAX,
     NUMBERS_END,
@@ -74,7 +73,6 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
 }
 _INT_ENDS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("stamp", "time", "floor", "ballot"), STAMPS_END),
-    **dict.fromkeys(("generation", "made", "buried"), GENERATIONS_END),
     **dict.fromkeys(("position_by",), STARTS_MAX),
     **dict.fromkeys(
         ("round", "nonce", "directory", "digest", "digests", "messages", "place"),
@@ -90,6 +88,9 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         "kind",
         "ACKED is at n = 0, and only DEAD has a letter",
     ),
+    "Instance": ("len(v_topic) in (0, 16)", "topic", "the id of a topic, or empty"),
+    "Decision": ("v_topic is None or v_group is None", "group", "a topic or a group, not both"),
+    "Accept": ("(v_topic is None) != (v_group is None)", "group", "a topic or a group"),
     "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
 }
 

@@ -5,12 +5,16 @@ letter of one that is covered; a generation delivers nothing from before its sta
 attempts anew; what was published before a PURGE of it that was confirmed is not delivered to a FETCH sent later, unless
 the group was rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back,
 `kept: false`: PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED that nobody asked to purge
-(or, of a dead letter, to ack).
+(or, of a dead letter, to ack), or to leave behind a group that is to begin with what is published from now on: a
+request for that skips what was sent before it was answered, or, where its outcome is unknown, before the group is
+confirmed by another one.
 
 That what a generation covers is delivered again is the judge of loss's part.
 """
 
 from __future__ import annotations
+
+import math
 
 from quorumq.history import Row
 from sim.checkers.base import (
@@ -44,6 +48,9 @@ class GroupsAsAsked(SettingsChecker):
         self.rejects: dict[tuple[GroupKey, int], int] = {}
         self.dead_acked: dict[GroupKey, None] = {}
         self.hold_min = 0.0
+        self.sent: dict[Key, float] = {}  # when a publish of it was first sent
+        # Of requests from latest, by group: until when each may skip what is there.
+        self.skips: dict[str, dict[tuple[str, int], float]] = {}
 
     def on_settings(self, row: Row) -> None:
         super().on_settings(row)
@@ -53,14 +60,25 @@ class GroupsAsAsked(SettingsChecker):
         if row["outcome"] == "invoke":
             for key in messages(row):
                 self.published_ms.setdefault(key, row.get("published_ms", 0))
+                self.sent.setdefault(key, row["at"])
         elif row["outcome"] == "ok":
             for key in messages(row):
                 self.stored.setdefault(key, row["at"])
 
     def on_register(self, row: Row) -> None:
+        if "latest" in row:  # of a FETCH of a pattern only the register shows where it has made a group
+            self.skips.setdefault(row["group"], {}).setdefault(("", 0), math.inf)
         self.first_known.setdefault((row["group"], row["generation"]), (row["at"], row["from_ms"]))
 
+    def on_fetch(self, row: Row) -> None:
+        skips = self.skips.setdefault(row["group"], {})
+        if row["outcome"] == "invoke" and row.get("start") == "latest":
+            skips[(row["who"], row["op"])] = math.inf
+        elif row["outcome"] == "ok" and row.get("messages", True):
+            skips.update({which: min(until, row["at"]) for which, until in skips.items()})
+
     def on_set_group(self, row: Row) -> None:
+        self.on_fetch(row)
         if row["outcome"] == "ok" and row.get("rewind", True):
             self.rewound.setdefault(row["group"], []).append((row["generation"], row["at"]))
 
@@ -141,7 +159,8 @@ class GroupsAsAsked(SettingsChecker):
         group, state = row["group"], row["state"]
         for key in group_messages(row):
             dead = (group + DEAD, *key[1:])
-            if state == "skipped" and not self._may_be_purged(key):
+            behind = max(self.skips.get(group, {}).values(), default=0.0) >= self.sent.get(key[1:], 0.0)
+            if state == "skipped" and not behind and not self._may_be_purged(key):
                 self.broken(f"{name(key)} is skipped, and nobody purged it")
             acked = dead in self.dead_acked
             if state == "purged" and not self._may_be_purged(dead) and not acked:

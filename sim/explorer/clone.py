@@ -9,6 +9,7 @@ leaves out, and not of what it takes in: forgetting something there costs states
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import Any, TypeVar
@@ -161,6 +162,7 @@ _OF_CONTAINERS: dict[type, Cloner] = {
     SortedDict: lambda value, memo: SortedDict(value) if value else SortedDict(),
     SortedList: lambda value, memo: value.copy(),
     set: lambda value, memo: set(value),
+    deque: lambda value, memo: deque(_clone_list(value, memo)),  # type: ignore[arg-type]
 }
 
 
@@ -219,7 +221,7 @@ def _keyer_for(kind: type) -> Keyer:
         return lambda value, memo: value.state()  # type: ignore[no-any-return]
     if kind is dict or kind is SortedDict:
         return _key_dict
-    if kind is list or kind is SortedList:
+    if kind is list or kind is SortedList or kind is deque:
         return _key_list
     if kind is tuple:
         return _key_tuple

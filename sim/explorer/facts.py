@@ -24,7 +24,7 @@ from quorumq.core.messages import (
     SetGroupReply,
     SettleReply,
 )
-from quorumq.core.types import STAMP_ZERO, NodeId, Receipt, Stamp
+from quorumq.core.types import STAMP_ZERO, Group, Latest, NodeId, Receipt, Stamp
 from sim.explorer.scenario import HOLD_S
 
 WAITING, LIVE, OVER, NOTHING, ACKING, REJECTED, LEFT = (
@@ -77,6 +77,11 @@ class Operation(NamedTuple):
 
     phase: str = ""
     made: Stamp = STAMP_ZERO  # which creation's topic it is, once created
+    # How many had asked to move the group when it was asked, and had all been told that it was done; -1: not all had.
+    moved: int = 0
+    # It was asked after what bears on it was OK: of "send", a creation from latest, and of "read" that no FETCH is to
+    # make a group.
+    after: bool = False
 
 
 class Facts(NamedTuple):
@@ -99,10 +104,20 @@ class Facts(NamedTuple):
     deleted: bool = False  # the group was deleted; nobody has asked since to make it again
     keys: int = 0
     operations: tuple[Operation, ...] = ()
+    kinds: tuple[str, ...] = ()  # of these operations
+    groups: tuple[Group, ...] = ()  # each register of the group that any node has had, by generation
+    # That of the newest creation that was OK, while nobody has asked to move it.
+    stands: Group | None = None
+    before: bool = False  # the message was OK before anybody asked for the group
     acks_end_nothing: bool = False  # as in `Scenario`
 
 
-OPERATIONS = ("create", "alter", "delete")
+CREATIONS = ("set", "set latest", "read", "read latest")
+MOVES = ("again", "remove")
+GROUP_OPERATIONS = (*CREATIONS, *MOVES)
+"""Of the group: a creation, from earliest or latest, by SETGROUP or by a FETCH; a rewind; a deletion."""
+
+OPERATIONS = ("create", "alter", "delete", "forbid", "send", *GROUP_OPERATIONS)
 
 KEY_OF_SETTLING = 100
 """Keys of settling requests begin here; FETCHes have 1, 2, 3 …"""
@@ -147,7 +162,7 @@ def asked(
     asking = Asked(key, kind, index, node, now, life, facts.rewound, after_ack)
     facts = facts._replace(asked=(*facts.asked, asking), keys=facts.keys + 1)
     if kind in OPERATIONS:
-        return with_operation(facts, index, Operation("asked")), key
+        return _operating(facts, kind, index), key
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
         until = facts.attempts[index].until if kind == "ack" else 0.0
@@ -195,9 +210,15 @@ def came_to_nothing(facts: Facts, index: int) -> Facts:
     return facts._replace(attempts=put(facts.attempts, index, nothing))
 
 
-def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts, str]:
-    """A client hears an answer; the facts after it, and the promise that it breaks, or ""."""
-    if isinstance(reply, FetchReply):
+def heard(
+    facts: Facts, key: int, reply: ClientReply, now: float, group: Group | None = None
+) -> tuple[Facts, str]:
+    """A client hears an answer; the facts after it, and the promise that it breaks, or "".
+
+    Args:
+        group: the register as the node has it that answers.
+    """
+    if isinstance(reply, FetchReply) and key < KEY_OF_SETTLING:
         return _delivered(facts, key - 1, reply, now)
     if key < KEY_OF_SETTLING:
         return came_to_nothing(facts, key - 1), ""
@@ -206,7 +227,7 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
     this = found[0]
     facts = facts._replace(asked=tuple(item for item in facts.asked if item.key != key))
     if this.kind in OPERATIONS:
-        return _operated(facts, this, reply)
+        return _operated(facts, this, reply, group)
     if isinstance(reply, SettleReply):
         (verdict,) = reply.verdicts
         return _settled(facts, this, verdict.outcome, now)
@@ -224,7 +245,65 @@ def heard(facts: Facts, key: int, reply: ClientReply, now: float) -> tuple[Facts
     return facts, ""
 
 
-def _operated(facts: Facts, this: Asked, reply: ClientReply) -> tuple[Facts, str]:
+def _operating(facts: Facts, kind: str, index: int) -> Facts:
+    """Operation ``index`` is asked."""
+    moves = _of_kind(facts, *MOVES)
+    moved = len(moves) if all(found.phase == "done" for found in moves) else -1
+    if kind == "send":
+        after = facts.stands is not None and bool(facts.stands.latest)
+    else:
+        after = any(found.phase == "done" for found in _of_kind(facts, "forbid"))
+    if kind in MOVES:
+        facts = facts._replace(stands=None)
+    return with_operation(facts, index, Operation("asked", moved=moved, after=after))
+
+
+def _of_kind(facts: Facts, *kinds: str) -> list[Operation]:
+    """The operations of these kinds that were asked."""
+    both = zip(facts.kinds, facts.operations, strict=True)
+    return [found for kind, found in both if kind in kinds and found.phase]
+
+
+def is_asked_for(facts: Facts) -> bool:
+    """Whether somebody may make the group: by SETGROUP, or by a FETCH that was sent before that was forbidden."""
+    return any(not found.after for found in _of_kind(facts, "read", "read latest")) or bool(
+        _of_kind(facts, "set", "set latest")
+    )
+
+
+def seen(facts: Facts, group: Group) -> tuple[Facts, str]:
+    """A node has this register of the group. Of each generation there is one, which may begin."""
+    value = group._replace(latest=Latest(min(group.latest, Latest.SKIPPING)))
+    if value in facts.groups:
+        return facts, ""
+    others = [found for found in facts.groups if found.generation == value.generation]
+    problem = f"one register: generation {value.generation} of the group has been two" if others else ""
+    return facts._replace(groups=tuple(sorted({*facts.groups, value}))), problem
+
+
+def _created(facts: Facts, this: Asked, group: Group) -> tuple[Facts, str]:
+    """A creation of the group is OK, and this is its register."""
+    asked = facts.operations[this.attempt]
+    facts = with_operation(facts, this.attempt, asked._replace(phase="done"))
+    if asked.moved != len(_of_kind(facts, *MOVES)):  # somebody asked to move it meanwhile
+        return facts, ""
+    problem = ""
+    if facts.stands is not None and facts.stands != group:
+        problem = "stands: a creation of the group was OK, and a later one is told of another register"
+    return facts._replace(stands=group), problem
+
+
+def _operated(facts: Facts, this: Asked, reply: ClientReply, group: Group | None) -> tuple[Facts, str]:
+    before = facts.operations[this.attempt]
+    if isinstance(reply, SetGroupReply) and this.kind in CREATIONS:
+        return _created(facts, this, reply.group)
+    if isinstance(reply, FetchReply):
+        assert group is not None, "a FETCH that is answered has its group"
+        return _created(facts, this, group)
+    if isinstance(reply, PublishReply):
+        facts = facts._replace(before=not _of_kind(facts, *GROUP_OPERATIONS))
+    if isinstance(reply, PublishReply | SetGroupReply | DeleteGroupReply):
+        return with_operation(facts, this.attempt, before._replace(phase="done")), ""
     if isinstance(reply, CreateTopicReply):
         changed = Operation("done", reply.topic.made)
         others = [found for found in facts.operations if found.phase == "done" and found != changed]

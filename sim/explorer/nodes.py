@@ -39,7 +39,9 @@ class Switches:
 class Local:
     """One state of one node: the core, its journal (by number), and what it has not synced yet."""
 
-    __slots__ = ("core", "dead", "due", "journal", "links", "node", "pending", "problem", "rank", "served")
+    __slots__ = (
+        "core", "dead", "due", "group", "journal", "links", "node", "pending", "problem", "rank", "served"
+    )  # fmt: skip
 
     def __init__(self, core: NodeCore, journal: int, pending: tuple[Persist, ...]) -> None:
         self.core = core
@@ -56,6 +58,10 @@ class Local:
                 for topic in core.catalogue.topics.values()
                 if topic.name == CREATED and not topic.deleted
             )
+        )
+        # The register of the group.
+        self.group = next(
+            (found for (_, name), found in core.catalogue.groups.items() if name == GROUP), None
         )
         self.problem = ""  # an invariant of the core that it breaks
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quorumq.core.messages import FetchReply, StoreReply
-from quorumq.core.types import Kind
-from sim.explorer.facts import Facts
+from quorumq.core.types import Kind, Latest
+from sim.explorer.facts import Facts, is_asked_for
 from sim.explorer.requests import DEAD_GROUP, creation
 from sim.explorer.world import World
 
@@ -81,7 +81,7 @@ def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
             if topics
         ]
         return f"one topic: of one name {'; '.join(told)} is served"
-    for index, (phase, made) in enumerate(facts.operations):
+    for index, (phase, made, *_) in enumerate(facts.operations):
         kind = world.scenario.operators[index][0]
         if kind == "delete" and phase == "done":
             return deleted(world, locals_)
@@ -104,4 +104,39 @@ def deleted(world: World, locals_: Locals) -> str:
             having = sum(partition in core.replicas for core in cores)
             if having > len(cores) // 2:
                 return f"DELETE: partition {partition.number} takes messages after the topic's deletion had said OK"
+    return ""
+
+
+def group_stands(world: World, locals_: Locals, facts: Facts) -> str:
+    """SETGROUP, BEGIN: what was OK as the group's creation is what a majority has, of the nodes and of each replica
+    set; and of a group from latest what was there before is skipped, and nothing that came later."""
+    every = [world.nodes.locals[local] for local in locals_]
+    if not is_asked_for(facts) and any(this.group is not None for this in every):
+        return "forbidden: a group is there that only a FETCH has asked for, after none was to make one"
+    stands = facts.stands
+    if stands is None:
+        return ""
+    wanted = (stands.generation, stands.made)
+    having = {
+        this.node
+        for this in every
+        if this.group is not None
+        and (this.group.generation, this.group.made) == wanted
+        and this.group.latest != Latest.SKIPPING
+    }
+    topics = [this.core.catalogue.topics.get(world.topic) for this in every]
+    sets = max((topic.replicas for topic in topics if topic is not None), key=len)
+    for members in (world.scenario.nodes, *sets):
+        if len(having.intersection(members)) <= len(members) // 2:
+            return f"stands: of {', '.join(members)} only {len(having)} have the group as its creation was OK"
+    if not stands.latest:
+        return ""
+    skipped = [this.node for this in every if this.rank[3] == Kind.SKIPPED]
+    late = any(found.after and found.phase == "done" for found in facts.operations)
+    if late and skipped:
+        return f"latest: node {skipped[0]} skips what was published after the group was OK"
+    if facts.before and len(skipped) <= len(every) // 2:
+        return (
+            f"latest: {len(skipped)} of {len(every)} nodes skip what was there before the group was asked for"
+        )
     return ""

@@ -69,13 +69,26 @@ def creation(scenario: Scenario, index: int) -> CreateTopic:
     return CreateTopic(CREATED, 1 if index % 2 else len(scenario.nodes) - len(scenario.joining))
 
 
-def operation(scenario: Scenario, index: int, topic: bytes) -> ClientRequest:
+def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> ClientRequest:
     """What an operator of the scenario asks; ``topic`` is what there is to be deleted."""
     kind = scenario.operators[index][0]
-    if kind == "alter":
-        return AlterTopic(CREATED, partitions=2)
-    if kind == "delete":
-        return DeleteTopic(CREATED, topic)
+    match kind:
+        case "alter":
+            return AlterTopic(CREATED, partitions=2)
+        case "delete":
+            return DeleteTopic(CREATED, topic)
+        case "forbid":
+            return AlterTopic(CREATED, auto_create_groups=False)
+        case "set" | "set latest":
+            return SetGroup(CREATED, GROUP, "latest" if kind == "set latest" else "earliest")
+        case "read" | "read latest":
+            # It names a message that is not there: so it makes the group, and holds nothing.
+            start = "latest" if kind == "read latest" else "earliest"
+            return fetch(GROUP, now, named=(BESIDE,))._replace(topics=(CREATED,), start=start)
+        case "again":
+            return SetGroup(CREATED, GROUP, rewind=True)
+        case "remove":
+            return DeleteGroup(CREATED, GROUP)
     return creation(scenario, index)
 
 

@@ -115,8 +115,9 @@ class Scenario:
     # which it is tried to start the others again.
     joining: tuple[NodeId, ...] = ()
     # What is asked about a topic, once each, and through which node: "create", each other one with one
-    # replica; or "alter", for one more partition, or "delete", of one that is there, with one replica. The
-    # cluster has no other topic then, and no message.
+    # replica; or, about one that is there, "alter", for one more partition, "delete", "forbid", that a FETCH
+    # make a group, and what `GROUP_OPERATIONS` of sim/explorer/facts.py has. The cluster has no other topic
+    # then, and no message but what ``stored_on`` names, or "send" publishes.
     operators: tuple[tuple[str, NodeId], ...] = ()
     # Whether an ACK that was sent ends no hold, whatever is done to the group: for scripts after which a majority has
     # not heard of it.

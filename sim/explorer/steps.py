@@ -12,10 +12,10 @@ from itertools import combinations
 from typing import Any
 
 from quorumq.core.messages import ClientRequest, Publish
-from quorumq.core.types import Kind, NodeId
+from quorumq.core.types import Group, Kind, NodeId
 from sim.explorer import facts as outside
 from sim.explorer import promises, requests
-from sim.explorer.facts import ACKING, LIVE, OVER, REJECTED, Facts, Operation
+from sim.explorer.facts import ACKING, GROUP_OPERATIONS, LIVE, OVER, REJECTED, Facts, Operation
 from sim.explorer.journals import Moved
 from sim.explorer.machine import Outcome
 from sim.explorer.nodes import Switches
@@ -48,7 +48,9 @@ class Explorer:
         self._after_net: dict[tuple[int, tuple[int, ...], int, int], int] = {}
         self._budgets: Numbered[tuple[int, ...]] = Numbered()
         self._facts: Numbered[Facts] = Numbered()
-        self._heard: dict[tuple[int, int, int, int], tuple[int, str]] = {}
+        self._heard: dict[tuple[int, int, int, int, Group | None], tuple[int, str]] = {}
+        self._seen: dict[tuple[int, Group], tuple[int, str]] = {}
+        self._on_groups = any(kind in GROUP_OPERATIONS for kind, _ in scenario.operators)
         self._spent: dict[tuple[int, int], int] = {}
         self._ticked: dict[tuple[int, int], int] = {}
         self._alone: dict[State, list[tuple[int, Action]]] = {}
@@ -84,7 +86,12 @@ class Explorer:
     def _begin(self) -> State:
         scenario = self.scenario
         operations = tuple(Operation() for _ in scenario.operators)
-        facts = Facts(operations=operations, acks_end_nothing=scenario.acks_end_nothing)
+        facts = Facts(
+            operations=operations,
+            kinds=tuple(kind for kind, _ in scenario.operators),
+            before=bool(scenario.stored_on),
+            acks_end_nothing=scenario.acks_end_nothing,
+        )
         budget = self._budgets.number(scenario.budget())
         return (*self.world.first_locals(), self._nets.number(()), budget, self._facts.number(facts))
 
@@ -104,8 +111,12 @@ class Explorer:
             before = self._nets.all[net]
             kept = [m for m in before if to[m] != at or not nodes.is_dead(m, local, tick)]
             found = self._after_net[key] = self._nets.number(tuple(sorted({*kept, *sent})))
+        group = nodes.locals[local].group if self._on_groups else None
+        if group is not None:
+            fact, broken = self._see(fact, group)
+            problem = problem or broken
         for request, reply in replies:
-            fact, broken = self.hear(fact, request, reply, tick)
+            fact, broken = self.hear(fact, request, reply, tick, group)
             problem = problem or broken or promises.handed_out(world, local, reply)
         if self.scenario.publishes:
             problem = problem or promises.granted_in_vain(world, outcome.sent)
@@ -117,7 +128,17 @@ class Explorer:
             problem = problem or promises.unnamed(world, locals_)
         if self.scenario.operators:
             problem = problem or promises.one_topic(world, locals_, facts)
+        if self._on_groups:
+            problem = problem or promises.group_stands(world, locals_, facts)
         return state, problem
+
+    def _see(self, fact: int, group: Group) -> tuple[int, str]:
+        """The facts once a node has this register of the group."""
+        found = self._seen.get((fact, group))
+        if found is None:
+            after, problem = outside.seen(self._facts.all[fact], group)
+            found = self._seen[(fact, group)] = (self._facts.number(after), problem)
+        return found
 
     def _after_all(
         self, state: State, outcomes: Iterable[tuple[int, Outcome]], tick: int
@@ -129,14 +150,14 @@ class Explorer:
             problem = problem or worse
         return state, problem
 
-    def hear(self, fact: int, request: int, reply: int, tick: int) -> tuple[int, str]:
-        """The facts once a client has heard a reply."""
-        key = (fact, request, reply, tick)
+    def hear(self, fact: int, request: int, reply: int, tick: int, group: Group | None) -> tuple[int, str]:
+        """The facts once a client has heard a reply, from a node that has this register of the group."""
+        key = (fact, request, reply, tick, group)
         found = self._heard.get(key)
         if found is None:
             now = now_at(tick).mono
             answer = self.traffic.replies.all[reply]
-            after, problem = outside.heard(self._facts.all[fact], request, answer, now)
+            after, problem = outside.heard(self._facts.all[fact], request, answer, now, group)
             found = self._heard[key] = (self._facts.number(after), problem)
         return found
 
@@ -323,10 +344,10 @@ class Explorer:
         budget = state[-2] if slot is None else self.spend(state[-2], SLOT[slot])
         begun = (*state[:-2], budget, self._facts.number(after))
         request: ClientRequest
-        if kind in outside.OPERATIONS:
-            request = requests.operation(self.scenario, index, self.world.topic)
-        elif kind == "publish":
+        if kind in ("publish", "send"):
             request = Publish(self.traffic.store.batch)
+        elif kind in outside.OPERATIONS:
+            request = requests.operation(self.scenario, index, self.world.topic, now)
         else:
             receipt = facts.attempts[index].receipt if index >= 0 else None
             request = requests.request(how, receipt, life, now)

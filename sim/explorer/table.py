@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from quorumq.core import fetch, recovery, registers, remote
+from quorumq.core import creation, fetch, groups, recovery, registers, registration, remote
 from sim.explorer.nodes import Switches
 from sim.explorer.scenario import NEVER, Scenario
 from sim.explorer.search import Result, search
@@ -20,8 +20,11 @@ BOUNDS = (
     (remote, "SUB_FETCH_MARGIN_S", NEVER),
     (recovery, "ASK_FIRST_S", NEVER),
     (registers, "WRITES_MAX", 4),
+    (creation, "PROPOSALS_MAX", 4),
+    (groups, "PROPOSALS_MAX", 4),
+    (registration, "PROPOSALS_MAX", 4),
 )
-"""Rounds of FETCH time out when the explorer says so, like all others, whatever the hold time. Two creations that
+"""Rounds of FETCH time out when the explorer says so, like all others, whatever the hold time. Two proposers that
 outbid each other give up sooner than in production."""
 
 

@@ -7,7 +7,6 @@ ballot of attempt 1.
 
 from __future__ import annotations
 
-from quorumq.core.creation import CreateTopicCoordinator
 from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
     Accept,
@@ -24,6 +23,7 @@ from quorumq.core.messages import (
     MergeReply,
     Prepare,
     ProposalReply,
+    PutGroup,
     PutReply,
     PutTopic,
     Reject,
@@ -34,11 +34,13 @@ from quorumq.core.messages import (
     RemoteGone,
     Store,
     StoreReply,
+    Survey,
+    SurveyReply,
     SyncOffer,
     SyncPull,
     SyncState,
 )
-from quorumq.core.types import Kind, Record, Stamp
+from quorumq.core.types import STAMP_ZERO, Group, Kind, Record, Stamp, Topic
 from sim.explorer.requests import creation
 from sim.explorer.scenario import START
 from sim.explorer.steps import Action, Explorer, State, Step
@@ -65,6 +67,14 @@ OPERATORS = {
     "make": "CREATE of the group",
     "clear": "PURGE of the backlog",
     "beside": "PURGE of another message",
+    "forbid": "no FETCH makes a group",
+    "set": "CREATE of the group, from earliest,",
+    "set latest": "CREATE of the group, from latest,",
+    "read": "first FETCH, from earliest,",
+    "read latest": "first FETCH, from latest,",
+    "again": "REWIND",
+    "remove": "DELETE of the group",
+    "send": "PUBLISH",
 }
 """What operators ask."""
 
@@ -75,6 +85,7 @@ SAID = {
     Store: "STORE",
     RemoteFetch: "FETCH passed on",
     RemoteGone: "FETCH called off",
+    Survey: "SURVEY",
 }
 """Messages of which nothing but their kind is told."""
 
@@ -163,11 +174,14 @@ class Teller:
 
     def _learn_proposals(self, after: State) -> None:
         for local in after[:-3]:
+            context = self.explorer.nodes.locals[local].core.context
             for asked in self.explorer.facts(after).asked:
-                coordinator = self.explorer.nodes.locals[local].core.context.requests.get(asked.key)
-                if isinstance(coordinator, CreateTopicCoordinator) and coordinator.ballot not in self.names:
+                shared = [this for this in context.registrations.values() if asked.key in this.awaited_by]
+                proposer = getattr(context.requests.get(asked.key), "proposer", None)
+                proposer = proposer or next((getattr(this, "proposer", None) for this in shared), None)
+                if proposer is not None and proposer.ballot not in (STAMP_ZERO, *self.names):
                     again = "'" * sum(name.startswith(f"c{asked.attempt}") for name in self.names.values())
-                    self.names[coordinator.ballot] = f"c{asked.attempt}{again}"
+                    self.names[proposer.ballot] = f"c{asked.attempt}{again}"
 
     def _learn_ballot(self, after: State, name: str, index: int) -> None:
         core = self.explorer.nodes.locals[after[self.explorer.scenario.index[name]]].core
@@ -217,8 +231,8 @@ class Teller:
         return f"{time - START:.2f}"
 
     def ballot(self, ballot: Stamp) -> str:
-        """Which attempt a ballot belongs to."""
-        return self.names.get(ballot, str(ballot))
+        """Which attempt, or operation, a ballot belongs to."""
+        return "0" if ballot == STAMP_ZERO else self.names.get(ballot, str(ballot))
 
     def message(self, number: int) -> str:
         """A message in one line."""
@@ -273,8 +287,7 @@ class Teller:
             case Prepare():
                 return f"PREPARE {self.ballot(message.ballot)}"
             case Accept():
-                of = self.ballot(message.topic.made)
-                return f"ACCEPT {self.ballot(message.ballot)} ({of}'s topic)"
+                return f"ACCEPT {self.ballot(message.ballot)} ({self.value(message.topic or message.group)})"
             case ProposalReply():
                 return self.voted(message)
             case PutTopic():
@@ -282,21 +295,37 @@ class Teller:
                     return f"PUT-TOPIC ({self.ballot(message.topic.made)}'s)"
                 has = f"{message.topic.partitions} of {message.topic.all_partitions} partitions"
                 return f"PUT-TOPIC ({'deleted' if message.topic.deleted else has})"
+            case PutGroup():
+                return f"PUT-GROUP ({self.value(message.group)})"
             case PutReply():
                 return f"PUT to round {message.round} of"
+            case SurveyReply():
+                found = ", ".join(self.record(item.record) for item in message.items)
+                return f"SURVEYED ({found or 'nothing'}{', and it has begun' if message.begun else ''}) for"
         return SAID.get(type(message), type(message).__name__)
 
     def voted(self, reply: ProposalReply) -> str:
         """What an acceptor says."""
-        if reply.creation is None:
-            return (
-                f"CHOSEN ({self.ballot(reply.chosen.made)}'s topic)" if reply.chosen is not None else "VOTED"
-            )
-        accepted = reply.creation
-        what = "nothing"
-        if accepted.topic is not None:
-            what = f"{self.ballot(accepted.topic.made)}'s topic under {self.ballot(accepted.ballot)}"
-        return f"VOTED (promised {self.ballot(accepted.promised)}, accepted {what})"
+        chosen, voted = reply.topic or reply.group, reply.decision
+        if chosen is not None:
+            return f"CHOSEN ({self.value(chosen)})"
+        if voted is None:
+            return "CANNOT VOTE"
+        accepted = (
+            "nothing"
+            if voted.value is None
+            else f"{self.value(voted.value)} under {self.ballot(voted.ballot)}"
+        )
+        return f"VOTED (promised {self.ballot(voted.promised)}, accepted {accepted})"
+
+    def value(self, value: Topic | Group | None) -> str:
+        """A register that is proposed, chosen or written."""
+        assert value is not None
+        if isinstance(value, Topic):
+            return f"{self.ballot(value.made)}'s topic"
+        what = "deleted" if value.deleted else f"latest, {value.latest.name}" if value.latest else "earliest"
+        of = f" of {self.ballot(value.made)}" if value.made != STAMP_ZERO else ""
+        return f"group {value.generation}{of}: {what}"
 
     def votes(self, reply: HoldReply) -> str:
         """What a reply to a HOLD says."""

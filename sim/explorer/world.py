@@ -17,7 +17,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, PeerSeen, Started, Vouched
 from quorumq.core.resync import far_above
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.explorer.clone import clone
 from sim.explorer.journals import UNTRACKED
@@ -145,7 +145,9 @@ class World:
         else:
             self.members = scenario.nodes
             if scenario.operators[0][0] != "create":
-                self.topic = self._create(locals_, CreateTopic(CREATED, 1), now).topic.id
+                topic = self._create(locals_, CreateTopic(CREATED, scenario.rf), now).topic
+                self.topic = topic.id
+                self._store(locals_, topic, scenario.stored_on, now)
         can_crash = scenario.restarts or scenario.clean_stops or scenario.wipes or scenario.restores
         for index, local in enumerate(locals_):
             this = nodes.locals[local]
@@ -166,16 +168,22 @@ class World:
         """One topic, one group and one message."""
         scenario = self.scenario
         topic = self._create(locals_, CreateTopic(TOPIC, scenario.rf, 1, scenario.max_deliveries), now).topic
-        partition = self.nodes.partition = PartitionId(topic.id, 0)
+        self.nodes.partition = PartitionId(topic.id, 0)
         self.members = topic.replicas[0]
         for index, name in enumerate(scenario.nodes):
             if name in self.members:
                 reply = self._settle(locals_, index, Request(SETUP_KEY, fetch(GROUP, now)), now)
                 assert isinstance(reply, FetchReply), reply
-        batch = build_batch(partition, ORIGIN, 0, WALL_MS, [Message(b"work")])
+        self._store(
+            locals_, topic, (scenario.stored_on or self.members) if not scenario.publishes else (), now
+        )
+
+    def _store(self, locals_: list[int], topic: Topic, names: tuple[NodeId, ...], now: Now) -> None:
+        """The message, which these nodes have."""
+        batch = build_batch(PartitionId(topic.id, 0), ORIGIN, 0, WALL_MS, [Message(b"work")])
         store = self.nodes.traffic.store = Store(0, topic.epoch, batch)
-        for name in (scenario.stored_on or self.members) if not scenario.publishes else ():
-            index = scenario.index[name]
+        for name in names:
+            index = self.scenario.index[name]
             own = self.nodes.locals[locals_[index]].core.state.incarnation
             self._settle(locals_, index, Received(Envelope(name, own, name, own, 0, store)), now)
 

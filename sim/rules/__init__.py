@@ -16,6 +16,7 @@ from sim.rules import (
     acks,
     creation,
     dead_letters,
+    decisions,
     groups,
     holds,
     messages,
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     *dead_letters.RULES,
     *groups.RULES,
     *creation.RULES,
+    *decisions.RULES,
     *topics.RULES,
     *messages.RULES,
 )

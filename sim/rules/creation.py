@@ -6,32 +6,34 @@ from dataclasses import replace
 
 from quorumq.core import nodecore
 from quorumq.core.context import Context
-from quorumq.core.creation import CreateTopicCoordinator, vote
+from quorumq.core.coordinator import Coordinator
+from quorumq.core.creation import CreateTopicCoordinator
 from quorumq.core.effects import Effect, Persist
 from quorumq.core.errors import Code
 from quorumq.core.messages import Accept, Failed, PeerMessage, Prepare, ProposalReply
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import CreationPut, TopicPut
+from quorumq.core.proposing import Proposer, vote
+from quorumq.core.records import DecisionPut, TopicPut
 from quorumq.core.rounds import Round
-from quorumq.core.types import Incarnation, NodeId, Now
+from quorumq.core.types import Incarnation, NodeId, Now, Topic
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered
 from sim.rules.stand_ins import after, but, say_at_once, unwritten
 
 
-def propose_ours(self: CreateTopicCoordinator, context: Context, now: Now) -> list[Effect]:
+def propose_ours(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
     self.accepted = None
-    return _accept(self, context, now)
+    return _accept(self, owner, context, now)
 
 
-def serve_ours(self: CreateTopicCoordinator, context: Context, now: Now) -> list[Effect]:
-    effects = _accept(self, context, now)
-    assert self.value is not None
+def serve_ours(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+    effects = _accept(self, owner, context, now)
+    assert isinstance(self.value, Topic)
     return context.take_in_topic(self.value, now) + effects
 
 
-_accept = CreateTopicCoordinator.accept
+_accept = Proposer.accept
 
 
 def refuse_outbid(
@@ -43,8 +45,9 @@ def refuse_outbid(
     now: Now,
 ) -> list[Effect]:
     """A proposer that takes a higher ballot for the end of its proposal, which others may have accepted."""
-    theirs = message.creation if isinstance(message, ProposalReply) else None
-    if theirs is not None and theirs.promised > self.ballot and self.value is not None:
+    theirs = message.decision if isinstance(message, ProposalReply) else None
+    ours = self.proposer
+    if ours is not None and theirs is not None and theirs.promised > ours.ballot and ours.value is not None:
         return self.finish(context, Failed(Code.CONFLICT, "somebody else creates it"))
     return _on_voted(self, context, sender, incarnation, message, now)
 
@@ -52,29 +55,30 @@ def refuse_outbid(
 _on_voted = CreateTopicCoordinator.on_reply
 
 
-def accept_below_promise(context: Context, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+def accept_below_promise(
+    context: Context, sender: NodeId, message: Prepare | Accept, now: Now
+) -> list[Effect]:
     if isinstance(message, Accept):
-        key = (message.topic.name, message.topic.deletions)
-        ours = context.catalogue.creations.get(key)
+        ours = context.catalogue.decisions.get(message.instance)
         if ours is not None and ours.promised > message.ballot:
-            context.catalogue.creations[key] = ours._replace(promised=message.ballot)
-    return vote(context, sender, message)
+            context.catalogue.decisions[message.instance] = ours._replace(promised=message.ballot)
+    return vote(context, sender, message, now)
 
 
-def serve_accepted(context: Context, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
-    effects = vote(context, sender, message)
-    if isinstance(message, Accept):
-        mine = context.catalogue.creations.get((message.topic.name, message.topic.deletions))
+def serve_accepted(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) -> list[Effect]:
+    effects = vote(context, sender, message, now)
+    if isinstance(message, Accept) and message.topic is not None:
+        mine = context.catalogue.decisions.get(message.instance)
         if mine is not None and mine.topic == message.topic:
             context.catalogue.take_topic(message.topic)
             effects.append(Persist((TopicPut(message.topic),)))
     return effects
 
 
-def vote_again(context: Context, sender: NodeId, message: Prepare | Accept) -> list[Effect]:
+def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) -> list[Effect]:
     decided, context.catalogue.names = context.catalogue.names, {}
     try:
-        return vote(context, sender, message)
+        return vote(context, sender, message, now)
     finally:
         context.catalogue.names = decided
 
@@ -136,7 +140,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "creation-takes-over",
         "what was accepted under the highest ballot heard of is proposed, whoever asked for it",
-        ((CreateTopicCoordinator, "accept", propose_ours),),
+        ((Proposer, "accept", propose_ours),),
         off="everybody proposes the register that its own client wants",
         scenario=TWO_CREATIONS,
     ),
@@ -166,7 +170,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "proposed-is-not-served",
         "nor is what is proposed: a creation that loses leaves nothing behind",
-        ((CreateTopicCoordinator, "accept", serve_ours),),
+        ((Proposer, "accept", serve_ours),),
         off="the node that was asked takes it in, as of old",
         scenario=TWO_CREATIONS,
     ),
@@ -187,7 +191,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "vote-not-journaled",
         "what is promised and accepted of a creation is in the journal",
-        ((nodecore, "vote", after(vote, unwritten(CreationPut))),),
+        ((nodecore, "vote", after(vote, unwritten(DecisionPut))),),
     ),
     Rule(
         "registers-are-durable",
@@ -199,7 +203,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "resync-brings-votes",
         "a resync brings what others have promised and accepted",
-        ((NodeCore, "snapshot", after(NodeCore.snapshot, but(CreationPut))),),
+        ((NodeCore, "snapshot", after(NodeCore.snapshot, but(DecisionPut))),),
         off="it brings registers only",
         scenario=WIPED_ACCEPTOR,
     ),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quorumq.core import groups, types
+from quorumq.core import types
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Attempts, Facts, Held, Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.purge import PurgeCoordinator
+from quorumq.core.registration import Registration
 from quorumq.core.rounds import Round
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, Record, Span
@@ -48,9 +49,9 @@ def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:
 
 
 DELETED_AT_TWO = (
-    *answered("PutGroup", "PutReply", B, C),  # what there is
+    *answered("Prepare", "ProposalReply", B, C),
+    *answered("Accept", "ProposalReply", B, C),
     *answered("PutGroup", "PutReply", B, C),
-    *answered("RegistersRequest", "RegistersReply", B, C),
 )
 
 
@@ -139,7 +140,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "group-of-each-set",
         "a rewind is OK when a majority of each partition's replica set has it, too",
-        ((groups, "all_sets", lambda topic, nodes, machines: ()),),
+        (
+            (
+                Registration,
+                "_is_there",
+                lambda self, context, topic, this, wanted, heard: this.is_majority(heard),
+            ),
+        ),
     ),
     Rule(
         "attempts-go-on",

@@ -114,6 +114,7 @@ _on_durable = NodeCore._on_durable
 ALTERED_AND_DELETED = Scenario(
     "alter-delete",
     "one more partition and a DELETE, through two nodes",
+    rf=1,
     attempts=0,
     operators=(("alter", A), ("delete", B)),
     give_up=False,

@@ -85,20 +85,28 @@ def group_facts(lines: DataFrame) -> DataFrame:
     Current is the newest that a node has in the end, or that a client was told of: one that a node had and lost in a
     crash, before a majority had it, never was. ``unregistered``: a newer generation was delivered than any register
     names, so where it begins is not known. ``buried``: likewise the generation of the last deletion, which voids dead
-    letters; a deletion is as a rewind to a FETCH sent later. ``deleted``: a deletion of the topic was sent that did not
-    fail, so nothing of it has to be there in the end. ``unmade``: likewise of the group, in a topic that drops what no
-    group needs; one that is made again reads what the topic kept.
+    letters; a deletion is as a rewind to a FETCH sent later. ``deletions``: the generations of all that were confirmed.
+    ``deleted``: a deletion of the topic was sent that did not fail, so nothing of it has to be there in the end.
+    ``unmade``: likewise of the group, in a topic that drops what no group needs; one that is made again reads what the
+    topic kept (``kept``). ``skips``: requests from latest (see `_skips`). ``guest``: a FETCH may have made it, and then
+    so many nodes (``registered``) have its register; ``founded``: when it was first confirmed; ``since``: when the last
+    of these nodes had it.
     """
     kind = F.col("kind")
     register = kind == "register"
-    ok = F.col("outcome") == "ok"
+    ok = F.coalesce(
+        (F.col("outcome") == "ok") & F.coalesce(F.col("messages") > 0, F.expr("true")), F.expr("false")
+    )
+    fetched = (kind == "fetch") & ok
     created, unmade = (kind == "set_group") & ok, (kind == "delete_group") & ok
     told = (register | created) & F.col("generation").isNotNull() & F.col("from_ms").isNotNull()
     rewound = F.coalesce(F.col("rewind") | unmade, F.expr("false"))
+    generation = F.coalesce("generation", F.lit(-1).cast("decimal(20,0)")).alias("generation")
     confirmed = F.when(
-        created | unmade & F.col("generation").isNotNull(),
-        F.struct("generation", "t", "low", "high", "domain", rewound.alias("rewind")),
+        created | fetched | unmade & F.col("generation").isNotNull(),
+        F.struct(generation, "t", "low", "high", "domain", rewound.alias("rewind")),
     )
+    made = fetched | created & ~rewound
     found = (
         lines.where(F.col("grp").isNotNull())
         .groupBy("run", "topic", "grp")
@@ -109,24 +117,32 @@ def group_facts(lines: DataFrame) -> DataFrame:
             F.max(F.when(kind.isin("deliver", "ack"), F.col("generation"))).alias("seen"),
             F.max(F.when(told & created, F.struct("generation", "from_ms"))).alias("created"),
             F.max(F.when(unmade, F.col("generation"))).alias("_unmade"),
+            F.collect_set(F.when(unmade, F.col("generation"))).alias("deletions"),
+            F.min(F.when(made, moment())).alias("founded"),
+            F.max(kind == "fetch").alias("guest"),
         )
     )
     in_the_end = (
         lines.where(told & register)
         .groupBy("run", "topic", "grp", "who")
-        .agg(F.max_by(F.struct("generation", "from_ms", "buried"), F.struct("t", "generation")).alias("_its"))
+        .agg(
+            F.max_by(F.struct("generation", "from_ms", "buried"), F.struct("t", "generation")).alias("_its"),
+            F.min(moment()).alias("_first"),
+        )
         .groupBy("run", "topic", "grp")
         .agg(
             F.max(F.struct("_its.generation", "_its.from_ms")).alias("last"),
             F.max("_its.buried").alias("_buried"),
+            F.max("_first").alias("since"),
+            F.count("*").alias("registered"),
         )
     )
     found = found.join(in_the_end, on=["run", "topic", "grp"], how="left").withColumn(
         "_current", F.greatest("last", "created")
     )
-    keeps = lines.where(F.get_json_object("settings", "$.kept") == "true").select("run").distinct()
     groups = deletions(lines, "delete_group", "topic", "grp").withColumnRenamed("deleted", "unmade")
-    groups = groups.join(F.broadcast(keeps), on="run", how="left_anti")
+    found = found.join(F.broadcast(_keeping(lines)), on=["run", "topic"], how="left")
+    found = found.join(F.broadcast(_skips(lines)), on=["run", "topic", "grp"], how="left")
     found = found.join(
         F.broadcast(deletions(lines, "delete_topic", "topic")), on=["run", "topic"], how="left"
     )
@@ -134,15 +150,80 @@ def group_facts(lines: DataFrame) -> DataFrame:
     zero = F.lit(0).cast("decimal(20,0)")
     newest = F.expr("array_max(registers).generation")
     return found.select(
-        *("run", "topic", "grp", "registers", "confirmed", "known"),
+        *(
+            "run",
+            "topic",
+            "grp",
+            "registers",
+            "confirmed",
+            "known",
+            "skips",
+            "deletions",
+            "guest",
+            "founded",
+            "since",
+        ),
+        *("seen", "registered"),
+        F.coalesce("kept", F.expr("false")).alias("kept"),
         F.coalesce("_current.generation", zero).alias("current"),
         F.coalesce("_current.from_ms", F.lit(0)).alias("current_from"),
         F.coalesce(F.col("seen") > F.coalesce(newest, zero), F.expr("false")).alias("unregistered"),
         F.coalesce(F.greatest("_buried", "_unmade"), zero).alias("buried"),
         F.coalesce("deleted", F.expr("false")).alias("deleted"),
         F.array_min("known.t").alias("made_at"),
-        F.coalesce("unmade", F.expr("false")).alias("unmade"),
+        F.expr("coalesce(unmade, false) AND NOT coalesce(kept, false)").alias("unmade"),
     )
+
+
+def _keeping(lines: DataFrame) -> DataFrame:
+    """The topics that keep what no group needs, as far as the run says: run, topic, kept."""
+    dropping = [
+        F.get_json_object(name, "$.retention_s").try_cast("double") == 0 for name in ("settings", "defaults")
+    ]
+    asked = F.coalesce(*(F.when(it, it) for it in dropping), F.expr("false")) & (F.col("kind") == "set_topic")
+    told = (F.col("kind") == "settings") & (F.get_json_object("settings", "$.kept") == "true")
+    runs = lines.where(told).select("run").distinct()
+    topics = (
+        lines.where(F.col("topic").isNotNull()).groupBy("run", "topic").agg(F.bool_or(asked).alias("_drops"))
+    )
+    return (
+        topics.where(~F.col("_drops"))
+        .join(runs, on="run")
+        .select("run", "topic", F.expr("true").alias("kept"))
+    )
+
+
+def _skips(lines: DataFrame) -> DataFrame:
+    """The requests from latest that did not fail, by group: run, topic, grp, skips.
+
+    Each has when it was ``sent`` and ``done``, and whether it was to ``rewind``. It skips what it finds until it is
+    done. One of unknown outcome that makes the group is over once any request has found the group made; one that
+    rewinds, which is a PURGE, may go on for ever. A group that a client without a history made is told of by registers
+    alone.
+    """
+    kind, invoke = F.col("kind"), F.col("outcome") == "invoke"
+    group = ("run", "topic", "grp")
+    asked = (
+        lines.where(kind.isin("set_group", "fetch"))
+        .groupBy(*group, "who", "op")
+        .agg(
+            F.min(F.when(invoke & (F.col("start") == "latest"), moment())).alias("sent"),
+            F.min(F.when(F.col("outcome") == "ok", moment())).alias("done"),
+            F.coalesce(F.bool_or("rewind"), F.expr("false")).alias("rewind"),
+            F.bool_or(F.col("outcome") == "fail").alias("_failed"),
+        )
+        .where(F.col("sent").isNotNull() & ~F.col("_failed"))
+    )
+    told = (
+        lines.where((kind == "register") & F.col("latest").isNotNull())
+        .groupBy(*group, "generation")
+        .agg(F.min(moment()).alias("sent"))
+    )
+    columns = (*group, "sent", "done", "rewind")
+    both = asked.select(*columns).unionByName(
+        told.withColumns({"done": F.lit(None), "rewind": F.expr("false")}).select(*columns)
+    )
+    return both.groupBy(*group).agg(F.collect_list(F.struct("sent", "done", "rewind")).alias("skips"))
 
 
 def deletions(lines: DataFrame, kind: str, *what: str) -> DataFrame:
@@ -164,7 +245,7 @@ def origins(lines: DataFrame) -> DataFrame:
 def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
     """A row for each place that was purged: what was asked for, backlog or dead letters, and each confirmed purge with
     when it was sent and confirmed and which generation was the confirmed one when it was sent. ``spans`` are the
-    messages that it named; null: all.
+    messages that it named; null: all. One that failed asked for nothing.
     """
     place = ("run", "topic", "partition", "grp")
     call = (
@@ -174,7 +255,9 @@ def purges(lines: DataFrame, of_groups: DataFrame) -> DataFrame:
             F.min(F.when(F.col("outcome") == "invoke", moment())).alias("sent"),
             F.min(F.when(F.col("outcome") == "ok", moment())).alias("done"),
             F.max("spans").alias("spans"),
+            F.bool_or(F.col("outcome") == "fail").alias("_failed"),
         )
+        .where(~F.col("_failed"))
         .join(
             F.broadcast(of_groups.select("run", "topic", "grp", "confirmed")),
             on=["run", "topic", "grp"],

@@ -88,6 +88,8 @@ CHECKS: Final = (
     Check("groups", "is_delivery AND generation < newest AND (NOT dead OR coalesce(if_covered, false))",
           "delivered in generation {generation} to a FETCH sent after the rewind to {newest} was confirmed",
           "generation < newest_sure"),
+    Check("groups", "is_delivery AND array_contains(deletions, generation)",
+          "delivered in generation {generation}, a deletion of the group"),
     Check("groups", "is_open AND n = 0 AND made_ms < begins", "lies before the start of generation {generation}"),
     Check("groups", f"is_open AND n = 0 AND {_PURGED.format(maybe('p.done', 'sent'))}",
           "was purged, and is delivered to a FETCH sent at {asked:s}", _PURGED.format(sure("p.done", "sent"))),

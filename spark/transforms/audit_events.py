@@ -101,9 +101,15 @@ def timed(rows: DataFrame, of_writers: DataFrame, offsets: DataFrame) -> DataFra
 
 
 def groups(lines: DataFrame) -> DataFrame:
-    """The groups of each topic: run, topic, groups."""
+    """The groups of each topic: run, topic, groups.
+
+    A group that somebody asked for, and of which nothing else is said, may never have been there.
+    """
+    there = F.col("kind").isin(*KINDS, "register") | (
+        F.col("kind").isin("set_group") & (F.col("outcome") == "ok")
+    )
     return (
-        lines.where(F.col("grp").isNotNull())
+        lines.where(there & F.col("grp").isNotNull())
         .groupBy("run", "topic")
         .agg(F.sort_array(F.collect_set("grp")).alias("groups"))
     )

@@ -48,7 +48,7 @@ CHECKS: Final = (
           "heard"),
     Check("G7", "drained AND redrive_lost", "redriven at n = {last_redriven.n}, and nobody ever got it", "heard"),
     # What is skipped or purged was asked for.
-    Check("groups", "skipped AND NOT purge_asked", "is skipped, and nobody purged it", "complete"),
+    Check("groups", "skipped AND NOT purge_asked AND NOT behind", "is skipped, and nobody purged it", "complete"),
     Check("groups", "purged AND NOT dead_purge_asked AND NOT dead_acked",
           "is purged, and nobody purged or acked the dead letter", "complete"),
 )  # fmt: skip
@@ -58,10 +58,20 @@ FACTS: Final = {
     # What the topic's label says, or as all topics of the run.
     "rf": "coalesce(int(nullif(regexp_extract(topic, '/rf([0-9]+)$', 1), '')), rf)",
     **{name: f"coalesce({name}, 0)" for name in ("current", "current_from", "buried")},
-    **{name: f"coalesce({name}, -1)" for name in ("delivered_in", "ack_asked", "acked", "gone_in")},
+    **{name: f"coalesce({name}, -1)" for name in ("delivered_in", "acked", "gone_in")},
+    "ack_asked": "coalesce(array_max(array_except(acks_asked, acks_failed)).generation, -1)",
     **{
         name: f"coalesce({name}, false)"
-        for name in ("dead_acked", "skipped", "purged", "conflict", "deleted", "unmade", "unregistered")
+        for name in (
+            "dead_acked",
+            "skipped",
+            "purged",
+            "conflict",
+            "deleted",
+            "unmade",
+            "unregistered",
+            "kept",
+        )
     },
     "purge_asked": _PURGED.format("NOT p.dead"),
     "dead_purge_asked": _PURGED.format("p.dead"),
@@ -89,11 +99,27 @@ FACTS: Final = {
     ),
     "listing": "array_max(transform(listed, l -> struct(l.generation, l.n)))",
     "listed_by": "sort_array(array_distinct(transform(listed, l -> l.who)))",
+    # Whether a request from latest, when the message may have been there already, is to skip it.
+    "behind": (
+        f"coalesce(exists(skips, s -> NOT coalesce(if(s.rewind, {sure('s.done', 'sent')}, "
+        f"exists(confirmed, c -> {sure('s.sent', 'c', '<=')} AND {sure('c', 'sent')})), false)), false)"
+    ),
+    # Whether a FETCH began to make the group, and no majority is known to have had it: a crash may have ended it.
+    "never_was": "coalesce(guest AND founded IS NULL AND seen IS NULL AND registered <= floor(rf / 2), false)",
+    # Of a topic that drops what no group needs: whether the message may have been dropped before the group was there.
+    "began": "least(founded, if(guest, since, NULL))",
+    "too_early": f"NOT kept AND coalesce({maybe('sent', 'began')}, false)",
+    # In which generation it has to be delivered: what such a topic dropped does not come again with a rewind.
+    "asked_in": "if(kept, current, 0)",
+    "asked_from": "if(kept, current_from, coalesce(array_max(transform(registers, r -> r.from_ms)), 0))",
     # Whether the group has to get the message, or to have it as a dead letter.
-    "wanted": "grp != '' AND stored IS NOT NULL AND NOT deleted AND NOT unmade AND covered AND gone_in < current",
-    "undelivered": "delivered_in < current",
-    "unacked": "ack_asked < current",
-    "in_life": "if(current > 0, concat(' in generation ', current), '')",
+    "wanted": (
+        "grp != '' AND stored IS NOT NULL AND NOT deleted AND NOT unmade AND NOT never_was AND NOT too_early "
+        "AND coalesce(made_ms >= asked_from, true) AND gone_in < asked_in AND (simulated OR NOT behind)"
+    ),
+    "undelivered": "delivered_in < asked_in",
+    "unacked": "ack_asked < asked_in",
+    "in_life": "if(asked_in > 0, concat(' in generation ', asked_in), '')",
     # A copy that may have been there counts: the clocks of one machine, or intervals, must show that it was not.
     "durable_on": f"array_distinct(transform(filter(copies, c -> {maybe('c', 'stored', '<=')}), c -> c.who))",
     "absent": "sort_array(array_except(to_list, listed_by))",
@@ -122,6 +148,7 @@ FACTS: Final = {
     # Whether nobody got what was redriven, and nothing that was asked for explains it.
     "redrive_lost": (
         "last_redriven IS NOT NULL AND NOT deleted AND listing IS NULL AND ack_asked < 0 AND NOT purge_asked "
+        "AND NOT behind "
         f"AND NOT (current > 0 AND NOT exists(confirmed, c -> c.generation = current AND {sure('c', 'redrive_sent')})) "
         "AND NOT coalesce(delivered.n > last_redriven.n OR delivered.generation > last_redriven.generation, false)"
     ),
@@ -184,6 +211,7 @@ def _told(events: DataFrame) -> DataFrame:
             F.max(publish & (outcome == "fail") & F.col("conflict")).alias("conflict"),
             F.min(F.when(publish & ok, moment())).alias("stored"),
             F.max(F.when(asked, F.col("t"))).alias("last_try"),
+            F.min(F.when(asked, moment())).alias("sent"),
             F.min(F.when(asked, F.col("crc"))).alias("first_crc"),
             F.max(F.when(asked, F.col("crc"))).alias("last_crc"),
             F.min(F.when(asked, F.col("published_ms"))).alias("made_ms"),
@@ -194,7 +222,8 @@ def _told(events: DataFrame) -> DataFrame:
             F.collect_set(F.when(kind == "store", moment("t", "who"))).alias("copies"),
             F.max(F.when(delivered, life)).alias("delivered"),
             F.max(F.when(delivered, generation)).alias("delivered_in"),
-            F.max(F.when(ack & invoke, generation)).alias("ack_asked"),
+            F.collect_set(F.when(ack & invoke, F.struct("generation", "who", "op"))).alias("acks_asked"),
+            F.collect_set(F.when(ack & (outcome == "fail"), F.struct("generation", "who", "op"))).alias("acks_failed"),
             F.max(F.when(ack & F.startswith("outcome", F.lit("acked")), generation)).alias("acked"),
             F.max((kind == "ack") & dead & invoke).alias("dead_acked"),
             F.max(F.when(listed & state.isin("dead", "skipped", "purged", "acked"), generation)).alias("gone_in"),

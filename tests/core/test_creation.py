@@ -29,9 +29,9 @@ from quorumq.core.messages import (
     ResyncReply,
     SyncTopics,
 )
-from quorumq.core.records import CreationPut, TopicPut
+from quorumq.core.records import DecisionPut, TopicPut
 from quorumq.core.topics import first_topic
-from quorumq.core.types import Group, NodeId, Span, Stamp, Topic, topic_id
+from quorumq.core.types import Group, Instance, NodeId, Span, Stamp, Topic, topic_id
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.test_hazards import hand_over, nothing
@@ -146,9 +146,9 @@ def test_nobody_serves_finds_or_spreads_what_was_only_accepted() -> None:
     cluster.advance(10.0)
     assert (
         sum(
-            creation.topic is not None
+            decision.topic is not None
             for core in cluster.nodes.values()
-            for creation in core.catalogue.creations.values()
+            for decision in core.catalogue.decisions.values()
         )
         == 2
     )
@@ -279,7 +279,7 @@ def test_a_name_is_given_again_and_only_once() -> None:
         assert one.id == topic_id("jobs", one.rf, deletions)
         assert sum(isinstance(cluster.replies[key], CreateTopicReply) for key in keys) == 1
         assert isinstance(cluster.ask("c", DeleteTopic("jobs", one.id)), DeleteTopicReply)
-    assert not any(core.catalogue.creations for core in cluster.nodes.values())
+    assert not any(core.catalogue.decisions for core in cluster.nodes.values())
 
 
 # ------------------------------------------------------------------------------- acceptors on disk
@@ -427,22 +427,22 @@ def test_a_node_that_is_learning_answers_no_proposal() -> None:
     cluster.kill("c")
     key = cluster.submit("a", CreateTopic("jobs", 1))
     assert isinstance(answer(cluster, key), Failed)
-    assert not cluster.nodes["b"].catalogue.creations
+    assert not cluster.nodes["b"].catalogue.decisions
     assert not cluster.nodes["a"].topics
 
 
 def test_acceptors_forget_the_proposal_once_the_choice_is_known() -> None:
     cluster = Cluster(5)
     half_chosen(cluster)
-    assert cluster.nodes["b"].catalogue.creations
+    assert cluster.nodes["b"].catalogue.decisions
     cluster.drop = nothing
     cluster.advance(10.0)
     for core in cluster.nodes.values():
-        assert not core.catalogue.creations
-        assert not any(isinstance(record, CreationPut) for record in core.snapshot(cluster.now))
+        assert not core.catalogue.decisions
+        assert not any(isinstance(record, DecisionPut) for record in core.snapshot(cluster.now))
     cluster.kill("b")
     cluster.start("b")
-    assert not cluster.nodes["b"].catalogue.creations, "nor does its journal bring it back"
+    assert not cluster.nodes["b"].catalogue.decisions, "nor does its journal bring it back"
 
 
 @pytest.mark.parametrize("kind", [ProposalReply, PutReply])
@@ -508,7 +508,7 @@ def test_a_creation_is_three_rounds_and_three_writes_on_each_node() -> None:
     assert kinds == {**others, "ProposalReply": 4, "PutReply": 2}
     for name in "abc":
         written = [type(record) for record in cluster.journals[name][before[name] :]]
-        assert written == [CreationPut, CreationPut, TopicPut]
+        assert written == [DecisionPut, DecisionPut, TopicPut]
 
 
 def answers(effects: list[Effect]) -> list[tuple[int, PeerMessage]]:
@@ -535,7 +535,7 @@ def test_registers_promises_and_proposals_are_durable_before_they_are_answered()
         return answers(core.step([Received(envelope)], cluster.now, cluster.rng))
 
     for message in (
-        Prepare(1, "jobs", 0, Stamp(1 << 59, "b")),
+        Prepare(1, Instance(b"", "jobs", 0), Stamp(1 << 59, "b")),
         Accept(2, Stamp(1 << 60, "b"), topic),
         PutTopic(3, topic),
         PutGroup(4, Group(topic.id, "g", 0, 0)),

@@ -279,7 +279,7 @@ def test_a_redrive_through_a_node_that_missed_a_rewind_is_not_confirmed_and_lose
     died(cluster)
     cluster.advance(1)
     deaf_to_registers(cluster, "c")
-    generation = rewind(cluster, node="a", start="latest")
+    generation = rewind(cluster, node="a", start="time", from_ms=cluster.now.wall_ms + 1)
     entries = dead_entries(cluster)
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["outcome-unknown"]
     assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]

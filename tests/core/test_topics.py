@@ -17,12 +17,12 @@ from quorumq.core.topics import (
     check_topic_request,
     closed,
     first_topic,
-    merge_creations,
+    merge_decisions,
     merge_topics,
     stamps_of,
     with_partitions,
 )
-from quorumq.core.types import Creation, Stamp, Topic
+from quorumq.core.types import Decision, Instance, Stamp, Topic
 
 NODES = ("a", "b", "c")
 
@@ -87,10 +87,9 @@ def test_settings_that_a_producer_left_to_us_are_below_all_that_somebody_chooses
     assert as_change(asked) == AlterTopic("jobs", 1, 9, 0.0, None, (), True)
 
 
-CREATIONS = st.builds(
-    lambda promised, accepted: Creation(
-        "jobs",
-        0,
+DECISIONS = st.builds(
+    lambda promised, accepted: Decision(
+        Instance(b"", "jobs", 0),
         Stamp(max(promised, accepted), "a" if max(promised, accepted) else ""),
         Stamp(accepted, "a" if accepted else ""),
         made(CreateTopic("jobs", max_deliveries=accepted), accepted) if accepted else None,
@@ -100,14 +99,14 @@ CREATIONS = st.builds(
 )
 
 
-@given(CREATIONS, CREATIONS, CREATIONS)
+@given(DECISIONS, DECISIONS, DECISIONS)
 def test_what_was_promised_and_accepted_merges_to_the_same_in_any_order(
-    one: Creation, two: Creation, three: Creation
+    one: Decision, two: Decision, three: Decision
 ) -> None:
-    assert merge_creations(one, one) == one
-    assert merge_creations(one, two) == merge_creations(two, one)
-    merged = merge_creations(merge_creations(one, two), three)
-    assert merged == merge_creations(one, merge_creations(two, three))
+    assert merge_decisions(one, one) == one
+    assert merge_decisions(one, two) == merge_decisions(two, one)
+    merged = merge_decisions(merge_decisions(one, two), three)
+    assert merged == merge_decisions(one, merge_decisions(two, three))
     assert merged.promised == max(one.promised, two.promised, three.promised)
     assert merged.ballot == max(one.ballot, two.ballot, three.ballot)
 

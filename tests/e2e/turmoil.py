@@ -105,7 +105,7 @@ class Turmoil:
                         await self._set(LATE, lambda: operators[0].create_group(TOPIC, LATE, start="latest"))
                         working.start_soon(self._consume, of["l0"], LATE)
                         await trio.sleep(self.seconds / 3)
-                        await self._set(BACK, lambda: operators[1].rewind(TOPIC, BACK, middle), rewind=True)
+                        await self._set(BACK, lambda: operators[1].rewind(TOPIC, BACK, middle))
                     self._calm = True
                 await self._drain(operators[0])
                 await self._list(topic)
@@ -118,7 +118,7 @@ class Turmoil:
             async with connect(addresses, history=writer, rng=random.Random(self.rng.random())) as client:
                 yield client
 
-    async def _set(self, group: str, act: Callable[[], Awaitable[Group]], *, rewind: bool = False) -> None:
+    async def _set(self, group: str, act: Callable[[], Awaitable[Group]]) -> None:
         """Create or rewind, again until it is certain: a majority of a replica set may be down at the moment."""
         began = suspending_clock()
         with trio.fail_after(DRAIN_S):
@@ -133,9 +133,9 @@ class Turmoil:
             "generation": made.generation,
             "from_ms": made.from_ms,
         }
+        if made.latest:
+            mark["latest"] = made.latest.name.lower()
         self.marks.append({"kind": "register", "at": began, **mark})
-        done = {"kind": "set_group", "at": suspending_clock(), "outcome": "ok", "rewind": rewind}
-        self.marks.append({**done, **mark})
 
     # ------------------------------------------------------------------------- its faults
 

@@ -138,7 +138,7 @@ class Story:
         where = {"topic": "t", "partition": 0, "spans": [["a.1.1.1", 0, 1]], "op": 1}
         return self.call("client:p", "publish", at, where, crcs="0a0b0c0d", published_ms=int(1e12), **more)
 
-    def deliver(self, who: str, at: float, until: float, time: int, node: str = "") -> Story:
+    def deliver(self, who: str, at: float, until: float, time: int, node: str = "", **other: Any) -> Story:
         """Handed over; where a node is named, it says that it won it, which took 2 ms with both ways."""
         if node:
             self.add(node, "hold_won", at - 0.001, **held(time))
@@ -149,14 +149,14 @@ class Story:
             "asked": at - (0.002 if node else 0.1),
             "crcs": "0a0b0c0d",
         }
-        return self.add(who, "deliver", at, **held(time), **more)
+        return self.add(who, "deliver", at, **{**held(time), **more, **other})
 
     def twice(self, until: float, again: float, nodes: tuple[str, str] = ("", "")) -> Story:
         """Delivered at 1 s to c, then to d, which acks it."""
         self.deliver("client:c", 1, until, 1, nodes[0])
         return self.deliver("client:d", again, again + 5, 2, nodes[1]).ack("client:d", again + 1, 2)
 
-    def purge(self, at: float, start: int) -> Story:
+    def purge(self, at: float, start: int, outcome: str = "ok") -> Story:
         """One message is settled by its name."""
         where = {
             "topic": "t",
@@ -166,10 +166,20 @@ class Story:
             "op": 9,
         }
         self.add("client:p", "purge", at, **where, outcome="invoke")
-        return self.add("client:p", "purge", at + 0.01, **where, outcome="ok", messages=1)
+        return self.add("client:p", "purge", at + 0.01, **where, outcome=outcome, messages=1)
 
-    def register(self, who: str, at: float, generation: int) -> Story:
-        return self.add(who, "register", at, topic="t", group="g", generation=generation, from_ms=0)
+    def listed(self, who: str, at: float, state: str, time: int = 1) -> Story:
+        fields = {name: value for name, value in held(time).items() if name != "owner"}
+        return self.add(who, "list", at, **fields, state=state, complete=True)
+
+    def register(self, who: str, at: float, generation: int, **more: Any) -> Story:
+        return self.add(who, "register", at, topic="t", group="g", generation=generation, from_ms=0, **more)
+
+    def set_group(self, at: float, start: str, outcome: str = "ok", *, rewind: bool = False) -> Story:
+        where = {"topic": "t", "group": "g", "op": len(self.rows), "rewind": rewind}
+        self.add("client:c", "set_group", at, **where, outcome="invoke", start=start)
+        told = {"generation": 0, "from_ms": 0} if outcome == "ok" else {}
+        return self.add("client:c", "set_group", at + 0.01, **where, outcome=outcome, **told)
 
     def ack(self, who: str, at: float, time: int) -> Story:
         return self.call(who, "ack", at, {**held(time), "op": time}, "acked")
@@ -183,9 +193,10 @@ class Story:
     def delete_topic(self, at: float) -> Story:
         return self.call("client:p", "delete_topic", at, {"topic": "t", "op": len(self.rows)})
 
-    def delete_group(self, at: float, outcome: str = "ok") -> Story:
+    def delete_group(self, at: float, outcome: str = "ok", **more: Any) -> Story:
         where = {"topic": "t", "group": "g", "op": len(self.rows)}
-        return self.call("client:p", "delete_group", at, where, outcome)
+        self.add("client:p", "delete_group", at, **where, outcome="invoke")
+        return self.add("client:p", "delete_group", at + 0.01, **where, outcome=outcome, **more)
 
     def has(self, who: str, at: float, topic: str = "t", **settings: Any) -> Story:
         return self.add(who, "topic", at, topic=topic, settings=settings)
@@ -197,6 +208,19 @@ class Story:
         into = {"topic": "out", "partition": 0, "spans": [["~derived.1.1.1", 0, 1]]}
         where = {"topic": "t", "partition": 0, "group": "g", "spans": [["a.1.1.1", 0, 1]]}
         return self.add("client:c", "derive", at, **where, crcs="01020304", into=into)
+
+
+def from_latest(run: str, published: float, *, outcome: str = "ok", listed: str = "") -> Story:
+    """A group that is to begin with what is published from now on, at 1 s, by a request with this outcome; another one
+    finds it at 3 s. A message of before or after that nobody gets, and that a node lists in this state.
+    """
+    made = Story(run, boot=dict.fromkeys(("client:p", "client:c", "node:a"), "m1"))
+    made.set_group(1, "latest", outcome).set_group(3, "earliest").publish(published)
+    if outcome != "fail":
+        made.register("node:a", 1.005, 0, latest="begun")
+    if listed:
+        made.listed("node:a", 9, listed)
+    return made.drained(10)
 
 
 def created(run: str) -> Story:
@@ -226,8 +250,7 @@ def letters(run: str, *listing: str) -> Story:
         made.add("client:c", "dead_letter", 2, **held(1), op=1, outcome=outcome)
     for time, some in ((1, listing), (1001, nodes)):
         for node in some:
-            fields = {name: value for name, value in held(time).items() if name != "owner"}
-            made.add(node, "list", 10, **fields, state="dead", complete=True)
+            made.listed(node, 10, "dead", time)
     return made.drained(9)
 
 
@@ -375,6 +398,19 @@ def stories() -> list[Story]:
         .drained(10),
         created("group-deleted").publish(2).deliver("client:d", 2.1, 5, 1).delete_group(3).drained(10),
         created("group-kept").publish(2).deliver("client:d", 2.1, 5, 1).delete_group(3, "fail").drained(10),
+        from_latest("before-latest", 0.5, listed="skipped"),
+        from_latest("before-latest-unlisted", 0.5),
+        from_latest("while-unknown", 2, outcome="unknown", listed="skipped"),
+        from_latest("after-latest", 2, listed="skipped"),
+        from_latest("after-latest-unlisted", 2),
+        from_latest("after-all", 4, outcome="unknown", listed="skipped"),
+        from_latest("latest-refused", 0.5, outcome="fail", listed="skipped"),
+        from_latest("rewound-to-latest", 4, listed="skipped").set_group(5, "latest", rewind=True),
+        from_latest("rewound-before", 4, listed="skipped").set_group(3.5, "latest", rewind=True),
+        from_latest("rewind-unknown", 4, listed="skipped").set_group(3.5, "latest", "unknown", rewind=True),
+        Story("in-a-deletion", boot=one).publish().delete_group(0.5, generation=1)
+        .deliver("client:c", 1, 5, 1, generation=1),
+        Story("purge-failed", boot=one).publish().purge(0.5, 0, "fail").listed("node:a", 9, "skipped").drained(10),
         Story("outputs-unread").publish().deliver("client:c", 1, 5, 1).derive(1.5).ack("client:c", 2, 1).drained(10),
         odd("odd-settings").publish().deliver("client:c", 1, 5, 1).deliver("client:c", 7, 12, 2)
         .ack("client:c", 8, 2).drained(10),
@@ -527,6 +563,19 @@ def test_what_is_good_holds_and_what_did_not_occur_is_not_checked(seen: Seen) ->
         ("came-back", "delays", "holds"),
         ("listed-by-all", "G7", "holds"),
         ("listed-by-one", "G7", "broken"),
+        ("before-latest", "groups", "not checked"),
+        ("before-latest", "G1", "holds"),
+        ("before-latest-unlisted", "G1", "holds"),
+        ("while-unknown", "groups", "not checked"),
+        ("after-latest", "groups", "broken"),
+        ("after-latest-unlisted", "G1", "broken"),
+        ("after-all", "groups", "broken"),
+        ("latest-refused", "groups", "broken"),
+        ("rewound-to-latest", "groups", "not checked"),
+        ("rewound-before", "groups", "broken"),
+        ("rewind-unknown", "groups", "not checked"),
+        ("in-a-deletion", "groups", "broken"),
+        ("purge-failed", "groups", "broken"),
     ],
 )
 def test_a_story_is_judged_as_far_as_its_clocks_allow(
@@ -876,6 +925,7 @@ def test_every_kind_is_asked_about_or_left_out_on_purpose() -> None:
         "truncated",
         "delete_topic",
         "delete_group",
+        "fetch",
     }
     asked |= {"hold_won", "leave", "release"}
     told_by_clients_better = {"hold_lost", "expire"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core import types as core_types
-from quorumq.core.types import Batch, Receipt, Span
+from quorumq.core.types import Batch, Receipt, Span, Stamp
 from quorumq.wire import batch as batches
 from quorumq.wire import bounds, cbor, codec, frames
 from quorumq.wire.batch import Message, build_batch, check_body, decode_header, records_of
@@ -48,12 +49,19 @@ def hint_text(hint: Any) -> str:
     return "map" if origin is dict else str(hint.__name__)
 
 
+def plain(default: object) -> object:
+    """A default as the page shows it: stamps as arrays, members of an enumeration as numbers."""
+    if isinstance(default, Stamp):
+        return list(default)
+    return int(default) if isinstance(default, IntEnum) else default
+
+
 def fields_text(cls: Any) -> str:
     """The fields of a type as the tables write them."""
     hints = typing.get_type_hints(cls)
     shown = []
     for field in cls._fields:
-        default = f" = {cls._field_defaults[field]!r}" if field in cls._field_defaults else ""
+        default = f" = {plain(cls._field_defaults[field])!r}" if field in cls._field_defaults else ""
         shown.append(f"{field} {hint_text(hints[field])}{default}")
     return ", ".join(shown)
 

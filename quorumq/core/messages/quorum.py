@@ -11,9 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from quorumq.core.types import (
     Batch,
-    Creation,
+    Decision,
     Group,
     Incarnation,
+    Instance,
     Letter,
     Origin,
     Owner,
@@ -22,6 +23,7 @@ from quorumq.core.types import (
     Span,
     Stamp,
     Topic,
+    instance_of,
 )
 
 
@@ -313,19 +315,20 @@ class PutTopic(NamedTuple):
 class PutGroup(NamedTuple):
     """Merge a group's register. Answered once durable, with the merged one where it is higher.
 
-    With ``ask``, ``group`` only names one, and what is known of it is answered.
+    ``partitions``: all that the sender knows of the topic, proposed ones included. Who knows of more says so.
     """
 
     round: int
     group: Group
-    ask: bool = False
+    partitions: int = 0
 
 
 class PutReply(NamedTuple):
     """Answers PutTopic and PutGroup; the merged register comes along where it is higher than what was asked.
 
-    ``refused`` is "" or "deleted", with the register that has taken the topic's place; or "cannot-vouch" of a PutGroup
-    that a node which cannot vouch did not take in.
+    ``refused`` is "", or "deleted" with the register that has taken the topic's place; of a PutGroup also
+    "cannot-vouch" or "unknown-topic": it was not taken in. ``topic`` comes with the answer to a PutGroup, too, where it
+    has more partitions than the sender knew of.
     """
 
     round: int
@@ -337,35 +340,50 @@ class PutReply(NamedTuple):
 
 
 class Prepare(NamedTuple):
-    """CREATE, first: promise, durably, to accept no proposal for this name that has a lower ballot.
+    """PREPARE: promise, durably, to accept no proposal in this instance that has a lower ballot.
 
-    ``deletions``: how often the name was deleted before, as far as the proposer knows.
+    ``base``: of a group, the register that the change is made to, which was chosen. ``implicit``: a FETCH asks for the
+    group, which a topic may forbid.
     """
 
     round: int
-    name: str
-    deletions: int
+    instance: Instance
     ballot: Stamp
+    base: Group | None = None
+    implicit: bool = False
 
 
 class Accept(NamedTuple):
-    """CREATE, second: accept this register, durably, unless a higher ballot was promised."""
+    """ACCEPT: accept this register, durably, unless a higher ballot was promised. One of ``topic`` and ``group``."""
 
     round: int
     ballot: Stamp
-    topic: Topic
+    topic: Topic | None = None
+    group: Group | None = None
+    implicit: bool = False
+
+    @property
+    def instance(self) -> Instance:
+        """The instance that it is about."""
+        value = self.topic or self.group
+        assert value is not None, "the reader of a frame refuses one without"
+        return instance_of(value)
 
 
 class ProposalReply(NamedTuple):
     """Answers Prepare and Accept: what the sender has promised and accepted by now, or what it knows was chosen.
 
-    ``chosen`` is a register of that name with at least as many deletions as were asked about, deleted or not.
+    ``topic`` or ``group`` is a register that was chosen in this instance or a later one, deleted or not. Asked about a
+    group, ``topic`` says that the topic was deleted, or makes no groups for a FETCH. ``error`` is "", "unknown-topic"
+    or "cannot-vouch": no vote.
     """
 
     round: int
-    creation: Creation | None
-    chosen: Topic | None
+    decision: Decision | None
+    topic: Topic | None
+    group: Group | None
     known: tuple[Incarnation, ...]  # of the node list, in its order
+    error: str = ""
 
 
 class Peeked(NamedTuple):
@@ -383,7 +401,8 @@ class Survey(NamedTuple):
     """What does the group make of every message that this replica knows of? PEEK complete and PURGE ask it.
 
     Everything is listed, whatever was asked for: what one replica calls ready, another may know to be acked. Items
-    come in the order of message ids, from behind the end of ``after``.
+    come in the order of message ids, from behind the end of ``after``. ``reclaimed``: list what was reclaimed,
+    too, and of all only the records. ``generation``: of which the answer is to say whether it has begun.
     """
 
     round: int
@@ -392,16 +411,22 @@ class Survey(NamedTuple):
     group: str
     after: Span | None
     limit: int
+    reclaimed: bool = False
+    generation: int = 0
 
 
 class SurveyReply(NamedTuple):
-    """The answer to a Survey: everything up to the end of ``upto`` was looked at, or all there is if it is None."""
+    """The answer to a Survey: everything up to the end of ``upto`` was looked at, or all there is if it is None.
+
+    ``begun``: the sender has a register of the group of that generation that has begun, or of a later one.
+    """
 
     round: int
     items: tuple[Peeked, ...]
     upto: Span | None
     error: str
     known: tuple[Incarnation, ...]
+    begun: bool = False
 
 
 class CloseRequest(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumq.core.messages.quorum import NotDue, Resolved
-from quorumq.core.types import Creation, Group, Incarnation, NodeId, Origin, Owner, PartitionId, Span, Topic
+from quorumq.core.types import Decision, Group, Incarnation, NodeId, Origin, Owner, PartitionId, Span, Topic
 
 
 class Heartbeat(NamedTuple):
@@ -97,7 +97,7 @@ class Counted(NamedTuple):
 class GroupState(NamedTuple):
     """Anti-entropy: everything that differs of one group, to be merged."""
 
-    group: Group
+    group: str
     records: tuple[Resolved, ...]
     attempts: tuple[Counted, ...]
     delays: tuple[NotDue, ...]
@@ -204,7 +204,7 @@ class ResyncReply(NamedTuple):
     following: int
     registers: SyncTopics
     state: SyncState | None
-    creations: tuple[Creation, ...] = ()  # with the registers: what is not decided as far as the sender knows
+    decisions: tuple[Decision, ...] = ()  # with the registers: what is not decided as far as the sender knows
 
 
 class SurvivorsRequest(NamedTuple):

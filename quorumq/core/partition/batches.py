@@ -7,7 +7,7 @@ reclaimed; of a closed origin only its number is kept.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumq.core import limits
 from quorumq.core.closed import ClosedOrigins, number_of
@@ -52,6 +52,7 @@ class Batches:
         waiting: batches that are not due yet by our clock.
         doubtful: batches of unknown age, and when they were made, as peers say.
         digests: of what is known, by origin; dropped where that changes.
+        listed: the origins, as a survey goes through them (core/partition/listing.py).
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class Batches:
         "fresh",
         "idle_since",
         "index",
+        "listed",
         "members",
         "node",
         "order",
@@ -92,6 +94,7 @@ class Batches:
         self.waiting: dict[int, None] = {}
         self.doubtful: dict[int, dict[NodeId, float]] = {}
         self.digests: dict[Origin, Digest] = {}
+        self.listed: dict[tuple[Any, ...], list[Origin]] = {}
 
     # ------------------------------------------------------------- questions
 

@@ -31,7 +31,7 @@ from quorumq.core.partition.offer import Kept, Offer
 from quorumq.core.records import BallotAtStop
 from quorumq.core.spans import SpanMap, SpanSet, across
 from quorumq.core.tallied import TalliedMap
-from quorumq.core.types import OPEN_ZERO, Group, Kind, Letter, Origin, Owner, Record, Span, Stamp
+from quorumq.core.types import OPEN_ZERO, Group, Kind, Latest, Letter, Origin, Owner, Record, Span, Stamp
 
 _new: Any = tuple.__new__
 """`_new(Record, fields)` is a Record in half the time."""
@@ -77,6 +77,7 @@ class GroupView:
         generation: the current one: records of older ones are void where ``from_ms`` covers the message.
         from_ms: the start predicate: the generation reads batches published at or after this time of day.
         since: the group was deleted then: what generations before recorded is void.
+        skipping: what is here is being skipped, and none of what was reclaimed here is wanted again.
         dead: the group of this group's dead letters, where somebody reads it.
         available: what may be delivered together; a suspect is never in it.
         suspects: what may be delivered alone.
@@ -95,6 +96,7 @@ class GroupView:
     generation: int = 0
     from_ms: int = 0
     since: int = 0
+    skipping: bool = False
     dead: GroupView | None = None
     records: TalliedMap[Record] = field(default_factory=lambda: TalliedMap(kind_of))
     leases: SpanMap[Lease] = field(default_factory=SpanMap)
@@ -259,7 +261,8 @@ class GroupView:
 
     def covers(self, published_ms: int) -> bool:
         """Whether the generation's start predicate holds for a batch published then, by its producer's clock."""
-        return published_ms >= self.home.from_ms
+        from_ms = self.home.from_ms
+        return published_ms >= from_ms or not from_ms  # whatever a clock from before 1970 says
 
     def record_pieces(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
         """``span`` in pieces of one record each, as ``generation`` reads them (the current one if None).
@@ -394,6 +397,7 @@ class GroupView:
     def read_by(self, register: Group) -> None:
         """Read by a newer register; what was recorded before a deletion that it brings is void."""
         self.generation, self.from_ms = register.generation, register.from_ms
+        self.skipping = register.latest == Latest.SKIPPING
         if register.buried > self.since:
             self.since = register.buried
             records = self.records

@@ -48,7 +48,7 @@ class Learning(Duty):
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
         """Anti-entropy: merge what a peer keeps of a group."""
-        name = state.group.name
+        name = state.group
         effects = self.repair(name, state.records, now) + self.adopt_delays(name, state.delays, now)
         return effects + self.adopt_attempts(name, state.attempts, now)
 

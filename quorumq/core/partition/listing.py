@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
+from typing import Any
 
 from quorumq.core import limits
 from quorumq.core.deadnames import DEAD_SUFFIX
@@ -15,7 +17,7 @@ from quorumq.core.partition.fate import FREE, NO_BALLOTS
 from quorumq.core.partition.group import GroupView, join
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.spans import SpanSet
-from quorumq.core.types import STAMP_ZERO, Kind, Now, Span
+from quorumq.core.types import DERIVED, OPEN_ZERO, STAMP_ZERO, Kind, Now, Origin, Span
 
 PEEK_BYTES_MAX = limits.MIB
 
@@ -91,12 +93,17 @@ def survey_of(
     room, scanned = PEEK_BYTES_MAX, 0
     limit = max(1, min(message.limit, limits.PEEK_ITEMS_MAX))
     last = message.after
-    for part, batch in known_after(batches, last):
+    for part, batch in known_after(batches, last, reclaimed=message.reclaimed):
         for piece, runs in view.pieces(part):
-            if len(items) >= limit or room <= 0 or scanned > limits.PEEK_SCAN_MAX:
+            if len(items) >= limit or room <= 0 or scanned > limits.SURVEY_SCAN_MAX:
                 return tuple(items), last
             scanned += runs
             last = piece
+            if message.reclaimed:  # what is known is skipped, whatever the group makes of it
+                for known, record in view.home.records.split(piece):
+                    bare = (record or OPEN_ZERO)._replace(letter=None)
+                    join(items, Peeked(known, "", bare, 0, 0.0, None))
+                continue
             for item in peek(batches, view, piece, batch, now):
                 room -= append(items, item)
     return tuple(items), None
@@ -129,22 +136,51 @@ def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
     return letter.text_bytes if letter is not None and len(items) > before else 0
 
 
-def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, StoredBatch | None]]:
+def known_after(
+    batches: Batches, after: Span | None, *, reclaimed: bool = False
+) -> Iterator[tuple[Span, StoredBatch | None]]:
     """What is known here behind ``after``, in order, with its batch where the payload is here.
 
-    That is all, or more than one page looks at. It steps from run to run, whatever is between their numbers.
+    It steps from run to run, whatever is between their numbers. ``reclaimed``: with what was reclaimed.
     """
-    origins = dict.fromkeys(
-        origin
-        for table in (batches.present, batches.absent)
-        for origin in table.runs
-        if after is None or origin >= after.origin
-    )
-    for origin in heapq.nsmallest(limits.PEEK_SCAN_MAX + 2, origins):
+    for origin in origins_from(batches, after):
         start = after.stop if after is not None and origin == after.origin else 0
         here = ((span, batches.stored[slot.number]) for span, slot in batches.index.onward(origin, start))
-        gone = ((span, None) for span, _ in batches.absent.onward(origin, start))
-        yield from heapq.merge(here, gone, key=itemgetter(0))
+        parts: list[Iterator[tuple[Span, StoredBatch | None]]] = [here]
+        if origin in batches.absent.runs:
+            parts.append((span, None) for span, _ in batches.absent.onward(origin, start))
+        if reclaimed and origin in batches.reclaimed.runs:
+            spans = [span for span in batches.reclaimed.spans_of(origin) if span.stop > start]
+            parts.append((span._replace(start=max(start, span.start)), None) for span in spans)
+        yield from here if len(parts) == 1 else heapq.merge(*parts, key=itemgetter(0))
+
+
+def origins_from(batches: Batches, after: Span | None) -> Iterator[Origin]:
+    """The origins of which something is known, in order, from that of ``after`` on.
+
+    A partition may have 250,000 of them, and a page has room for some hundred. So they are parted once, when the first
+    page is asked for, into groups that follow each other, and each group is sorted when a page comes to it. Origins
+    that come later are missing in the pages to come: their messages were not there when the first page was asked for.
+    """
+    if after is None or not batches.listed:
+        listed: dict[tuple[Any, ...], list[Origin]] = {}
+        tables = (batches.present.runs, batches.absent.runs, batches.reclaimed.runs)
+        for origin in dict.fromkeys(origin for table in tables for origin in table):
+            listed.setdefault(_leading(origin), []).append(origin)
+        batches.listed = {leading: listed[leading] for leading in sorted(listed)}
+    first = _leading(after.origin) if after is not None else ()
+    for leading, origins in batches.listed.items():
+        if leading >= first:
+            origins.sort()
+            begin = bisect_left(origins, after.origin) if after is not None and leading == first else 0
+            yield from origins[begin:]
+    batches.listed = {}
+
+
+def _leading(origin: Origin) -> tuple[Any, ...]:
+    """What comes first of an origin, so that groups of equal ones are in order, and have some hundred origins each."""
+    node, n, nonce, k = origin
+    return (node, n, nonce >> 52) if node == DERIVED else (node, n, nonce, k >> 10)
 
 
 def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | None, now: Now) -> list[Peeked]:

@@ -62,7 +62,7 @@ class Recall(ClosingDuty):
         gone = self.batches.reclaimed.items()
         records += [Reclaimed(partition, piece) for piece in pieces_of(gone, limit)]
         for view in self.views.with_holds():  # deleted ones have what was recorded since
-            for state in group_states(partition.topic, view, view.lasting_origins(), now):
+            for state in group_states(view, view.lasting_origins(), now):
                 if state.records:
                     records.append(RecordsMerged(partition, view.name, state.records))
                 if state.attempts:

@@ -40,6 +40,7 @@ from quorumq.core.types import (
     OPEN_ZERO,
     Incarnation,
     Kind,
+    Latest,
     NodeId,
     Now,
     Owner,
@@ -376,7 +377,12 @@ class Replica:
     def on_survey(self, message: m.Survey, now: Now) -> m.SurveyReply:
         """Survey: what the group makes of every message known here."""
         items, upto = survey_of(self.batches, self.views.look(message.group), message, now)
-        return m.SurveyReply(message.round, items, upto, "", self.vector())
+        register = self.node.catalogue.groups.get((self.partition.topic, message.group))
+        begun = register is not None and (
+            register.generation > message.generation
+            or (register.generation == message.generation and register.latest != Latest.SKIPPING)
+        )
+        return m.SurveyReply(message.round, items, upto, "", self.vector(), begun)
 
     def on_sync_offer(self, sender: NodeId, message: m.SyncOffer, now: Now) -> list[Effect]:
         """Anti-entropy, step 2: offer or tell what differs."""

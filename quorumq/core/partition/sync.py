@@ -19,7 +19,7 @@ from quorumq.core.partition.hashing import mix, salt_of
 from quorumq.core.partition.views import Views
 from quorumq.core.pieces import pieces_of
 from quorumq.core.spans import merge_spans, subtract
-from quorumq.core.types import Group, NodeId, Now, Origin, Record, Span
+from quorumq.core.types import NodeId, Now, Origin, Record, Span
 
 SYNC_BUCKETS = 64
 
@@ -151,7 +151,7 @@ class Sync(Duty):
                 if bucket_of(origin) in covered and heard.get(origin) != view_digest(view, origin)
             ]
             if origins:
-                groups += group_states(self.batches.partition.topic, view, origins, now)
+                groups += group_states(view, origins, now)
         empty = m.SyncState(self.batches.partition, offer.epoch, (), ())
         limit = limits.SPANS_PER_REQUEST_MAX
         return [
@@ -249,17 +249,16 @@ class Sync(Duty):
         return [*effects, Send(sender, left)]
 
 
-def group_states(topic: bytes, view: GroupView, origins: list[Origin], now: Now) -> list[m.GroupState]:
+def group_states(view: GroupView, origins: list[Origin], now: Now) -> list[m.GroupState]:
     """Everything of ``view`` for ``origins``, in pieces that fit a frame."""
     records = [m.Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]
     attempts = [item for origin in origins for item in view.attempts_of(origin)]
     delays = [item for origin in origins for item in view.delays_of(origin, now.mono)]
-    register = Group(topic, view.name, view.generation, view.from_ms)
     limit = limits.LETTERS_PER_PIECE if any(item.record.letter is not None for item in records) else 2048
     pieces = zip_longest(
         pieces_of(records, limit), pieces_of(attempts, limit), pieces_of(delays, limit), fillvalue=()
     )
-    return [m.GroupState(register, *piece) for piece in pieces] or [m.GroupState(register, (), (), ())]
+    return [m.GroupState(view.name, *piece) for piece in pieces] or [m.GroupState(view.name, (), (), ())]
 
 
 def view_digest(view: GroupView, origin: Origin) -> m.Digest:

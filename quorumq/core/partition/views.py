@@ -150,12 +150,14 @@ class Views:
         if view is None:
             self.begin({name: None})
             return
-        if view.generation >= register.generation and view.since >= register.buried:
-            return
+        before = (view.generation, view.from_ms, view.since)
+        skipped = view.skipping
         view.read_by(register)
-        self._doubt(name)
+        anew = before != (view.generation, view.from_ms, view.since)
+        if anew or skipped != view.skipping:
+            self._doubt(name)
         for each in (view, view.dead):
-            if each is not None:
+            if anew and each is not None:
                 each.offer_anew()
                 each.behind = Behind(each.first_ms, ever=False)
                 self.catch_up(each, now)
@@ -175,7 +177,7 @@ class Views:
 
     def _want_again(self, view: GroupView, spans: Iterable[Span]) -> None:
         """What ``view``, new or rewound, would read of ``spans``, reclaimed here, counts as absent again."""
-        for span in spans:
+        for span in spans if not view.skipping else ():
             for part, record in view.record_pieces(span):
                 if record.kind in (Kind.OPEN, Kind.DEAD):
                     self.batches.want(part)

@@ -1,0 +1,255 @@
+"""One register is chosen in one instance: single-decree Paxos, for the first register of a topic and each of a group.
+
+Two registers that say different things cannot be merged where one has been confirmed: one of them stands, and the other
+never was. Refusing the later one is not enough, as nobody knows which that is. So each node of the list is an acceptor,
+a majority of the list decides, and the value is the whole register. A proposed or accepted register is in
+`Catalogue.decisions`, where nobody looks for a topic or a group; only a chosen one is taken in, and spreads.
+
+Instances follow each other. An acceptor that knows the register of an instance, or of a later one, answers with that.
+
+The lowest ballot of all, zero, needs no PREPARE: nobody proposes anything in it but the one register that everybody
+proposes alike, so whoever accepts it there accepts the same.
+"""
+
+from __future__ import annotations
+
+from quorumq.core.context import Context
+from quorumq.core.coordinator import Coordinator
+from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.errors import Code
+from quorumq.core.messages import Accept, Prepare, ProposalReply, PutTopic
+from quorumq.core.records import DecisionPut
+from quorumq.core.rounds import Round
+from quorumq.core.types import (
+    STAMP_ZERO,
+    Decision,
+    Group,
+    Incarnation,
+    Instance,
+    NodeId,
+    Now,
+    Topic,
+    instance_of,
+)
+
+PAUSE_FIRST_S = 0.01
+PAUSE_MAX_S = 0.5
+"""Before a proposal that met a higher ballot is made again: at random, up to twice as long each time."""
+
+UNSTAMPED_S = 1.0
+"""How long a proposal waits for the clock's reserve to be durable before it is tried again all the same."""
+
+PROPOSALS_MAX = 8
+"""How often one instance is proposed in before the caller is told to try again."""
+
+
+# ------------------------------------------------------------------------------- an acceptor
+
+
+def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) -> list[Effect]:
+    """PREPARE and ACCEPT: answer once what is promised or accepted is durable. Only if this node can vouch."""
+    instance = message.instance
+    effects: list[Effect] = []
+    if instance.topic:
+        topic = context.catalogue.topics.get(instance.topic)
+        if topic is None:
+            return [Send(sender, ProposalReply(message.round, None, None, None, (), Code.UNKNOWN_TOPIC))]
+        if topic.deleted or is_refused(message, topic):
+            return [Persist((), (Send(sender, _told(context, message.round, None, topic, None)),))]
+        if isinstance(message, Prepare) and message.base is not None:
+            effects = context.take_in_group(message.base, now)
+    chosen = context.catalogue.outcome_of(instance)
+    if chosen is not None:
+        topic, group = (chosen, None) if isinstance(chosen, Topic) else (None, chosen)
+        return [*effects, Persist((), (Send(sender, _told(context, message.round, None, topic, group)),))]
+    ours = context.catalogue.decisions.get(instance) or Decision(instance)
+    after = ours
+    if isinstance(message, Accept):
+        if message.ballot >= ours.promised:
+            after = Decision(instance, message.ballot, message.ballot, message.topic, message.group)
+    elif message.ballot > ours.promised:
+        after = ours._replace(promised=message.ballot)
+    records = (DecisionPut(after),) if after != ours else ()
+    if records:
+        context.catalogue.decisions[instance] = after
+    reply = _told(context, message.round, after, None, None)
+    return [*effects, Persist(records, (Send(sender, reply),))]
+
+
+def is_refused(message: Prepare | Accept, topic: Topic) -> bool:
+    """Whether a FETCH asks for the first register of a group, and ``topic`` makes none for a FETCH.
+
+    Acceptors decide that, as they decide all else: a majority of them knows of an ALTER that was OK.
+    """
+    return message.implicit and not message.instance.number and not topic.auto_create_groups
+
+
+def _told(
+    context: Context, number: int, decision: Decision | None, topic: Topic | None, group: Group | None
+) -> ProposalReply:
+    return ProposalReply(number, decision, topic, group, context.state.vector(context.config.nodes))
+
+
+# ------------------------------------------------------------------------------- a proposer
+
+
+class Proposer:
+    """A coordinator's way to the outcome of one instance.
+
+    Args:
+        instance: what to decide.
+        alike: propose the owner's own value of the ballot zero first, without PREPARE: everybody's is the same there.
+        base: of a group, the register that the change is made to.
+        implicit: a FETCH asks.
+
+    Attributes:
+        ours: the owner's own value (`Coordinator.own_value`), as it was first proposed; the same in each proposal.
+        sent: something was proposed, which may be chosen by whoever finds it.
+        proposals: how often.
+    """
+
+    __slots__ = (
+        "accepted", "alike", "ballot", "base", "implicit", "instance", "ours", "proposals", "round", "sent", "value",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        instance: Instance,
+        *,
+        alike: bool = False,
+        base: Group | None = None,
+        implicit: bool = False,
+    ) -> None:
+        self.instance = instance
+        self.alike = alike
+        self.base = base
+        self.implicit = implicit
+        self.ballot = STAMP_ZERO
+        self.accepted: Decision | None = None  # the highest that was heard of in answers to PREPARE
+        self.value: Topic | Group | None = (
+            None  # what ACCEPT asks for; None while answers to PREPARE are awaited
+        )
+        self.ours: Topic | Group | None = None
+        self.round: Round | None = None
+        self.sent = False
+        self.proposals = 0
+
+    def propose(self, owner: Coordinator, context: Context, now: Now) -> list[Effect] | None:
+        """Ask for promises, under a ballot of our own above all that we have heard of.
+
+        Returns:
+            the effects; None while the clock's reserve has to be raised for a ballot.
+        """
+        self.close(owner, context)
+        self.accepted = self.value = None
+        if self.alike and not self.proposals:
+            self.proposals += 1
+            return self.accept(owner, context, now)
+        ballot = context.state.clock.fresh(now)
+        if ballot is None:
+            return None
+        self.proposals += 1
+        self.ballot = ballot
+        return self._ask(owner, context, Prepare(0, self.instance, ballot, self.base, self.implicit), now)
+
+    def accept(self, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+        """A majority has promised: propose what may have been chosen already, or else our own value."""
+        if self.accepted is not None:
+            self.value = self.accepted.value
+        else:
+            self.value = self.ours = self.ours or owner.own_value(context, self.ballot)
+        assert self.value is not None
+        topic, group = (self.value, None) if isinstance(self.value, Topic) else (None, self.value)
+        self.sent = True
+        return self._ask(owner, context, Accept(0, self.ballot, topic, group, self.implicit), now)
+
+    def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
+        self.close(owner, context)
+        self.round = this = owner.open_round(context, context.config.nodes, now)
+        return [Send(node, message._replace(round=this.number)) for node in this.members]
+
+    def close(self, owner: Coordinator, context: Context) -> None:
+        """Answers to what was asked so far no longer matter."""
+        if self.round is not None:
+            owner.close_round(context, self.round.number)
+            self.round = None
+
+    def on_reply(
+        self,
+        owner: Coordinator,
+        context: Context,
+        sender: NodeId,
+        incarnation: Incarnation,
+        message: ProposalReply,
+        now: Now,
+    ) -> tuple[list[Effect], bool]:
+        """Count an answer; what is chosen is taken in.
+
+        Returns:
+            the effects; and whether the owner is to look again: the outcome is known now, or somebody is ahead of us.
+        """
+        this = self.round
+        if this is None or message.round != this.number:
+            return [], False
+        if message.error == Code.UNKNOWN_TOPIC:
+            return self._teach(owner, context, sender, now), False
+        if message.topic is not None or message.group is not None:
+            self.close(owner, context)
+            effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
+            if message.group is not None:
+                effects += context.take_in_group(message.group, now)
+            return effects, not owner.done
+        theirs = message.decision
+        if not this.hear(sender, incarnation) or theirs is None:
+            return [], False
+        if theirs.promised > self.ballot:
+            context.state.clock.merge(theirs.promised.time)
+            self.close(owner, context)
+            return [], True
+        if self.value is None and theirs.value is not None:
+            highest = self.accepted
+            self.accepted = theirs if highest is None or theirs.ballot > highest.ballot else highest
+        if not this.is_majority(this.valid(context.state)):
+            return [], False
+        if self.value is None:
+            return self.accept(owner, context, now), False
+        self.close(owner, context)
+        if isinstance(self.value, Topic):
+            return context.take_in_topic(self.value, now), not owner.done
+        return context.take_in_group(self.value, now), not owner.done
+
+    def _teach(self, owner: Coordinator, context: Context, sender: NodeId, now: Now) -> list[Effect]:
+        """``sender`` does not know the topic of the group: tell it, and ask again, once."""
+        this = self.round
+        topic = context.catalogue.topics.get(self.instance.topic)
+        if this is None or topic is None or (this.number, sender) in owner.taught:
+            return []
+        owner.taught[(this.number, sender)] = None
+        if self.value is None:
+            asked: Prepare | Accept = Prepare(
+                this.number, self.instance, self.ballot, self.base, self.implicit
+            )
+        else:
+            assert isinstance(self.value, Group)
+            asked = Accept(this.number, self.ballot, None, self.value, self.implicit)
+        return [Send(sender, PutTopic(0, topic)), Send(sender, asked)]
+
+    def ours_as_chosen(self, context: Context) -> Topic | Group | None:
+        """Our own value, where it was chosen; None where another value was, or nothing yet."""
+        chosen = context.catalogue.outcome_of(self.instance)
+        mine = chosen is not None and self.ours is not None and chosen.made == self.ours.made
+        return chosen if mine and instance_of(chosen) == self.instance else None  # type: ignore[arg-type]
+
+    def pause_s(self, context: Context) -> float:
+        """How long to wait before the next proposal, at random: 0.0 the first time, as mostly the other one is done."""
+        if self.proposals <= 1:
+            return 0.0
+        longest: float = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** (self.proposals - 1))
+        share: float = context.rng.random()
+        return share * longest
+
+    def put_off(self, context: Context, key: int, now: Now) -> None:
+        """There is no ballot before a higher reserve is durable: have request ``key`` go on then."""
+        self.proposals += 1
+        context.unstamped[key] = None
+        context.state.at(now.mono + UNSTAMPED_S, ("again", key))

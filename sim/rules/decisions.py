@@ -1,0 +1,225 @@
+"""Rules of a group's register: it is decided, change by change, and a group from latest begins once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumq.core import nodecore, proposing, skipping
+from quorumq.core.context import Context
+from quorumq.core.coordinator import Coordinator
+from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.messages import Accept, Prepare, PutGroup, PutReply, SurveyReply
+from quorumq.core.nodecore import NodeCore
+from quorumq.core.proposing import Proposer, vote
+from quorumq.core.registers import ChangeCoordinator
+from quorumq.core.registration import Registration
+from quorumq.core.skipping import Part, Skipping, Wanted
+from quorumq.core.types import Group, NodeId, Now
+from sim.explorer.scenario import Scenario
+from sim.rules.creation import propose_ours
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, D, E, answered
+
+
+def read_ours(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+    effects = _accept(self, owner, context, now)
+    return context.take_in_group(self.value, now) + effects if isinstance(self.value, Group) else effects
+
+
+_accept = Proposer.accept
+
+
+def propose_of_zero(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect] | None:
+    self.alike = True
+    return _propose(self, owner, context, now)
+
+
+_propose = Proposer.propose
+
+
+def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) -> list[Effect]:
+    decided, context.catalogue.groups = context.catalogue.groups, {}
+    try:
+        return vote(context, sender, message, now)
+    finally:
+        context.catalogue.groups = {**context.catalogue.groups, **decided}
+
+
+def skip_and_go_on(self: Skipping, context: Context, part: Part, wanted: Wanted, now: Now) -> list[Effect]:
+    """SKIPPED is sent, and nobody waits for it."""
+    effects = _skip(self, context, part, wanted, now)
+    for number in list(part.merging):
+        del part.merging[number]
+        self._close(context, number)
+    return effects
+
+
+_skip = Skipping._skip
+
+
+def tell_no_partitions(self: Context, sender: NodeId, message: PutGroup, now: Now) -> list[Effect]:
+    return [_silent(effect) for effect in _put_group(self, sender, message, now)]
+
+
+def _silent(effect: Effect) -> Effect:
+    if isinstance(effect, Persist):
+        return effect._replace(then=tuple(_silent(then) for then in effect.then))
+    if isinstance(effect, Send) and isinstance(effect.message, PutReply):
+        return effect._replace(message=effect.message._replace(topic=None))
+    return effect
+
+
+_put_group = Context.put_group
+
+
+# --------------------------------------------------------------------------- the rules
+
+
+def on_a_topic(name: str, about: str, *operators: tuple[str, NodeId], **bounds: Any) -> Scenario:
+    """These operations on a topic that is there, through any nodes, each once; no round gives up."""
+    return Scenario(name, about, attempts=0, operators=operators, give_up=False, **bounds)
+
+
+LATEST_AND_EARLIEST = on_a_topic(
+    "groups-created", "a group is created from latest and from earliest", ("set latest", A), ("set", C)
+)
+FIRST_FETCHES = on_a_topic(
+    "groups-fetched",
+    "first FETCHes of a group, from latest and from earliest",
+    ("read latest", A),
+    ("read", C),
+)
+MISSED = on_a_topic(
+    "groups-missed",
+    "a group is created from latest, through a replica that has not got the message",
+    ("set latest", C),
+    stored_on=(A, B),
+)
+BEGUN_TWICE = on_a_topic(
+    "groups-begun-twice",
+    "a group is created from latest, twice at once, and a message is published",
+    ("set latest", A),
+    ("read latest", C),
+    ("send", B),
+    # a and c have chosen the group, and each has asked what there is; a has heard that there is nothing, and c that the
+    # group has begun, before an answer to what it has asked.
+    script=(
+        ("ask", A, "set latest", 0),
+        *answered("Prepare", "ProposalReply", A, C),
+        *answered("Accept", "ProposalReply", A, C),
+        ("deliver", "PutGroup", A, C),
+        ("ask", C, "read latest", 1),
+        *answered("Survey", "SurveyReply", A, C),
+        *answered("PutGroup", "PutReply", A, C),
+    ),
+)
+FORBIDDEN = on_a_topic(
+    "groups-forbidden",
+    "a topic is told to make no groups, and a first FETCH",
+    ("forbid", A),
+    ("read", C),
+)
+MORE_PARTITIONS = on_a_topic(
+    "groups-carried",
+    "one more partition, and a group is created",
+    ("alter", A),
+    ("set", B),
+    rf=1,
+)
+
+CARRIED_OF_FIVE = on_a_topic(
+    "groups-carried-of-five",
+    "one more partition of five nodes' topic, and a group is created",
+    ("alter", A),
+    ("set", C),
+    nodes=(A, B, C, D, E),
+    rf=1,
+    # b, c and e have chosen the group, and b has its register; then a, b and d have the proposal.
+    script=(
+        ("ask", C, "set", 1),
+        *answered("Accept", "ProposalReply", C, B, E),
+        *answered("PutGroup", "PutReply", C, B),
+        ("ask", A, "alter", 0),
+        *answered("PutTopic", "PutReply", A, B, D),
+    ),
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "group-is-chosen",
+        "what a creation of a group proposes is no register until it is chosen",
+        ((Proposer, "accept", read_ours),),
+        off="the node that was asked takes it in",
+        scenario=FIRST_FETCHES,
+    ),
+    Rule(
+        "group-takes-over",
+        "what was accepted under the highest ballot heard of is the group's register, whoever asked for it",
+        ((Proposer, "accept", propose_ours),),
+        off="everybody proposes the register that its own client wants",
+        scenario=LATEST_AND_EARLIEST,
+    ),
+    Rule(
+        "ballot-zero-is-for-one",
+        "the ballot zero is for the one register that everybody proposes alike",
+        ((Proposer, "propose", propose_of_zero),),
+        off="a group from latest is proposed in it, too",
+        scenario=LATEST_AND_EARLIEST,
+    ),
+    Rule(
+        "decided-group-is-told",
+        "who knows the register of a change, or of a later one, answers with that, and votes no more",
+        ((nodecore, "vote", vote_again), (NodeCore, "check", lambda self, now: None)),
+        off="it votes as if it had never heard of the group",
+        scenario=LATEST_AND_EARLIEST,
+    ),
+    Rule(
+        "voters-make-no-group",
+        "a FETCH's proposal is refused where the topic makes no groups",
+        ((proposing, "is_refused", lambda message, topic: False),),
+        off="voters leave it to the node that was asked",
+        scenario=FORBIDDEN,
+    ),
+    Rule(
+        "latest-asks-enough",
+        "what RF - majority + 1 replicas know is skipped for a group from latest",
+        ((skipping, "majority_of", lambda count: count),),
+        off="what one replica knows is",
+        scenario=MISSED,
+    ),
+    Rule(
+        "latest-begins-once",
+        "what is found while another node is done with a group's beginning is thrown away",
+        ((SurveyReply, "begun", False),),
+        off="it is skipped",
+        scenario=BEGUN_TWICE,
+    ),
+    Rule(
+        "latest-at-a-majority",
+        "a group begins once what is there is SKIPPED at a majority",
+        ((Skipping, "_skip", skip_and_go_on),),
+        off="nobody waits for that",
+        scenario=MISSED,
+    ),
+    Rule(
+        "begun-at-a-majority",
+        "a creation is OK once the register that has begun is at a majority",
+        ((Registration, "_is_there", lambda self, context, topic, this, wanted, heard: bool(heard)),),
+        off="it is OK at once",
+        scenario=MISSED,
+    ),
+    Rule(
+        "alter-reads-its-own",
+        "an ALTER asks for groups only nodes that have its proposal",
+        ((ChangeCoordinator, "has_read", lambda self, message: True),),
+        off="it asks any",
+        scenario=CARRIED_OF_FIVE,
+    ),
+    Rule(
+        "group-hears-of-partitions",
+        "who takes a group's register in tells of partitions that its sender does not know",
+        ((Context, "put_group", tell_no_partitions),),
+        off="nobody does",
+        scenario=MORE_PARTITIONS,
+    ),
+)

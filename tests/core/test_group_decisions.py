@@ -1,0 +1,615 @@
+"""A group's register is decided, change by change: only what somebody asked for stands above what was confirmed."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.effects import LinkDown, Request
+from quorumq.core.messages import (
+    Accept,
+    AckRequest,
+    AlterTopic,
+    AlterTopicReply,
+    DeleteGroup,
+    DeleteGroupReply,
+    DeleteTopic,
+    Failed,
+    Fetch,
+    FetchReply,
+    Heartbeat,
+    OpenSession,
+    Prepare,
+    ProposalReply,
+    Publish,
+    PublishReply,
+    PutGroup,
+    PutReply,
+    PutTopic,
+    SetGroup,
+    SetGroupReply,
+    SyncTopics,
+)
+from quorumq.core.records import DecisionPut, GroupPut
+from quorumq.core.types import Batch, Group, Latest, Origin, Topic
+from tests.core.chaos import Chaos
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_groups import more, spans
+from tests.core.test_hazards import hand_over, nothing
+from tests.core.test_resync import wipe
+
+DECIDING = Prepare | Accept | ProposalReply | PutGroup | PutReply
+
+
+def latest(**options: object) -> Fetch:
+    return fetch(**options)._replace(start="latest")  # type: ignore[arg-type]
+
+
+def registers(cluster: Cluster) -> list[dict[tuple[bytes, str], Group]]:
+    return [core.catalogue.groups for core in cluster.nodes.values()]
+
+
+def cut(cluster: Cluster, node: str) -> None:
+    """All links of one node break, and what is under way on them is lost."""
+    cluster.drop = lambda sender, to, message: node in (sender, to) and sender != to
+    for other in cluster.names:
+        if other != node:
+            cluster.queue.extend([(node, LinkDown(other)), (other, LinkDown(node))])
+
+
+def healed(cluster: Cluster) -> None:
+    cluster.drop = nothing
+    for one in cluster.names:
+        for other in cluster.names:
+            if one != other and other not in cluster.nodes[one].state.links:
+                cluster.link(one, other)
+    cluster.advance(10.0)
+
+
+def drained(cluster: Cluster, node: str = "a") -> list[int]:
+    """Sequence numbers of all that the group is given, acked one by one in the order in which they come."""
+    got: list[int] = []
+    for _ in range(100):
+        given = receipts(cluster.ask(node, fetch()))
+        if not given:
+            break
+        cluster.ask(node, AckRequest(given))
+        got += [seq for part in given for span in part.spans for seq in range(span.start, span.stop)]
+    return got
+
+
+# ------------------------------------------------------------------------------ what is confirmed stands
+
+
+REQUESTS: dict[str, object] = {
+    "a fetch from latest": latest(),
+    "a fetch from earliest": fetch(),
+    "a creation from latest": SetGroup("jobs", "g", "latest"),
+    "a creation from earliest": SetGroup("jobs", "g"),
+    "a creation from a time": SetGroup("jobs", "g", "time", 1),
+}
+
+
+@pytest.mark.parametrize("kept", range(1, 14))
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_: object, kept: int) -> None:
+    """a's links break after so many of its exchange's messages; its register, or proposal, comes to the others late."""
+    cluster = Cluster(request_timeout=1.0)
+    topic, origin = published(cluster, 3)
+    count = 0
+
+    def breaks(sender: str, to: str, message: object) -> bool:
+        nonlocal count
+        if "a" in (sender, to) and sender != to and isinstance(message, DECIDING):
+            count += 1
+            if count == kept:
+                cut(cluster, "a")
+        return False
+
+    cluster.drop = breaks
+    first = cluster.submit("a", request_)
+    cluster.advance(3.0)
+    reply = cluster.replies[first]
+    if isinstance(reply, Failed):
+        assert reply.code in ("outcome-unknown", "too-few-replicas"), reply
+        if isinstance(request_, SetGroup):
+            assert reply.code == "outcome-unknown", reply
+    cluster.advance(2.0)
+    made = cluster.ask("b", SetGroup("jobs", "g"))
+    assert isinstance(made, SetGroupReply), made
+    healed(cluster)
+    assert all(list(found.values()) == [made.group] for found in registers(cluster))
+    more(cluster, topic, origin, 3)
+    backlog = [] if made.group.latest else [0, 1, 2]
+    held = (
+        [seq for start, stop in spans(reply) for seq in range(start, stop)]
+        if isinstance(reply, FetchReply)
+        else []
+    )
+    assert sorted({*drained(cluster), *held}) == [*backlog, 3]
+
+
+def test_two_first_fetches_from_latest_begin_at_one_place() -> None:
+    """b hears nobody's last answer until a's FETCH is answered, and messages were published: they are its own, too."""
+    for kind in (PutReply, ProposalReply):
+        cluster = Cluster()
+        topic, origin = published(cluster, 3)
+        late: list[tuple[str, str, object]] = []
+
+        def keep(sender: str, to: str, message: object, late: list = late, kind: type = kind) -> bool:  # type: ignore[type-arg]
+            if to == "b" and sender != "b" and isinstance(message, kind):
+                late.append((sender, to, message))
+                return True
+            return False
+
+        cluster.drop = keep
+        second = cluster.submit("b", latest())
+        first = cluster.submit("a", latest())
+        cluster.advance(1.0)
+        assert spans(cluster.replies[first]) == []
+        more(cluster, topic, origin, 3, 5)
+        given = receipts(cluster.ask("a", fetch(most=2)))
+        assert outcomes(cluster.ask("a", AckRequest(given))) == ["acked"]
+        cluster.drop = nothing
+        for item in late:
+            hand_over(cluster, *item)
+        cluster.advance(1.0)
+        got = [*spans(cluster.replies[second]), *spans(cluster.ask("a", fetch()))]
+        assert got == [(5, 8)], f"{kind.__name__}: {got}"
+
+
+def test_two_creations_of_a_deleted_group_are_one() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    cluster.ask("a", fetch(most=1))
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    cluster.advance(11.0)
+    late: list[tuple[str, str, object]] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        if to == "b" and sender != "b" and isinstance(message, ProposalReply):
+            late.append((sender, to, message))
+            return True
+        return False
+
+    cluster.drop = keep
+    second = cluster.submit("b", SetGroup("jobs", "g"))
+    first = cluster.submit("a", SetGroup("jobs", "g"))
+    cluster.advance(1.0)
+    assert isinstance(cluster.replies[first], SetGroupReply)
+    given = receipts(cluster.ask("a", fetch()))
+    assert outcomes(cluster.ask("a", AckRequest(given))) == ["acked"]
+    cluster.drop = nothing
+    for item in late:
+        hand_over(cluster, *item)
+    cluster.advance(11.0)
+    assert cluster.replies[second] == cluster.replies[first]
+    assert spans(cluster.ask("a", fetch())) == []
+
+
+def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -> None:
+    """a proposes a rewind that reaches nobody; its clock is ahead. The group is deleted, made again and read."""
+    cluster = Cluster(request_timeout=1.0)
+    published(cluster, 3)
+    assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), SetGroupReply)
+    cluster.wall_off_ms["a"] = 3_600_000
+    cluster.advance(1.0)
+    cluster.drop = lambda sender, to, message: sender == "a" != to and isinstance(message, Accept)
+    rewinding = cluster.submit("a", SetGroup("jobs", "g", rewind=True))
+    cluster.advance(2.0)
+    assert isinstance(cluster.replies[rewinding], Failed)
+    cut(cluster, "a")
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    made = cluster.ask("c", SetGroup("jobs", "g"))
+    assert isinstance(made, SetGroupReply)
+    given = receipts(cluster.ask("b", fetch()))
+    assert outcomes(cluster.ask("b", AckRequest(given))) == ["acked"]
+    healed(cluster)
+    assert spans(cluster.ask("a", fetch())) == []
+    assert all(list(found.values()) == [made.group] for found in registers(cluster))
+
+
+def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
+    """It was chosen, and its register is at a alone; the group is deleted, twice, through others."""
+    cluster = Cluster(request_timeout=1.0)
+    published(cluster, 3)
+    cluster.ask("b", SetGroup("jobs", "g"))
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    cluster.drop = lambda sender, to, message: (
+        sender == "a" != to and isinstance(message, PutGroup | SyncTopics)
+    )
+    creating = cluster.submit("a", SetGroup("jobs", "g"))
+    cluster.advance(2.0)
+    reply = cluster.replies[creating]
+    assert isinstance(reply, Failed)
+    assert reply.code == "outcome-unknown"
+    cut(cluster, "a")
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    healed(cluster)
+    assert all(group.deleted for found in registers(cluster) for group in found.values())
+
+
+def test_a_fetch_that_hears_late_that_its_group_was_deleted_writes_nothing() -> None:
+    cluster = Cluster()
+    published(cluster)
+    cluster.drop = lambda sender, to, message: (
+        to == "c" != sender and isinstance(message, PutGroup | SyncTopics | Prepare | Accept)
+    )
+    cluster.ask("a", fetch(most=1))
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    cluster.drop = nothing
+    reply = cluster.ask("c", latest())
+    assert isinstance(reply, Failed)
+    assert reply.code == "not-found"
+    assert all(group.deleted for found in registers(cluster) for group in found.values())
+
+
+def test_a_request_waits_for_a_stamp_where_the_clocks_are_an_hour_ahead() -> None:
+    """The deletion's ballot is above b's reserve, and then above that of all others."""
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", fetch(most=1))
+    cluster.wall_off_ms["b"] = 3_600_000
+    deleting = cluster.submit("b", DeleteGroup("jobs", "g"))
+    cluster.advance(0.1)
+    assert isinstance(cluster.replies[deleting], DeleteGroupReply)
+    assert not any(core.context.unstamped for core in cluster.nodes.values())
+
+
+# ------------------------------------------------------------------------------ what comes after is the group's
+
+
+@pytest.mark.parametrize("off_ms", [-(1 << 41), -86_400_000, -3_000, -200, 3_000, 86_400_000])
+@pytest.mark.parametrize("how", ["created", "fetched", "rewound"])
+@pytest.mark.parametrize("wrong", ["the producer", "the node", "all nodes"])
+def test_a_group_from_now_on_gets_what_is_published_after_its_ok_whatever_clocks_say(
+    off_ms: int, how: str, wrong: str
+) -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 5)
+    if how == "rewound":
+        cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.advance(1.0)
+    for node in {"the producer": "", "the node": "b", "all nodes": "abc"}[wrong]:
+        cluster.wall_off_ms[node] = off_ms
+    if how == "fetched":
+        reply = cluster.submit("b", latest())
+    else:
+        reply = cluster.submit("b", SetGroup("jobs", "g", "latest", rewind=how == "rewound"))
+    cluster.advance(0.5)
+    assert not isinstance(cluster.replies[reply], Failed), cluster.replies[reply]
+    batch = cluster.batch(topic, origin, 5, [b"after"] * 2)
+    if wrong == "the producer":
+        batch = dated(cluster, topic, origin, 5, off_ms)
+    published_ = cluster.submit("c", Publish(batch))
+    cluster.advance(0.5)
+    assert isinstance(cluster.replies[published_], PublishReply)
+    assert spans(cluster.ask("a", fetch())) == [(5, 7)]
+
+
+def dated(cluster: Cluster, topic: Topic, origin: Origin, first: int, off_ms: int) -> Batch:
+    """A batch of two messages by a producer whose clock is off."""
+    before, cluster.time = cluster.time, cluster.time + off_ms / 1000
+    try:
+        return cluster.batch(topic, origin, first, [b"after"] * 2)
+    finally:
+        cluster.time = before
+
+
+def test_what_is_unpublished_when_it_is_asked_is_the_groups_however_it_reaches_the_replicas() -> None:
+    """c has a message, of unknown outcome, that neither a nor b has; they are asked. It spreads later, and is new."""
+    cluster = Cluster()
+    topic, origin = published(cluster, 3)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
+    publishing = cluster.submit("c", Publish(cluster.batch(topic, origin, 3, [b"late"])))
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g", "latest")), SetGroupReply)
+    cluster.advance(6.0)
+    assert isinstance(cluster.replies[publishing], Failed)
+    healed(cluster)
+    assert drained(cluster) == [3]
+
+
+def test_what_was_reclaimed_is_behind_a_group_from_now_on() -> None:
+    """One replica retained what the others have reclaimed: nobody pulls it again for a group that is not to get it."""
+    cluster = Cluster()
+    topic, origin = published(cluster)
+    given = receipts(cluster.ask("a", fetch("main")))
+    cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
+    cluster.ask("a", AckRequest(given))
+    cluster.advance(20.0)
+    there = [
+        sum(found.batches.present.messages for found in core.replicas.values())
+        for core in cluster.nodes.values()
+    ]
+    healed(cluster)
+    assert isinstance(cluster.ask("b", SetGroup("jobs", "g", "latest")), SetGroupReply)
+    cluster.advance(10.0)
+    more(cluster, topic, origin, 10)
+    assert drained(cluster) == [10], there
+    for core in cluster.nodes.values():
+        for replica in core.replicas.values():
+            assert not replica.batches.wanted.messages
+
+
+@pytest.mark.parametrize("finishes", ["a fetch", "a creation"])
+def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishes: str) -> None:
+    cluster = Cluster(request_timeout=1.0)
+    topic, origin = published(cluster, 3)
+    cluster.drop = lambda sender, to, message: type(message).__name__ in ("Survey", "SurveyReply")
+    key = cluster.submit("a", latest())
+    cluster.advance(2.0)
+    reply = cluster.replies[key]
+    assert isinstance(reply, Failed)
+    assert reply.code == "outcome-unknown"
+    assert {group.latest for found in registers(cluster) for group in found.values()} == {Latest.SKIPPING}
+    more(cluster, topic, origin, 3)
+    cluster.drop = nothing
+    if finishes == "a fetch":
+        assert spans(cluster.ask("c", fetch())) == []
+    else:
+        assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), SetGroupReply)
+    assert {group.latest for found in registers(cluster) for group in found.values()} == {Latest.BEGUN}
+    more(cluster, topic, origin, 4, 2)
+    assert drained(cluster) == [4, 5]
+
+
+def test_who_finds_that_another_one_was_done_throws_away_what_it_has_found() -> None:
+    """c asks what there is; a ends meanwhile, and a message is published that c's first answer comes too late to miss.
+
+    b answers c's question behind the publish, and knows the message; c has heard nobody who has begun in its page.
+    """
+    cluster = Cluster()
+    topic, origin = published(cluster, 3)
+    late: list[tuple[str, str, object]] = []
+    cluster.drop = lambda sender, to, message: type(message).__name__ == "Survey"
+    first = cluster.submit("c", latest())  # has it decided, and is cut off from all answers
+    cluster.advance(0.1)
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        kinds = PutGroup if sender == "c" else PutGroup | SyncTopics
+        return "c" in (sender, to) and sender != to and isinstance(message, kinds)
+
+    cluster.drop = keep
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
+    more(cluster, topic, origin, 3)
+    cluster.drop = nothing
+    for item in late:
+        hand_over(cluster, *item)
+    again = cluster.submit("c", latest())
+    cluster.advance(6.0)
+    del first, again
+    assert drained(cluster) == [3]
+
+
+# ------------------------------------------------------------------------------ who decides, and what it costs
+
+
+def test_a_group_is_made_by_no_fetch_after_its_topic_was_told_not_to() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    cluster.advance(3.0)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, PutTopic | SyncTopics)
+    assert isinstance(cluster.ask("a", AlterTopic("jobs", auto_create_groups=False)), AlterTopicReply)
+    for request in (fetch("tpyo"), fetch("tpyo")._replace(start="latest")):
+        reply = cluster.ask("c", request)
+        assert isinstance(reply, Failed)
+        assert reply.code == "not-found"
+    cluster.drop = nothing
+    cluster.advance(5.0)
+    assert registers(cluster) == [{}, {}, {}]
+    assert isinstance(cluster.ask("c", SetGroup("jobs", "typo")), SetGroupReply), (
+        "asked for by name it is made"
+    )
+
+
+def counted(cluster: Cluster, request: object, node: str = "a") -> tuple[list[str], int]:
+    """What a request has the nodes say to each other, by kind, and how many records it leaves at that node."""
+    kinds: list[str] = []
+
+    def note(sender: str, to: str, message: object) -> bool:
+        if sender != to and not isinstance(message, Heartbeat):
+            kinds.append(type(message).__name__)
+        return False
+
+    cluster.drop = note
+    before = sum(isinstance(it, DecisionPut | GroupPut) for it in cluster.journals[node])
+    reply = cluster.ask(node, request)
+    assert not isinstance(reply, Failed), reply
+    cluster.drop = nothing
+    return kinds, sum(isinstance(it, DecisionPut | GroupPut) for it in cluster.journals[node]) - before
+
+
+def test_a_new_group_costs_two_rounds_and_a_known_one_none() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    made, records = counted(cluster, fetch())
+    assert sorted(kind for kind in made if "Hold" not in kind) == sorted(
+        ["Accept", "ProposalReply", "PutGroup", "PutReply"] * 2
+    )
+    assert records == 2
+    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("other")))))
+    known, records = counted(cluster, fetch("other"))
+    assert (known, records) == ([], 0)
+    elsewhere, records = counted(cluster, fetch("other"), "b")
+    assert sorted(elsewhere) == ["PutGroup", "PutGroup", "PutReply", "PutReply"], "once, at each other node"
+    assert records == 0
+
+
+def test_many_fetches_that_begin_together_have_a_group_decided_once() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    kinds: list[str] = []
+    cluster.drop = lambda sender, to, message: sender != to and bool(kinds.append(type(message).__name__))
+    held = cluster.drop
+    keys = []
+    for _ in range(20):
+        cluster.keys += 1
+        keys.append(cluster.keys)
+        cluster.queue.append(("a", Request(cluster.keys, fetch(wait=0.5))))
+    cluster.drop = held
+    cluster.run()
+    assert kinds.count("Accept") == 2
+    assert kinds.count("PutGroup") == 2
+    cluster.advance(2.0)
+    assert all(isinstance(cluster.replies[key], FetchReply) for key in keys)
+    assert not cluster.nodes["a"].context.registrations
+
+
+def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
+    """a and b accept the default; a dies before anybody hears of it; b is wiped: what was chosen stays chosen."""
+    cluster = Cluster(request_timeout=1.0)
+    published(cluster, 3)
+    cluster.drop = lambda sender, to, message: (
+        (to == "c" and isinstance(message, Accept)) or (isinstance(message, ProposalReply) and sender != to)
+    )
+    cluster.submit("a", fetch())
+    cluster.kill("a")
+    cluster.drop = nothing
+    cluster.start("a")
+    assert len(cluster.nodes["a"].catalogue.decisions) == 1
+    wipe(cluster, "b")
+    cluster.advance(5.0)
+    assert len(cluster.nodes["b"].catalogue.decisions) == 1
+    made = cluster.ask("c", SetGroup("jobs", "g", "latest"))
+    assert isinstance(made, SetGroupReply)
+    assert made.group.latest == Latest.NO, "the FETCH's proposal had been chosen"
+    assert not any(core.catalogue.decisions for core in cluster.nodes.values())
+    assert drained(cluster) == [0, 1, 2]
+
+
+def test_what_is_left_undecided_goes_with_its_topic() -> None:
+    cluster = Cluster(request_timeout=1.0)
+    topic, _ = published(cluster, 1)
+    cluster.drop = lambda sender, to, message: isinstance(message, ProposalReply) and sender != to
+    cluster.submit("a", fetch())
+    cluster.advance(2.0)
+    assert all(core.catalogue.decisions for core in cluster.nodes.values())
+    cluster.drop = nothing
+    cluster.ask("b", DeleteTopic("jobs", topic.id))
+    assert not any(core.catalogue.decisions for core in cluster.nodes.values())
+
+
+# ------------------------------------------------------------------------------ whatever happens
+
+
+class Deciding(Chaos):
+    """One topic; consumers come with groups from earliest and latest, operators make them, at all nodes at once."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(3, seed, hold_time_max=0.5, request_timeout=1.0)
+        self.made = self.topic()
+        self.origin = self.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+        self.seq = 0
+        self.asked: dict[int, tuple[str, object]] = {}
+        self.first_asked = False  # a creation, or a FETCH
+        self.confirmed = False
+        self.stored: dict[
+            int, str
+        ] = {}  # what was OK: "before" anybody asked for the group, or "after" it was OK
+        self.publishing: dict[int, tuple[int, str]] = {}
+        self.given: dict[int, list[int]] = {}
+        self.acked: set[int] = set()
+        self.acking: dict[int, tuple[int, ...]] = {}
+
+    def sends(self, request: object, kind: str) -> int:
+        key = self.submit(self.draw.choice(self.names), request)
+        self.asked[key] = (kind, request)
+        return key
+
+    def publish(self) -> None:
+        when = "before" if not self.first_asked else "after" if self.confirmed else "during"
+        request = Publish(self.batch(self.made, self.origin, self.seq, [b"m"]))
+        key = self.sends(request, "publish")
+        self.publishing[key] = (self.seq, when)
+        self.seq += 1
+
+    def act(self) -> None:
+        draw = self.draw
+        match draw.randrange(7):
+            case 0 | 1:
+                self.publish()
+            case 2:
+                self.first_asked = True
+                start = draw.choice(("earliest", "latest", "latest"))
+                self.sends(fetch(most=2, hold_time=0.4)._replace(start=start), "fetch")
+            case 3:
+                self.first_asked = True
+                self.sends(SetGroup("jobs", "g", draw.choice(("earliest", "latest"))), "create")
+            case 4 if draw.random() < 0.2:
+                self.cut()
+            case 5 if draw.random() < 0.3:
+                self.rejoin()
+            case 6 if draw.random() < 0.1:
+                self.restart()
+            case _:
+                self.deliver()
+        self.hear()
+
+    def hear(self) -> None:
+        for key in [key for key in self.asked if key in self.replies]:
+            kind, _ = self.asked.pop(key)
+            reply = self.replies[key]
+            if kind == "publish" and isinstance(reply, PublishReply):
+                seq, when = self.publishing[key]
+                self.stored[seq] = when
+            elif isinstance(reply, SetGroupReply):
+                self.confirmed = True
+            elif isinstance(reply, FetchReply):
+                self.confirmed = True
+                given = receipts(reply)
+                for part in given:
+                    for span in part.spans:
+                        for seq in range(span.start, span.stop):
+                            assert seq not in self.acked, f"{seq} was acked, and is delivered again"
+                if given and self.draw.random() < 0.7:
+                    key = self.sends(AckRequest(given), "ack")
+                    self.acking[key] = tuple(
+                        seq for part in given for span in part.spans for seq in range(span.start, span.stop)
+                    )
+                self.note(given)
+            elif kind == "ack":
+                outcomes_ = {verdict.outcome for verdict in getattr(reply, "verdicts", ())}
+                if outcomes_ == {"acked"}:
+                    self.acked.update(self.acking[key])
+
+    def note(self, given: tuple) -> None:  # type: ignore[type-arg]
+        for part in given:
+            for span in part.spans:
+                for seq in range(span.start, span.stop):
+                    self.given.setdefault(seq, []).append(1)
+
+
+def judged(cluster: Deciding) -> None:
+    cluster.heal()
+    cluster.hear()
+    made = cluster.ask("a", SetGroup("jobs", "g"))
+    assert isinstance(made, SetGroupReply)
+    assert all(list(found.values()) == [made.group] for found in registers(cluster)), "of one mind"
+    assert made.group.generation == 0, "nobody has asked for a change"
+    for _ in range(40):
+        got = receipts(cluster.ask(cluster.draw.choice(cluster.names), fetch(hold_time=0.4)))
+        for part in got:
+            for span in part.spans:
+                assert not cluster.acked & set(range(span.start, span.stop)), "acked, and delivered again"
+        cluster.note(got)
+        cluster.ask("a", AckRequest(got))
+        cluster.advance(1.0)
+    for seq, when in cluster.stored.items():
+        if when == "after" or (made.group.latest == Latest.NO):
+            assert seq in cluster.given, (
+                f"{seq}, published {when} the group was OK, was lost to it: {made.group}"
+            )
+        if when == "before" and made.group.latest:
+            assert seq not in cluster.given, f"{seq} was there before anybody asked for the group"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_begin_once_whoever_asks_for_them_and_whatever_is_lost(seed: int) -> None:
+    cluster = Deciding(seed)
+    for _ in range(3):
+        cluster.publish()
+    cluster.hear()
+    cluster.calm = False
+    for _ in range(150):
+        cluster.act()
+    judged(cluster)
