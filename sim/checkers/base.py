@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -157,3 +158,29 @@ def name(key: Key | GroupKey) -> str:
     """A message as people read it."""
     *group, partition, origin, seq = key
     return f"{origin}[{seq}] of partition {partition}" + (f" for group {group[0]}" if group else "")
+
+
+class Skips:
+    """Until when requests from latest may skip what is there, by group.
+
+    A request skips what was sent before it was answered, or, where its outcome is unknown, before
+    the group is confirmed by another one.
+    """
+
+    def __init__(self) -> None:
+        self.ends: dict[str, dict[tuple[str, int], float]] = {}
+
+    def see(self, row: Row) -> None:
+        """A line of a FETCH, a SETGROUP or a register."""
+        ends = self.ends.setdefault(row["group"], {})
+        if row["kind"] == "register":
+            if "latest" in row:  # of a FETCH of a pattern only the register shows where it has made a group
+                ends.setdefault(("", 0), math.inf)
+        elif row["outcome"] == "invoke" and row.get("start") == "latest":
+            ends[(row["who"], row["op"])] = math.inf
+        elif row["outcome"] == "ok" and row.get("messages", True):
+            ends.update({which: min(end, row["at"]) for which, end in ends.items()})
+
+    def until(self, group: str) -> float:
+        """What was sent before then may be skipped; below every time where nothing may."""
+        return max(self.ends.get(group, {}).values(), default=-math.inf)

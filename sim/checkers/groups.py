@@ -14,8 +14,6 @@ That what a generation covers is delivered again is the judge of loss's part.
 
 from __future__ import annotations
 
-import math
-
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
@@ -23,6 +21,7 @@ from sim.checkers.base import (
     Key,
     Named,
     SettingsChecker,
+    Skips,
     group_messages,
     messages,
     name,
@@ -49,8 +48,7 @@ class GroupsAsAsked(SettingsChecker):
         self.dead_acked: dict[GroupKey, None] = {}
         self.hold_min = 0.0
         self.sent: dict[Key, float] = {}  # when a publish of it was first sent
-        # Of requests from latest, by group: until when each may skip what is there.
-        self.skips: dict[str, dict[tuple[str, int], float]] = {}
+        self.skips = Skips()
 
     def on_settings(self, row: Row) -> None:
         super().on_settings(row)
@@ -66,16 +64,11 @@ class GroupsAsAsked(SettingsChecker):
                 self.stored.setdefault(key, row["at"])
 
     def on_register(self, row: Row) -> None:
-        if "latest" in row:  # of a FETCH of a pattern only the register shows where it has made a group
-            self.skips.setdefault(row["group"], {}).setdefault(("", 0), math.inf)
+        self.skips.see(row)
         self.first_known.setdefault((row["group"], row["generation"]), (row["at"], row["from_ms"]))
 
     def on_fetch(self, row: Row) -> None:
-        skips = self.skips.setdefault(row["group"], {})
-        if row["outcome"] == "invoke" and row.get("start") == "latest":
-            skips[(row["who"], row["op"])] = math.inf
-        elif row["outcome"] == "ok" and row.get("messages", True):
-            skips.update({which: min(until, row["at"]) for which, until in skips.items()})
+        self.skips.see(row)
 
     def on_set_group(self, row: Row) -> None:
         self.on_fetch(row)
@@ -159,7 +152,7 @@ class GroupsAsAsked(SettingsChecker):
         group, state = row["group"], row["state"]
         for key in group_messages(row):
             dead = (group + DEAD, *key[1:])
-            behind = max(self.skips.get(group, {}).values(), default=0.0) >= self.sent.get(key[1:], 0.0)
+            behind = self.skips.until(group) >= self.sent.get(key[1:], 0.0)
             if state == "skipped" and not behind and not self._may_be_purged(key):
                 self.broken(f"{name(key)} is skipped, and nobody purged it")
             acked = dead in self.dead_acked

@@ -26,6 +26,7 @@ from sim.checkers.base import (
     GroupKey,
     Key,
     Named,
+    Skips,
     TopicChecker,
     group_messages,
     messages,
@@ -44,6 +45,7 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.published_ms: dict[Key, int] = {}
         self.sent: dict[Key, float] = {}  # when a publish of it was first sent
         self.created: dict[str, float] = {}  # groups that were created while the run went on, and when
+        self.skips = Skips()
         self.unmade: dict[str, None] = {}  # groups of which a deletion was asked for
         self.guests: dict[str, None] = {}  # groups that may come with a FETCH
         self.groups: dict[str, None] = {}
@@ -80,10 +82,12 @@ class NoLoss(TopicChecker, DrainedChecker):
                 self.stored.setdefault(key, {})[row["who"]] = None
 
     def on_set_group(self, row: Row) -> None:
+        self.skips.see(row)
         if row["outcome"] == "ok" and not row["rewind"]:
             self.created.setdefault(row["group"], row["at"])
 
     def on_fetch(self, row: Row) -> None:
+        self.skips.see(row)
         self.guests[row["group"]] = None
         if row["outcome"] == "ok" and row.get("messages"):
             self.created.setdefault(row["group"], row["at"])
@@ -92,6 +96,7 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.unmade[row["group"]] = None
 
     def on_register(self, row: Row) -> None:
+        self.skips.see(row)
         late = row["generation"] or row["group"] in self.guests
         if late and row["group"] not in self.groups:
             self.known[row["group"]] = {}
@@ -186,7 +191,7 @@ class NoLoss(TopicChecker, DrainedChecker):
                 heard = self.known.get(group, {}).values()  # nobody may have heard that it was created
                 began = self.created.get(group, max(heard, default=0.0))
             for key, at in self.confirmed.items():
-                if self.sent.get(key, at) < began:
+                if self.sent.get(key, at) < began or self.sent.get(key, at) <= self.skips.until(group):
                     continue
                 mine = (group, *key)
                 covered = self.published_ms.get(key, from_ms) >= from_ms

@@ -242,19 +242,3 @@ def test_what_one_replica_keeps_of_a_session_that_is_closed_is_not_refused() -> 
     cluster.advance(10)
     assert isinstance(cluster.ask("b", late), PublishReply), "repeated, it is stored once"
     assert spans(cluster.ask("a", fetch())) == [(1, 2)]
-
-
-def test_a_replica_that_is_asked_later_may_still_store_what_others_refuse() -> None:
-    """The answer waits for it, though two refusals leave no majority."""
-    cluster = Cluster(late_after=0.02)
-    topic, origin = published(cluster, 1)
-    cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to == "c"
-    close(cluster, topic, origin, "a")
-    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
-    key = cluster.submit("a", Publish(cluster.batch(topic, origin, 1, [b"late"])))
-    cluster.advance(1)
-    assert key not in cluster.replies
-    cluster.advance(5)
-    answer = cluster.replies[key]
-    assert isinstance(answer, Failed)
-    assert answer.code == "outcome-unknown"

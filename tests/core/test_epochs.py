@@ -149,12 +149,13 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
     core.topics[topic.id] = other
     for replica in core.replicas.values():
         replica.topic = other
+    settled = "outcome-unknown" if inside else "wrong-epoch"  # its own replica does what it is asked
     for request, expected in (
         (Publish(cluster.batch(topic, origin, 20, [b"y"])), "outcome-unknown"),
-        (AckRequest(held), "wrong-epoch"),
-        (ExtendRequest(held, 5.0, cluster.now.mono), "wrong-epoch"),
-        (RejectRequest(held), "wrong-epoch"),
-        (RedriveRequest("jobs", 0, "g", dead), "wrong-epoch"),
+        (AckRequest(held), settled),
+        (ExtendRequest(held, 5.0, cluster.now.mono), settled),
+        (RejectRequest(held), settled),
+        (RedriveRequest("jobs", 0, "g", dead), settled),
         (PurgeRequest("jobs", 0, "g"), "too-few-replicas"),
         (BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True), "too-few-replicas"),
     ):

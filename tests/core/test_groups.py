@@ -601,7 +601,7 @@ def test_a_redrive_that_is_stale_in_its_second_round_has_opened_something_in_its
     )
     key = cluster.submit(outside, RedriveRequest("jobs", 0, "g", entries))
     cluster.advance(1.0)
-    rewind(cluster, node=y, start="latest")
+    rewind(cluster, node=y, start="time", from_ms=cluster.now.wall_ms + 1)
     cluster.drop = lambda sender, to, message: isinstance(
         message, news if to == outside else SyncOffer | SyncState
     )

@@ -16,6 +16,7 @@ from quorumq.core.limits import NUMBERS_END, STAMPS_END, STARTS_MAX
 from quorumq.core.types import (
     Batch,
     BatchHeader,
+    Decision,
     Incarnation,
     Kind,
     Letter,
@@ -106,7 +107,7 @@ receipts = st.builds(
     Receipt,
     partitions,
     names,
-    u64,
+    numbers,
     numbers,
     spans,
     st.builds(Owner, node_ids, incarnations, st.builds(Stamp, stamps, node_ids)),
@@ -144,6 +145,8 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
         exact = (owner, field) in (
             ("Topic", "id"), ("Group", "topic"), ("PartitionId", "topic"), ("DeleteTopic", "id"),
         )  # fmt: skip
+        if (owner, field) == ("Instance", "topic"):
+            return st.sampled_from((b"", b"topic-id-16bytes"))
         return st.binary(min_size=16 if exact else 0, max_size=16)
     if hint is float:
         return finite
@@ -181,6 +184,10 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
     """A strategy for a NamedTuple class."""
     hints = typing.get_type_hints(cls)
     made = st.builds(cls, *[by_hint(hints[field], cls.__name__, field) for field in cls._fields])
+    if cls is Decision:  # a topic or a group, or neither
+        made = made.map(lambda it: it._replace(group=None if it.topic is not None else it.group))
+    if cls is messages.Accept:  # one of them
+        made = made.filter(lambda it: (it.topic is None) != (it.group is None))
     return made.map(sound) if cls is Record else made
 
 
