@@ -76,7 +76,7 @@ def test_nor_does_it_where_workers_come_and_go(seed: int, stock: int) -> None:
     assert outcome.violations == []
     assert any(row["kind"] == "reject" for row in outcome.rows)
     assert (judged(NobodyDiesByANeighbour(), outcome), judged(NobodyIdles(), outcome)) == ([], [])
-    outcome = outcome_of(seed, fetch_messages=stock, consumers=3, stops=0.2, leave=0.1)
+    outcome = outcome_of(seed, fetch_messages=stock, consumers=3, stops=0.2, leave=0.3)
     assert outcome.violations == []
     assert any(row["kind"] == "leave" for row in outcome.rows)
     assert judged(NobodyDiesByANeighbour(), outcome) == []
@@ -104,4 +104,4 @@ def test_nobody_idles_while_work_waits(seed: int, stock: int) -> None:
 
 def test_somebody_idles_where_no_idle_client_gets_suspects() -> None:
     with patched(rule_named("idle-clients-get-suspects").patches):
-        assert judged(NobodyIdles(), outcome_of(0, consumers=3))
+        assert any(judged(NobodyIdles(), outcome_of(seed, consumers=3)) for seed in range(4))
