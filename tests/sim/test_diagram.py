@@ -34,10 +34,10 @@ SHRUNK = Schedule.from_json(
 {"seed":7,"profile":"swarm","options":{"late":3.858,"latency":0.03,"fsync":0.05,"clock_rate":0.0,"hold_time_max":2.0,
 "hold_times":[1.0,1.0],"request_timeout":0.5,"sync_interval":0.5,"sync_grace":1.0,"max_deliveries":1,"producers":1,
 "batches":2,"batch_messages":3,"consumers":3,"fetch_messages":1,"delay":0.5,"fault_time":8.0},
-"faults":[],"packets":[["a","c","Hold",1,[0.0669]],["b","a","HoldReply",0,[0.0597]]],"ends":2.253}
+"faults":[],"packets":[["b","c","Hold",2,[0.0669]],["a","b","HoldReply",0,[0.0597]]],"ends":2.253}
 """
 )
-"""Made by: python -m sim shrink --seed 2 --without no-replacing. Two have one message, as a HOLD came late."""
+"""With the rule of RULE left out two have one message, as a HOLD came late."""
 
 RULE = "no-replacing"
 
