@@ -111,7 +111,13 @@ class GroupReader(Coordinator):
     def on_unregistered(
         self, context: Context, topic: bytes, problem: Failed | None, now: Now
     ) -> list[Effect]:
-        """Where no majority can take the register in now, nobody can deliver either: there is nothing to be had."""
+        """Take note that the group could not be registered for ``topic``.
+
+        Args:
+            topic: the topic whose group was awaited.
+            problem: why; None if no majority can take the register in now. Then no node can deliver for the group,
+                and the request goes on without messages of this topic.
+        """
         self.awaited.pop(topic, None)
         if self.done:
             return []

@@ -58,7 +58,11 @@ class GroupCoordinator(Coordinator):
         return self.start(context, now) if not self.rounds and self.change is None else []
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        """What is to be done on top of what is known."""
+        """Answer from the register that this node knows, or propose the change that follows it.
+
+        Why: a change is numbered by the generation that it makes, so it can only be proposed after the one that is
+        known. Two coordinators that know the same register compete in one Paxos instance.
+        """
         known = self.known(context)
         if self.finds_none(known):
             return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
@@ -86,12 +90,15 @@ class GroupCoordinator(Coordinator):
         return effects or []
 
     def finds_none(self, known: Group | None) -> bool:
-        """Whether there is nothing to change. The others were asked (core/finding.py)."""
+        """Return True if the request changes a group that does not exist.
+
+        Why: ``known`` is enough to say so, because the other nodes were asked before (core/finding.py).
+        """
         assert isinstance(self.request, m.SetGroup)
         return self.request.rewind and (known is None or known.deleted)
 
     def is_fine(self, known: Group) -> bool:
-        """Whether the register needs no change."""
+        """Return True if the register ``known`` already is what the request asks for."""
         assert isinstance(self.request, m.SetGroup)
         return not known.deleted and (not self.request.rewind or self.request.start == "latest")
 
@@ -155,7 +162,10 @@ class GroupCoordinator(Coordinator):
         return self._reply(context)
 
     def is_undone(self, newest: Group) -> bool:
-        """Whether the group that was found was deleted meanwhile, so that nothing of ours has made it be there."""
+        """Return True if the group existed when it was looked up and was deleted before this request was answered.
+
+        Why: a request that proposed nothing has not created the group, so it must start again and create it.
+        """
         assert self.change is not None
         return newest.deleted and newest.generation > self.change.generation and self.proposer is None
 

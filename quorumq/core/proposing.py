@@ -77,9 +77,10 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
 
 
 def is_refused(message: Prepare | Accept, topic: Topic) -> bool:
-    """Whether a FETCH asks for the first register of a group, and ``topic`` makes none for a FETCH.
+    """Return True if a FETCH proposes the first register of a group and ``topic`` has ``auto_create_groups`` off.
 
-    Acceptors decide that, as they decide all else: a majority of them knows of an ALTER that was OK.
+    Why: acceptors decide it, because a majority of them knows an ALTER that was confirmed; the coordinator of the
+    FETCH need not know it.
     """
     return message.implicit and not message.instance.number and not topic.auto_create_groups
 

@@ -233,7 +233,15 @@ class Registration(Coordinator):
     # ------------------------------------------------------------------------ it cannot be
 
     def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
-        """Where no majority can take the register in now, nobody can deliver either: there is nothing to be had."""
+        """Fail the requests that a majority can no longer be had for, as ``sender`` cannot take the register in.
+
+        Args:
+            number: the round that was asked.
+            sender: the node that refused.
+
+        Why: while no majority can take the register in, no node can deliver for the group either. The requests
+        are told so at once and do not wait for the timeout.
+        """
         this = self.rounds[number]
         this.unasked |= this.bits_of([sender])
         left = this.bits_of([context.state.me, *context.state.links]) & ~this.unasked

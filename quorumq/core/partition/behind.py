@@ -41,7 +41,11 @@ class Behind:
         return None if self.last else self.key
 
     def passes_over(self, published_ms: int) -> bool:
-        """Whether a batch published then (producer's time of day) belongs to the other pass."""
+        """Return True if the pass that is under way leaves a batch to the other pass.
+
+        Args:
+            published_ms: the time at which the batch was published, in ms, by the producer's clock.
+        """
         return (published_ms >= self.from_ms) == self.last
 
     def pause(self, key: Key, section: int, seq: int) -> None:

@@ -178,7 +178,11 @@ def origins_from(batches: Batches, after: Span | None) -> Iterator[Origin]:
 
 
 def _leading(origin: Origin) -> tuple[Any, ...]:
-    """What comes first of an origin, so that groups of equal ones are in order, and have some hundred origins each."""
+    """Return the leading part of an origin, by which origins are sorted into groups.
+
+    Why: groups are sorted one by one, when a listing reaches them. The part is chosen so that the order of groups is
+    the order of origins, and so that a group has some hundred origins.
+    """
     node, n, nonce, k = origin
     return (node, n, nonce >> 52) if node == DERIVED else (node, n, nonce, k >> 10)
 
