@@ -242,7 +242,7 @@ class Proposer:
         return chosen if mine and instance_of(chosen) == self.instance else None  # type: ignore[arg-type]
 
     def pause_s(self, context: Context) -> float:
-        """How long to wait before the next proposal, at random: 0.0 the first time, as mostly the other one is done."""
+        """Return a random time to wait before the next proposal, in seconds; 0.0 the first time."""
         if self.proposals <= 1:
             return 0.0
         longest: float = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** (self.proposals - 1))

@@ -103,11 +103,11 @@ class PurgeCoordinator(SurveyCoordinator):
         return []
 
     def chosen(self, span: Span) -> Sequence[Span]:
-        """What is to be settled of this: what is named, or all where nothing is."""
+        """Return the part of this to settle: the named messages, or all if none is named."""
         return self.only.within(span) if self.only else (span,)
 
     def is_settled(self, this: Round, bits: int) -> bool:
-        """Whether a message counts as purged once these replicas have the record, or one above it."""
+        """Return True if a message counts as purged once these replicas have the record, or one above it."""
         return this.is_majority(bits)
 
     def _next(self, context: Context, now: Now) -> list[Effect]:

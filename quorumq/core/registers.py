@@ -135,7 +135,7 @@ class TopicCoordinator(Coordinator):
         return self.read(context, "count", now)
 
     def has_read(self, message: m.RegistersReply) -> bool:
-        """Whether the sender of this answer counts among those that were asked after the write."""
+        """Return True if the sender of this answer counts among those that were asked after the write."""
         return True
 
     def on_read(self, context: Context, now: Now) -> list[Effect]:

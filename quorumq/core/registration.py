@@ -224,7 +224,7 @@ class Registration(Coordinator):
         return effects
 
     def _is_there(self, context: Context, topic: Topic, this: Round, wanted: Wanted, heard: int) -> bool:
-        """Whether these nodes are enough for what is ``wanted``."""
+        """Return True if these nodes are enough for what is ``wanted``."""
         config = context.config
         sets = replica_sets(topic, topic.all_partitions, config.nodes, config.machines)
         needed = dict.fromkeys([*[sets[number] for number in wanted.partitions], *sets[wanted.known :]])

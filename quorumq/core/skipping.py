@@ -89,7 +89,7 @@ class Skipping:
 
     @property
     def done(self) -> bool:
-        """Whether all is skipped, or there is nothing to skip any more."""
+        """Return True if all is skipped, or there is nothing to skip any more."""
         return self.begun or not (self.left or self.parts)
 
     def start(self, context: Context, now: Now) -> list[Effect]:

@@ -75,7 +75,7 @@ class SurveyCoordinator(Coordinator):
         return effects
 
     def enough(self, members: int) -> int:
-        """How many replicas to hear: one of them was in every majority that something was confirmed by."""
+        """Return how many replicas must answer, so that one of them was in every majority that confirmed something."""
         return members - majority_of(members) + 1
 
     def give_up(self, context: Context, why: str) -> list[Effect]:
@@ -127,7 +127,7 @@ def merge_pages(answers: list[m.SurveyReply]) -> tuple[list[m.Peeked], Span | No
 
 
 def _higher(ours: m.Peeked | None, theirs: m.Peeked) -> m.Peeked:
-    """Which of two replicas' views of a message to show."""
+    """Return that of two replicas' views of a message which is to be shown."""
     if ours is None:
         return theirs
     mine, other = record_rank(ours.record), record_rank(theirs.record)

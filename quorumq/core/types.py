@@ -264,7 +264,7 @@ class Group(NamedTuple):
 
     @property
     def deleted(self) -> bool:
-        """Whether the last change was a deletion."""
+        """Return True if the last change was a deletion."""
         return 0 < self.generation == self.buried
 
 
@@ -304,7 +304,7 @@ class Decision(NamedTuple):
 
     @property
     def value(self) -> Topic | Group | None:
-        """What was accepted."""
+        """Return the accepted value."""
         return self.topic or self.group
 
 

@@ -75,7 +75,7 @@ def read_history(
 
 
 def _is_other(row: object) -> bool:
-    """Whether it is a line of a history, of a kind that a later version may have added."""
+    """Return True if it is a line of a history, of a kind that a later version may have added."""
     if not isinstance(row, dict) or not COMMON.keys() <= row.keys():
         return False
     return isinstance(row["kind"], str) and row["kind"] not in KINDS

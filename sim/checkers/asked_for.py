@@ -81,7 +81,7 @@ class GroupsAskedFor(Checker):
 
 
 def is_closed(writes: list[Write], when: float) -> bool:
-    """Whether the topic is told for certain to make no groups, then and for as long as a request may take.
+    """Return True if the topic surely makes no groups, then and for as long as a request may take.
 
     A request that is sent while the topic is open, or may be, may be served later.
     """

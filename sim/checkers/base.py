@@ -182,5 +182,5 @@ class Skips:
             ends.update({which: min(end, row["at"]) for which, end in ends.items()})
 
     def until(self, group: str) -> float:
-        """What was sent before then may be skipped; below every time where nothing may."""
+        """Return the time before which what was sent may be skipped, in seconds; below every time if nothing may."""
         return max(self.ends.get(group, {}).values(), default=-math.inf)

@@ -90,5 +90,5 @@ def note(asked: Asked, row: Row) -> None:
 
 
 def all_failed(asked: Asked | None) -> bool:
-    """Whether something was asked for, and all of it failed."""
+    """Return True if something was asked for, and all of it failed."""
     return bool(asked) and all(asked.values())  # type: ignore[union-attr]

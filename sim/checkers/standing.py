@@ -82,7 +82,7 @@ class Standing(NamedTuple):
 
 @dataclass(slots=True)
 class Told:
-    """What was said of one message and group."""
+    """A history's statements about one message and group."""
 
     delivered: list[Delivered] = field(default_factory=list)
     # Of each delivery's ACK: when it was first sent, when it succeeded, and how.
@@ -285,7 +285,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
                     break
 
     def got(self, group: str, key: Key, after: float) -> bool:
-        """Whether the group got a message after that time, or need not, as it died or may have been purged."""
+        """Return True if the group got a message after that time, or if it died or may have been purged."""
         mine = (group, *key)
         told = self.told.get(group, {}).get(key)
         if told is not None and any(it.at > after for it in told.delivered):

@@ -33,7 +33,7 @@ from sim.topics import TOPIC
 
 
 def made_nothing(answer: Answer) -> bool:
-    """Whether a FETCH has made no group for certain: one that too few replicas answered may have come that far."""
+    """Return True if a FETCH surely made no group: one that too few replicas answered may have made it."""
     return nothing_done(answer) and not (isinstance(answer, Failed) and answer.code == Code.TOO_FEW_REPLICAS)
 
 
@@ -140,7 +140,7 @@ class Consumer(Deriving):
         ]
 
     def came_of_fetch(self, call: Call, answer: Answer) -> None:
-        """What came of it: it reads the topics of which it brought messages."""
+        """Note the outcome of a FETCH: the group reads the topics of which it brought messages."""
         self.answered(call, answer)
         if not isinstance(answer, FetchReply):
             self.came_of(call, "fail" if made_nothing(answer) else "unknown")

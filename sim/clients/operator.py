@@ -336,7 +336,7 @@ class Operator(Caller):
             self.world.saw("two rewinds at once")
 
     def some_time(self, start: str) -> int:
-        """Where a group begins that is to begin at a time, in milliseconds; else 0."""
+        """Return the time from which a group begins, in milliseconds; 0 if it begins at no time."""
         return EPOCH_MS + int(1000 * self.world.time * self.rng.random()) if start == "time" else 0
 
     def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool, node: str = "") -> None:

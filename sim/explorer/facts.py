@@ -265,7 +265,7 @@ def _of_kind(facts: Facts, *kinds: str) -> list[Operation]:
 
 
 def is_asked_for(facts: Facts) -> bool:
-    """Whether somebody may make the group: by SETGROUP, or by a FETCH that was sent before that was forbidden."""
+    """Return True if a SETGROUP, or a FETCH sent before groups were forbidden, may make the group."""
     return any(not found.after for found in _of_kind(facts, "read", "read latest")) or bool(
         _of_kind(facts, "set", "set latest")
     )

@@ -223,22 +223,13 @@ def held_by_two(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) ->
     return scene
 
 
-def after_a_rewind(make: Callable[[tuple[ReceiptPart, ...]], Any], *deaf: NodeId) -> Scene:
+def after(change: Callable[..., Any], make: Callable[[tuple[ReceiptPart, ...]], Any], *deaf: NodeId) -> Scene:
+    """Make the request of what was delivered before ``change``, a rewind or a deletion that ``deaf`` missed."""
+
     def scene(cluster: Cluster) -> Any:
         got = delivered(cluster)
         cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, PutGroup)
-        rewind(cluster, node="b")
-        hears_all(cluster)
-        return make(got)
-
-    return scene
-
-
-def after_a_deletion(make: Callable[[tuple[ReceiptPart, ...]], Any], *deaf: NodeId) -> Scene:
-    def scene(cluster: Cluster) -> Any:
-        got = delivered(cluster)
-        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, PutGroup)
-        deleted(cluster, node="b")
+        change(cluster, node="b")
         hears_all(cluster)
         return make(got)
 
@@ -418,11 +409,11 @@ ROWS: dict[str, Scene] = {
     "ACK": ack,
     "ACK of several runs": ack_of_some,
     "ACK after its hold": after_its_hold(AckRequest),
-    "ACK after a rewind": after_a_rewind(AckRequest),
-    "ACK after a rewind that this node missed": after_a_rewind(AckRequest, "a"),
-    "ACK after a rewind that another node missed": after_a_rewind(AckRequest, "c"),
-    "ACK after a deletion of the group": after_a_deletion(AckRequest),
-    "ACK after a deletion of the group that another node missed": after_a_deletion(AckRequest, "c"),
+    "ACK after a rewind": after(rewind, AckRequest),
+    "ACK after a rewind that this node missed": after(rewind, AckRequest, "a"),
+    "ACK after a rewind that another node missed": after(rewind, AckRequest, "c"),
+    "ACK after a deletion of the group": after(deleted, AckRequest),
+    "ACK after a deletion of the group that another node missed": after(deleted, AckRequest, "c"),
     "ACK of a dead letter": ack_of_a_dead_letter,
     "ACK of a dead letter that two have redriven": ack_of_a_redriven_one,
     "REJECT": lambda cluster: reject(delivered(cluster)),
@@ -432,7 +423,7 @@ ROWS: dict[str, Scene] = {
     "REJECT of what two hold": held_by_two(reject, "c"),
     "REJECT of what two have purged": what_two_have_purged(reject),
     "REJECT of what two have acked": what_two_have_acked(reject),
-    "REJECT after a rewind that another node missed": after_a_rewind(reject, "c"),
+    "REJECT after a rewind that another node missed": after(rewind, reject, "c"),
     "dead letter": lambda cluster: bury(delivered(cluster)),
     "dead letter after its hold": after_its_hold(bury),
     "dead letter of what this node alone holds": held_by_one(bury, "a"),
@@ -440,8 +431,8 @@ ROWS: dict[str, Scene] = {
     "dead letter of what this node does not hold": held_by_two(bury, "a"),
     "dead letter of what two have purged": what_two_have_purged(bury),
     "dead letter of what two have acked": what_two_have_acked(bury),
-    "dead letter after a rewind that this node missed": after_a_rewind(bury, "a"),
-    "dead letter after a deletion of the group that another node missed": after_a_deletion(bury, "c"),
+    "dead letter after a rewind that this node missed": after(rewind, bury, "a"),
+    "dead letter after a deletion of the group that another node missed": after(deleted, bury, "c"),
     "EXTEND": lambda cluster: extend(delivered(cluster)),
     "EXTEND after its hold": after_its_hold(extend),
     "EXTEND of what another node alone holds": held_by_one(extend, "c"),

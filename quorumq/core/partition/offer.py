@@ -37,7 +37,7 @@ class Offer:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest batch of which something is offered was made, by our clock; None where nothing is."""
+        """Return when the oldest batch that offers something was made, by this node's clock; None if none does."""
         row = self.ready.first()
         return row[0] if row is not None else None
 
