@@ -12,7 +12,7 @@ from rich.console import Console
 from quorumq.cli import deadletters, groups, topics
 from quorumq.client import Backlog, GroupConsumer, PartitionBacklog
 from quorumq.core.messages import MetadataReply
-from quorumq.core.types import STAMP_ZERO, Group, Topic
+from quorumq.core.types import STAMP_ZERO, Group, Stamp, Topic
 from quorumq.lab import bench
 
 TOPIC = "a-topic-of-the-warehouse.orders.received.and.checked.twice"
@@ -68,7 +68,8 @@ def test_a_backlog(screen: Screen) -> None:
 
 
 def test_groups(screen: Screen) -> None:
-    line = groups.facts_of(TOPIC, Group(b"", GROUP, 1 << 62, 1_790_000_000_000))
+    made = Stamp(1_790_000_000_000 << 16, "n1")
+    line = groups.facts_of(TOPIC, Group(b"", GROUP, 1 << 62, 1_780_000_000_000, made=made))
     groups._print([line])
     screen.has(*(groups.local_time(line[name])[:19] for name in ("from_ms", "since_ms")))
     screen.spells(TOPIC)

@@ -13,6 +13,7 @@ from quorumq.core.types import Now
 from quorumq.node.changes import Changes
 from quorumq.node.connections import CLIENT_REQUESTS, PEER_MESSAGES, Inbound
 from quorumq.node.logs import make_log
+from quorumq.node.producers import ProducerClocks
 from quorumq.node.readers import Readers
 from quorumq.wire.codec import UnknownMessage, decode_message, encode_message
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
@@ -26,6 +27,7 @@ class Taking(Inbound):
 
     def __init__(self) -> None:
         nothing: Any = None
+        log = make_log("json", "error", "a", StringIO())
         node: Any = SimpleNamespace(
             keys=KEYS,
             readers=Readers(),
@@ -35,7 +37,8 @@ class Taking(Inbound):
             driver=nothing,
             turns=nothing,
             room=nothing,
-            changes=Changes(make_log("json", "error", "a", StringIO())),
+            changes=Changes(log),
+            producer_clocks=ProducerClocks(log),
         )
         super().__init__(node, nothing, "127.0.0.1:1", nothing, {}, Counter())
         self.refusals = 0
