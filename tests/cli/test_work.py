@@ -160,7 +160,7 @@ def test_sigterm_gives_back_what_is_not_begun(shell: Shell, start: Start) -> Non
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.soak), 8])
 def test_one_poison_message_kills_its_worker_and_no_neighbour(
     shell: Shell, start: Start, concurrency: int
 ) -> None:

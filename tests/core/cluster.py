@@ -35,7 +35,11 @@ from quorumq.wire.batch import Message, build_batch
 
 WALL_MS = 1_700_000_000_000
 FREELY_CHECKED = 16
-"""Runs of messages, times groups, that are checked after every step; where there are four more, a step later."""
+"""Runs of messages, times groups, whose check costs no more than a few steps; where there are four more, it waits for
+one step more."""
+
+CHECKED_EVERY = 8
+"""So many steps of a node apart at least: what a step breaks mostly stays so. 1 shows which step it was."""
 
 
 class Cluster:
@@ -186,7 +190,7 @@ class Cluster:
             self.check(name)
 
     def check(self, name: NodeId) -> None:
-        """Check all invariants of a node: after each step where it has little, else so often that steps are the cost.
+        """Check all invariants of a node: every few steps where it has little, else so often that steps are the cost.
 
         A check looks at every run of messages of every group, where a step looks at a few.
         """
@@ -198,7 +202,7 @@ class Cluster:
             cost = sum(
                 (1 + len(list(it.batches.index.items()))) * (1 + len(it.views.groups)) for it in replicas
             )
-            self.unchecked[name] = max(0, cost - FREELY_CHECKED) // 4
+            self.unchecked[name] = max(CHECKED_EVERY - 1, (cost - FREELY_CHECKED) // 4)
 
     def carry_out(self, name: NodeId, effects: Iterable[Effect | Done]) -> None:
         """What a step of a node led to, or what waited for one of these."""

@@ -36,6 +36,7 @@ from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.test_hazards import hand_over, nothing
 from tests.core.test_resync import wipe
+from tests.seeds import seeds
 
 
 def created(reply: object) -> Topic:
@@ -626,7 +627,7 @@ class Creating(Chaos):
                 assert len(here) > topic.rf // 2, f"{span} of {topic} is at {here}"
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(16, 50))
 def test_one_register_of_a_name_is_ever_served(seed: int) -> None:
     cluster = Creating(seed)
     cluster.calm = False
@@ -654,7 +655,7 @@ def test_one_register_of_a_name_is_ever_served(seed: int) -> None:
 
 def test_the_seeds_contain_what_they_are_about() -> None:
     conflicts = topics = confirmed = 0
-    for seed in range(40):
+    for seed in range(16):
         cluster = Creating(seed)
         cluster.calm = False
         for _ in range(200):
@@ -667,6 +668,6 @@ def test_the_seeds_contain_what_they_are_about() -> None:
         conflicts += sum(is_conflict(reply) for reply in cluster.replies.values())
         topics += len(cluster.served)
         confirmed += sum(isinstance(reply, PublishReply) for reply in cluster.replies.values())
-    assert conflicts > 40
-    assert topics > 60
-    assert confirmed > 20
+    assert conflicts > 15
+    assert topics > 25
+    assert confirmed > 8

@@ -37,6 +37,7 @@ from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_groups import more, spans
 from tests.core.test_hazards import hand_over, nothing
 from tests.core.test_resync import wipe
+from tests.seeds import seeds
 
 DECIDING = Prepare | Accept | ProposalReply | PutGroup | PutReply
 
@@ -603,7 +604,7 @@ def judged(cluster: Deciding) -> None:
             assert seq not in cluster.given, f"{seq} was there before anybody asked for the group"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(10, 40))
 def test_groups_begin_once_whoever_asks_for_them_and_whatever_is_lost(seed: int) -> None:
     cluster = Deciding(seed)
     for _ in range(3):

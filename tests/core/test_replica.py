@@ -29,6 +29,7 @@ from quorumq.core.records import BatchStored
 from quorumq.core.types import Letter, Origin, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.seeds import seeds
 
 
 def sizes(reply: object) -> int:
@@ -399,7 +400,7 @@ def test_an_attempt_counts_once_though_a_peer_counts_it_before_the_hold_ends_her
 # --------------------------------------------------------------------- against a model
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
     """Publishes, fetches, acks, rejects and passing time on three nodes, against plain sets."""
     rng = random.Random(seed)

@@ -166,7 +166,10 @@ def test_the_delivery_limit_and_the_ttl_end_in_dead_letters_that_say_so(five: Lo
     trio.run(main)
 
 
-@pytest.mark.parametrize("purging", [False, True], ids=["alone", "against a purge"])
+@pytest.mark.parametrize(
+    "purging",
+    [pytest.param(False, marks=pytest.mark.soak, id="alone"), pytest.param(True, id="against a purge")],
+)
 def test_two_operators_redrive_at_once_one_is_killed_and_each_message_is_in_one_place(
     five: LocalCluster, purging: bool
 ) -> None:

@@ -47,7 +47,7 @@ def run(cluster: LocalCluster, folder: Path, seconds: float, kills_min: int) -> 
 
 @through_any_node
 def test_nothing_is_lost_or_comes_back_while_each_node_is_killed(own: LocalCluster, tmp_path: Path) -> None:
-    run(own, tmp_path, 12.0, 3)
+    run(own, tmp_path, 6.0, 3)
 
 
 @pytest.mark.soak

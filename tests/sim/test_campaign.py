@@ -37,7 +37,7 @@ from tests.core.test_reclaim import replica
 
 
 @pytest.mark.parametrize(
-    ("profile", "seeds"), [("swarm", 20), ("store", 10), ("checked", 3), ("quiet", 5), ("clocks", 3)]
+    ("profile", "seeds"), [("swarm", 10), ("store", 5), ("checked", 2), ("quiet", 3), ("clocks", 2)]
 )
 def test_seeds_pass(profile: str, seeds: int) -> None:
     report = run_campaign(profile, 500, seeds, 1)

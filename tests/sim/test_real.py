@@ -341,6 +341,7 @@ def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -
 
 
 @pytest.mark.e2e
+@pytest.mark.soak
 def test_a_run_that_keeps_nothing_is_judged_all_the_same() -> None:
     done = CliRunner().invoke(main, ["real", "--nodes", "3", "--minutes", "0.05", "--json"])
     facts = json.loads(done.output)

@@ -21,7 +21,6 @@ QUICK = (
     "no-anti-entropy",
     "no-replacing",
     "snapshot-without-reclaimed",
-    "stop-forgets-ballots",
 )
 NEEDLESS = "nothing is missing"
 SURVIVORS = {rule.name: rule.survives for rule in HUNTED if rule.survives}
@@ -52,8 +51,8 @@ def test_every_missing_rule_is_found(rule: Rule) -> None:
 STATES = (300, 3_000)
 """Of a scenario: most patches are called in the first few."""
 
-SEEDS = (*range(3), 14, 16, 28, 22, 27, 38, 51, 74, *range(3, 40))
-"""What the first ones do not call, these eight do, and the others where what is drawn has changed."""
+SEEDS = (0, 38, 13, 5, 26, 14, 16, 28, 22, 27, 51, 74, *range(40))
+"""The first ones call nearly everything, and the others where what is drawn has changed."""
 
 
 def dead_patches(rule: Rule, seeds: Iterable[int] = SEEDS) -> list[str]:
