@@ -16,6 +16,10 @@ FUZZ_SECONDS := 900
 # A report on what a demo left behind; a Java comes with it where the machine has none.
 REPORT := build/report
 
+# Whatever the environment says: a program that is compiled at each start takes two and a half times as long to start, and
+# the tests start thousands.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo report test lint types soak clean
 
 demo: $(VENV)/.run-stamp

@@ -541,7 +541,7 @@ def test_a_search_leaves_the_collector_as_it_was_and_nothing_for_it_to_do() -> N
     with left_out(None) as (switches, _):
         explorer = Explorer(scenario, switches)
         gc.collect()
-        result, _ = search(explorer, 4_000, on_progress=lambda _: collected.append(gc.isenabled()))
+        result, _ = search(explorer, 10_000, on_progress=lambda _: collected.append(gc.isenabled()))
         assert gc.isenabled()
         assert collected
         assert not any(collected)
@@ -549,7 +549,7 @@ def test_a_search_leaves_the_collector_as_it_was_and_nothing_for_it_to_do() -> N
         try:
             explorer = Explorer(scenario, switches)
             gc.collect()
-            search(explorer, 10_000)
+            search(explorer, 2_000)
             assert not gc.isenabled()
             assert gc.collect() < 10, "a node's state that is not kept is freed at once"
         finally:
