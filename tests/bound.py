@@ -31,6 +31,10 @@ MARK = "mark.e2e"
 """What a file with such tests has in it."""
 
 
+LESS_THAN_SPARK = 5
+"""How much nicer all other tests are than those of Spark: these are one long chain, and the last to end otherwise."""
+
+
 class OutOfBounds(AssertionError):
     """A test outside of the bound started a cluster or Java."""
 

@@ -26,6 +26,9 @@ START = Leashed.__init__
 GROUP: list[str] = []
 """Of the test that runs."""
 
+LESS: list[int] = []
+"""How much less of a processor this process of pytest asks for than others, once it does."""
+
 
 @functools.wraps(START)
 def within_the_bound(self: Leashed, args: Any, *more: Any, **options: Any) -> None:
@@ -57,6 +60,8 @@ def ctrl_c() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     GROUP[:] = [bound.group_of(item.path)]
+    if GROUP[0] != bound.SPARK and not LESS:
+        LESS.append(os.nice(bound.LESS_THAN_SPARK))
     try:
         return (yield)
     finally:

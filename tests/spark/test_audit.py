@@ -832,6 +832,7 @@ def test_a_file_is_read_by_its_very_name_and_none_is_passed_over(spark: SparkSes
         (tmp_path / hidden).unlink()
 
 
+@pytest.mark.soak
 def test_a_blank_line_and_a_torn_gzip_cost_their_own_lines(spark: SparkSession, tmp_path: Path) -> None:
     lines = [json.dumps({**row, "run": "r", "detail": str(at * 7919 % 10007)}) + "\n"
              for at, row in enumerate(Story("r").publish().rows * 500)]  # fmt: skip
@@ -889,6 +890,7 @@ def test_a_real_file_that_is_given_twice_is_read_once(seen: Seen) -> None:
     assert seen.verdicts[(TWICE, "G6")]["broken"] == 0
 
 
+@pytest.mark.soak
 def test_two_simulated_runs_of_one_name_hold_nothing(spark: SparkSession) -> None:
     rows = [
         {**row, "clock": "simulated"} if row["kind"] == "settings" else row

@@ -213,6 +213,7 @@ def test_a_topic_may_have_the_name_under_which_spark_files_nothing(
     ) == sorted(names)
 
 
+@pytest.mark.soak
 def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "out [1] {a} 100%20"  # a name is no pattern, and nothing in it stands for something else
     summary = job.run(Input(frame(spark, []), None, "nothing"), out, job.Settings(now=NOON))
