@@ -256,7 +256,7 @@ Decoder = Callable[[Any, "Body | None"], Any]
 
 
 def _fit(where: str, data: object, size: int, defaults: tuple[object, ...]) -> tuple[object, ...]:
-    """``data`` cut or filled up with defaults to ``size`` fields."""
+    """``data`` cut or filled up with defaults, as they would have come, to ``size`` fields."""
     if type(data) is not tuple:
         bad(where, data, f"must be an array of {size} fields")
     missing = size - len(data)
@@ -352,7 +352,11 @@ class _Maker:
         hints, name = hints_of(cls), cls.__name__
         defaults: dict[str, object] = cls._field_defaults  # type: ignore[attr-defined]
         got = {field: f"{var}__{field}" for field in fields}
-        values = tuple(defaults[field] for field in fields if field in defaults)
+        values = tuple(
+            self._as_it_comes(hints[field], defaults[field], name, field)
+            for field in fields
+            if field in defaults
+        )
         fit = f"fit({name!r}, {var}, {len(fields)}, {self._name(values)})"
         lines = [f"if type({var}) is not tuple or len({var}) != {len(fields)}: {var} = {fit}"]
         if fields:
@@ -364,6 +368,16 @@ class _Maker:
             test = re.sub(r"\bv_(\w+)", lambda found: got[found[1]], test)
             lines.append(f"if not ({test}): bad({f'{name}.{field}'!r}, {got[field]}, {rule!r})")
         return [*lines, f"{var} = new({self._name(cls)}, ({''.join(of + ', ' for of in got.values())}))"]
+
+    def _as_it_comes(self, hint: Any, value: object, owner: str, field: str) -> object:
+        """What a decoder is given for a field with this value."""
+        if value is None:
+            return None
+        source = joined(self._pieces(hint, "x", owner, field))
+        encode = self._compile(
+            "e", ["def e(x, lift):", f"    return {source}"], f"default of {owner}.{field}"
+        )
+        return tupled(cbor2.loads(encode(value, None)))
 
     # Each of the next two turns one type hint into source for the variable `var`.
 
@@ -502,6 +516,11 @@ class _Maker:
         lines += ["    " + line for line in self._decoding(hint, "x", owner, field)]
         lines.append("    return x")
         return self._name(self._compile(name, lines, f"decoder of an item of {owner}.{field}"))
+
+
+def tupled(data: object) -> object:
+    """The arrays in it as tuples."""
+    return tuple(map(tupled, data)) if isinstance(data, list) else data
 
 
 def hints_of(cls: type) -> dict[str, Any]:

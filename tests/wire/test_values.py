@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import typing
+from collections.abc import Iterator
+from typing import Any
 
 import cbor2
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from quorumq.core import records
 from quorumq.core.limits import SPANS_PER_REQUEST_MAX
 from quorumq.core.messages import AckRequest, Fetch, Granted, Heartbeat, StatusReply, Want
-from quorumq.core.types import OPEN_ZERO, Kind, Letter, Record, Span, Stamp, Topic
+from quorumq.core.types import OPEN_ZERO, Batch, BatchHeader, Kind, Letter, Record, Span, Stamp, Topic
 from quorumq.wire import cbor
 from quorumq.wire.bounds import ITEMS_MAX, NODE_CHARS_MAX
 from quorumq.wire.cbor import BadValue
@@ -23,8 +25,17 @@ from quorumq.wire.values import (
     SealedNamed,
     decode_value,
     encode_value,
+    tupled,
 )
-from tests.wire.strategies import BATCHES, ORIGIN, RECORD_TYPES, as_received, of_type, positional
+from tests.wire.strategies import (
+    BATCHES,
+    MESSAGE_TYPES,
+    ORIGIN,
+    RECORD_TYPES,
+    as_received,
+    of_type,
+    positional,
+)
 
 SPAN = Span(ORIGIN, 4, 9)
 
@@ -103,6 +114,42 @@ def test_missing_trailing_fields_take_their_default_and_no_others() -> None:
     assert decode_value(Letter, ((5, "a"), "rejected")) == Letter(Stamp(5, "a"), "rejected")
     with pytest.raises(BadValue, match="Record is an array of 2: must be an array of at least 3 fields"):
         decode_value(Record, (0, 0))
+
+
+def cuts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What ``value`` comes as, in everything that is in it cut after each field that may be left out; and its value.
+
+    Types whose form on the wire is not that of their fields are left as they are.
+    """
+    if not hasattr(value, "_fields") or type(value) in (Batch, BatchHeader, StatusReply):
+        return
+    fields = positional(value)
+    names = list(value._field_defaults)
+    for left_out in range(1, len(names) + 1):
+        yield (
+            tupled(fields[:-left_out]),
+            value._replace(**{name: value._field_defaults[name] for name in names[-left_out:]}),
+        )
+    for at, part in enumerate(value):
+        for short, meant in cuts(part):
+            yield (
+                (*tupled(fields[:at]), short, *tupled(fields[at + 1 :])),
+                value._replace(**{value._fields[at]: meant}),
+            )
+
+
+@pytest.mark.parametrize("cls", [*RECORD_TYPES, *MESSAGE_TYPES], ids=lambda cls: cls.__name__)
+@settings(max_examples=5)
+@given(data=st.data())
+def test_whatever_is_left_out_at_the_end_of_any_type_has_its_default(cls: type, data: st.DataObject) -> None:
+    value = data.draw(of_type(cls))
+    for short, meant in cuts(value):
+        problem = ""
+        try:
+            assert decode_value(cls, short) == decode_value(cls, tupled(positional(meant)))
+        except BadValue as error:
+            problem = str(error)
+        assert "array of" not in problem, "what is left out may contradict what is there, and then says how"
 
 
 @pytest.mark.parametrize(
