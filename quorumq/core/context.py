@@ -31,6 +31,7 @@ from quorumq.core.types import (
     Decision,
     Group,
     Incarnation,
+    Instance,
     NodeId,
     Now,
     PartitionId,
@@ -149,6 +150,7 @@ class Context:
         rounds: and by number of round.
         fetches: FETCHes that clients have asked for here.
         unstamped: requests that wait for the clock's reserve, by key.
+        proposing: the request that proposes a change of a group, by the instance: others of this node wait for it.
         keys: the last one that was given to a request that is no client's.
         publishing: what was published in this step and is not sent yet.
         given: until when, and what, replies delivered that may never have been written.
@@ -174,6 +176,7 @@ class Context:
     fetches: int = 0
     keys: int = 0
     unstamped: dict[int, None] = field(default_factory=dict)
+    proposing: dict[Instance, int] = field(default_factory=dict)
     publishing: list[Pending] = field(default_factory=list)
     given: dict[int, tuple[float, list[m.Freed]]] = field(default_factory=dict)
     parked: dict[tuple[PartitionId, str], int] = field(default_factory=dict)
@@ -470,6 +473,8 @@ class Context:
 
     def check_requests(self) -> None:
         """Assert that everything under way waits for something, also while something else is due."""
+        for instance, key in self.proposing.items():
+            assert key in self.requests, f"{instance} is left to request {key}, which is gone"
         for number, pending in self.rounds.items():
             assert number in pending.rounds, f"round {number} is not its coordinator's"
         awake = {timer[-1] for _, _, timer in self.state.timers if timer[0] in WAKING}

@@ -85,7 +85,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         if context.catalogue.outcome_of(proposer.instance) is not None:
             return effects + self.start(context, now)
         # Mostly that proposer is done or dead. Where it is not, one of us has to wait.
-        pause = proposer.pause_s(context)
+        pause = proposer.pause_s(context, now)
         if not pause:
             return effects + self.start(context, now)
         context.state.at(now.mono + pause, ("again", self.key))

@@ -15,7 +15,7 @@ from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.limits import NUMBERS_END
-from quorumq.core.proposing import PROPOSALS_MAX, Proposer
+from quorumq.core.proposing import PROPOSALS_MAX, TURN_S, Proposer
 from quorumq.core.registration import EVERY, register
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.skipping import Skipping
@@ -32,7 +32,7 @@ class GroupCoordinator(Coordinator):
         changes: how often the next change was proposed.
     """
 
-    __slots__ = ("change", "changes", "proposer", "request", "skipping", "topic")
+    __slots__ = ("began", "change", "changes", "proposer", "request", "skipping", "topic")
 
     request: m.SetGroup | m.DeleteGroup
 
@@ -44,6 +44,7 @@ class GroupCoordinator(Coordinator):
         self.skipping: Skipping | None = None
         self.change: Group | None = None
         self.changes = 0
+        self.began = float("inf")
 
     def concerns(self, topic: bytes) -> bool:
         return self.topic == topic
@@ -63,6 +64,7 @@ class GroupCoordinator(Coordinator):
         Why: a change is numbered by the generation that it makes, so it can only be proposed after the one that is
         known. Two coordinators that know the same register compete in one Paxos instance.
         """
+        self.began = min(self.began, now.mono)
         known = self.known(context)
         if self.finds_none(known):
             return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
@@ -77,9 +79,16 @@ class GroupCoordinator(Coordinator):
             return self.fail(context, Code.CONFLICT, detail)
         number = known.generation + 1 if known is not None else 0
         instance = Instance(self.topic, self.request.group, number)
+        if self.is_behind_another(context, instance):
+            if now.mono >= self.began + context.config.request_timeout:
+                return self._unknown(context, 1, 0)
+            context.state.at(now.mono + TURN_S, ("again", self.key))
+            return []
         if self.proposer is None or self.proposer.instance != instance:
             self.changes += 1
             alike = self.wish(known, STAMP_ZERO) == Group(self.topic, self.request.group, 0)
+            self.leave_instance(context)
+            context.proposing[instance] = self.key
             self.proposer = Proposer(instance, alike=alike, base=known)
         if self.changes > PROPOSALS_MAX or self.proposer.proposals >= PROPOSALS_MAX:
             detail = f"group {self.request.group!r} is being changed by others all the time: try again"
@@ -88,6 +97,23 @@ class GroupCoordinator(Coordinator):
         if effects is None:  # a higher reserve must become durable first
             self.proposer.put_off(context, self.key, now)
         return effects or []
+
+    def is_behind_another(self, context: Context, instance: Instance) -> bool:
+        """Return True if an earlier request of this node proposes in the same instance.
+
+        Why: all requests of a node would compete with each other, and with those of other nodes, in one instance. Where
+        a round trip is long nothing would ever be chosen.
+        """
+        return context.proposing.get(instance, self.key) != self.key
+
+    def leave_instance(self, context: Context) -> None:
+        """Others of this node may propose where this request did."""
+        if self.proposer is not None:
+            context.proposing.pop(self.proposer.instance, None)
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        self.leave_instance(context)
+        return super().finish(context, reply)
 
     def finds_none(self, known: Group | None) -> bool:
         """Return True if the request changes a group that does not exist.
@@ -134,7 +160,9 @@ class GroupCoordinator(Coordinator):
             assert isinstance(ours, Group)
             self.change = ours
             return effects + register(context, self.key, self.topic, self.request.group, EVERY, now)
-        pause = proposer.pause_s(context) if context.catalogue.outcome_of(proposer.instance) is None else 0.0
+        pause = (
+            proposer.pause_s(context, now) if context.catalogue.outcome_of(proposer.instance) is None else 0.0
+        )
         if not pause:
             return effects + self.start(context, now)
         context.state.at(now.mono + pause, ("again", self.key))
@@ -152,6 +180,7 @@ class GroupCoordinator(Coordinator):
         assert newest is not None
         assert self.change is not None
         if self.is_undone(newest):
+            self.change = None
             return self.start(context, now)
         if newest.generation == self.change.generation:
             self.change = newest

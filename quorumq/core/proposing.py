@@ -33,8 +33,12 @@ from quorumq.core.types import (
 )
 
 PAUSE_FIRST_S = 0.01
-PAUSE_MAX_S = 0.5
-"""Before a proposal that met a higher ballot is made again: at random, up to twice as long each time."""
+PAUSE_MAX_S = 1.0
+"""Before a proposal that met a higher ballot is made again: at random, up to twice as long each time, beginning with as
+long as the last one took. Pauses that are short beside a round trip would have others' proposals fail for ever."""
+
+TURN_S = 0.05
+"""How often a request looks whether another one of its node still proposes the next change of the same group."""
 
 UNSTAMPED_S = 1.0
 """How long a proposal waits for the clock's reserve to be durable before it is tried again all the same."""
@@ -110,7 +114,8 @@ class Proposer:
     """
 
     __slots__ = (
-        "accepted", "alike", "ballot", "base", "implicit", "instance", "ours", "proposals", "round", "sent", "value",
+        "accepted", "alike", "asked_at", "ballot", "base", "implicit", "instance", "ours", "proposals", "round", "sent",
+        "value",
     )  # fmt: skip
 
     def __init__(
@@ -134,6 +139,7 @@ class Proposer:
         self.round: Round | None = None
         self.sent = False
         self.proposals = 0
+        self.asked_at = 0.0  # monotonic seconds, when the last question was sent
 
     def propose(self, owner: Coordinator, context: Context, now: Now) -> list[Effect] | None:
         """Ask for promises, under a ballot of our own above all that we have heard of.
@@ -166,6 +172,7 @@ class Proposer:
 
     def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
         self.close(owner, context)
+        self.asked_at = now.mono
         self.round = this = owner.open_round(context, context.config.nodes, now)
         return [Send(node, message._replace(round=this.number)) for node in this.members]
 
@@ -241,11 +248,12 @@ class Proposer:
         mine = chosen is not None and self.ours is not None and chosen.made == self.ours.made
         return chosen if mine and instance_of(chosen) == self.instance else None  # type: ignore[arg-type]
 
-    def pause_s(self, context: Context) -> float:
+    def pause_s(self, context: Context, now: Now) -> float:
         """Return a random time to wait before the next proposal, in seconds; 0.0 the first time."""
         if self.proposals <= 1:
             return 0.0
-        longest: float = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** (self.proposals - 1))
+        took = max(PAUSE_FIRST_S, now.mono - self.asked_at)
+        longest: float = min(PAUSE_MAX_S, took * 2 ** (self.proposals - 1))
         share: float = context.rng.random()
         return share * longest
 

@@ -140,7 +140,7 @@ class Registration(Coordinator):
         if not topic.auto_create_groups:
             problem = context.catalogue.no_group(topic.name, self.name)
             return self._fail(context, list(self.waiting), problem, now)
-        pause = self.proposer.pause_s(context)
+        pause = self.proposer.pause_s(context, now)
         if not pause:
             return self.start(context, now)
         context.state.at(now.mono + pause, ("again", self.key))

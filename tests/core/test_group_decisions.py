@@ -614,3 +614,31 @@ def test_groups_begin_once_whoever_asks_for_them_and_whatever_is_lost(seed: int)
     for _ in range(150):
         cluster.act()
     judged(cluster)
+
+
+def test_of_many_requests_of_one_node_one_proposes_at_a_time() -> None:
+    """Else they compete with each other: where a round trip is long, nothing is ever chosen."""
+    cluster = Cluster()
+    cluster.topic()
+    cluster.delay = 0.1
+    asked: list[object] = []
+
+    def count(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Prepare) and sender == "a" and to == "b":
+            asked.append(message)
+        return False
+
+    cluster.drop = count
+    keys = [cluster.submit("a", SetGroup("jobs", "g", start="latest")) for _ in range(12)]
+    cluster.advance(3.0)
+    assert all(isinstance(cluster.replies[key], SetGroupReply) for key in keys)
+    assert len(asked) == 1
+
+
+def test_requests_of_all_nodes_at_once_come_to_an_end_though_a_round_trip_is_long() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    cluster.delay = 0.1
+    keys = [cluster.submit(node, SetGroup("jobs", "g", start="latest")) for node in "abc" * 5]
+    cluster.advance(5.0)
+    assert sum(isinstance(cluster.replies.get(key), SetGroupReply) for key in keys) > 10
