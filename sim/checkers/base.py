@@ -164,11 +164,13 @@ class Skips:
     """Until when requests from latest may skip what is there, by group.
 
     A request skips what was sent before it was answered, or, where its outcome is unknown, before
-    the group is confirmed by another one.
+    the group is confirmed by another one. While it waits for its answer, others may be answered
+    from before the change that it makes: that confirms nothing of it.
     """
 
     def __init__(self) -> None:
         self.ends: dict[str, dict[tuple[str, int], float]] = {}
+        self.waiting: dict[tuple[str, int], None] = {}
 
     def see(self, row: Row) -> None:
         """A line of a FETCH, a SETGROUP or a register."""
@@ -178,8 +180,12 @@ class Skips:
                 ends.setdefault(("", 0), math.inf)
         elif row["outcome"] == "invoke" and row.get("start") == "latest":
             ends[(row["who"], row["op"])] = math.inf
-        elif row["outcome"] == "ok" and row.get("messages", True):
-            ends.update({which: min(end, row["at"]) for which, end in ends.items()})
+            self.waiting[(row["who"], row["op"])] = None
+        elif row["outcome"] != "invoke":
+            self.waiting.pop((row["who"], row["op"]), None)
+            if row["outcome"] == "ok" and row.get("messages", True):
+                over = {which: end for which, end in ends.items() if which not in self.waiting}
+                ends.update({which: min(end, row["at"]) for which, end in over.items()})
 
     def until(self, group: str) -> float:
         """Return the time before which what was sent may be skipped, in seconds; below every time if nothing may."""
