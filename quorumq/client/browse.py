@@ -105,6 +105,8 @@ class BrowseCalls(Calls):
             after: Span | None = None
             first = ""
             shown = SpanSet()
+            history = self.context.history
+            asked = history.clock() if history is not None else 0.0
             while cursor is not None and (left is None or left > 0):
                 # A page of a complete view is looked through as a whole: what it shows may be little of it.
                 most = PEEK_LIMIT if complete else min(left or PEEK_LIMIT, PEEK_LIMIT)
@@ -124,8 +126,8 @@ class BrowseCalls(Calls):
                     continue
                 page = cast("m.BrowseReply", reply)
                 found = bodies_of(cast("tuple[WireSlice, ...]", page.slices))
-                if self.context.history is not None:
-                    self.context.history.listed(topic, number, group, page.items, connection.node, complete)
+                if history is not None:
+                    history.listed(topic, number, group, page.items, connection.node, complete)
                 for item in page.items:
                     for span in shown.add(item.span):
                         if left is not None:
@@ -134,6 +136,8 @@ class BrowseCalls(Calls):
                 cursor = page.cursor
                 if complete and page.upto is not None:
                     cursor, after = (0, 0), page.upto
+                if history is not None and complete and cursor is None:
+                    history.listed_all(topic, number, group, which, asked)
 
     async def lookup(
         self, topic: str, group: str, ids: Iterable[MessageId], *, timeout: float | None = None

@@ -107,6 +107,25 @@ class History:
                 via=via,
             )
 
+    def listed_all(self, topic: str, partition: int, group: str, which: str, asked: float) -> None:
+        """A complete listing came to its end: what it has not shown was not there.
+
+        Args:
+            topic, partition, group: of what.
+            which: what it was to show: a state, or ``all``.
+            asked: when its first request was sent, by `clock`.
+        """
+        self.write(
+            "list",
+            topic=self.label(topic),
+            partition=partition,
+            group=group,
+            state=which,
+            spans=[],
+            complete=True,
+            asked=asked,
+        )
+
     def derived(self, outputs: Iterable[Output]) -> None:
         """These are about to be published: a line for each run of them."""
         found = sorted(outputs)

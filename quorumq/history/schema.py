@@ -53,7 +53,9 @@ COMMON: Final[dict[str, Field]] = {
 """Fields of every line."""
 
 FIELDS: Final[dict[str, Field]] = {
-    "asked": Field("number", "when the FETCH that this answers was sent, on the clock of `at`"),
+    "asked": Field(
+        "number", "when the FETCH, or the first PEEK, that this answers was sent, on the clock of `at`"
+    ),
     "attempt": Field("integer", "1 for the first delivery of a message to the group, by the cluster's count"),
     "clock": Field("text", "what `at` is: `mono` or `simulated`"),
     "complete": Field("flag", "whether every replica that must be asked was"),
@@ -176,8 +178,10 @@ KINDS: Final[dict[str, KindOf]] = {
     "register": _kind("node", "topic group generation from_ms", "buried latest detail", "",
         "The node has this of the group: which generation is current, and where that begins. `buried` is the "
         "generation of its last deletion; where it is that of the register, nobody reads the group."),
-    "list": _kind("client node sim", "topic partition group state spans", "n generation complete reason via detail", "",
-        "A listing (PEEK) showed these messages in this state."),
+    "list": _kind("client node sim", "topic partition group state spans",
+        "n generation complete reason asked via detail", "",
+        "A listing (PEEK) showed these messages in this state. One that came to its end says so with no `spans`, "
+        "`asked` and, as `state`, what it was to show: that or `all`."),
     "set_topic": _kind("client", "topic op outcome", "settings defaults via detail", _CALL,
         "CREATE or ALTER of a topic. `settings`, in the `invoke`, are those that the request names, `defaults` "
         "what it leaves to the node."),

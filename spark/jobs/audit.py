@@ -75,13 +75,17 @@ def audited(histories: Histories, out: Path, *, drained: bool = False) -> dict[s
     of_groups = step("groups", audit_context.group_facts(lines))
     of_places = step("places", audit_context.purges(lines, of_groups))
     of_replicas = step("replicas", audit_context.replicas(lines))
+    of_inventories = step("inventories", audit_context.inventories(lines))
     of_origins = step("origins", audit_context.origins(lines))
     events = step("events", audit_events.events(lines))
     deliveries = step(
         "deliveries", audit_deliveries.deliveries(events, of_groups, of_places, of_runs, of_origins)
     )
     held = step("holds", audit_holds.holds(events, of_runs))
-    messages = step("messages", audit_messages.messages(events, of_groups, of_places, of_runs, of_replicas))
+    messages = step(
+        "messages",
+        audit_messages.messages(events, of_groups, of_places, of_runs, of_replicas, of_inventories),
+    )
     overlaps = step("overlaps", audit_holds.overlaps(held))
     asked = audit_derived.derived(lines, events, of_runs)
     asked = step(
@@ -147,7 +151,7 @@ def summarised(tables: Mapping[str, DataFrame], paths: Sequence[str]) -> dict[st
         tables["latency"]
         .groupBy("topic", "group")
         .agg(
-            *summed("messages", "deliveries", "redelivered"),
+            *summed("messages", "deliveries", "redelivered", "untimed"),
             *(F.max(name).alias(name) for name in ("p50", "p99", "max")),
         )
     )

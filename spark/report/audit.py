@@ -297,6 +297,8 @@ def latency(summary: Row) -> Html:
         Column("Topic", "i"), Column("Group", "i"), Column("Messages", "n"), Column("Deliveries", "n"),
         Column("Redelivered", "n", "messages delivered more than once",
                lambda row: of_all(row["redelivered"], row["messages"])),
+        Column("Untimed", "n", "not timed: their clocks, or who published them, are not known",
+               lambda row: of_all(row["untimed"], row["messages"])),
         Column("p50", "n", f"half waited less{of}", took("p50")),
         Column("p99", "n", f"99 of 100 waited less{of}", took("p99")), Column("Longest", "n", of=took("max")),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .audit_events import KEY, MESSAGE
+from .audit_events import KEY, MESSAGE, apart
 from .audit_findings import BROKEN, UNDECIDED, true
 from .letters import shaped, summed
 
@@ -43,8 +43,9 @@ REMAINDER: Final = "run STRING, what STRING, detail STRING, count BIGINT, gap BO
 """What was not read or is not there. ``gap``: so the run holds nothing; ``lossy``: so what is absent proves nothing."""
 
 LATENCY: Final = (
-    "run STRING, topic STRING, `group` STRING, deliveries BIGINT, messages BIGINT, redelivered BIGINT, p50 DOUBLE, "
-    "p90 DOUBLE, p99 DOUBLE, max DOUBLE, attempts_p50 INT, attempts_p99 INT, attempts_max INT"
+    "run STRING, topic STRING, `group` STRING, deliveries BIGINT, messages BIGINT, redelivered BIGINT, "
+    "untimed BIGINT, p50 DOUBLE, p90 DOUBLE, p99 DOUBLE, max DOUBLE, attempts_p50 INT, "
+    "attempts_p99 INT, attempts_max INT"
 )
 REDELIVERIES: Final = "run STRING, topic STRING, `group` STRING, after STRING, deliveries BIGINT"
 FAULTS: Final = (
@@ -281,18 +282,22 @@ def overall(of_runs: DataFrame) -> DataFrame:
 def latency(deliveries: DataFrame) -> DataFrame:
     """How long messages waited for their first delivery, and how often they were delivered: LATENCY.
 
-    Counted from when the publish was sent, or confirmed where a history says no more.
+    Counted from when the publish was sent, or confirmed where a history says no more. ``untimed``: messages of which
+    that is not known, as a clock is not placed, or nobody wrote of the publish.
     """
     live = deliveries.where(F.col("is_delivery") & ~F.col("dead"))
     per = live.groupBy(*KEY).agg(
-        (F.min("t") - F.min("published")).alias("waited"),
+        F.min("here").alias("first"),
+        F.min("published").alias("published"),
         F.count("*").alias("times"),
         F.max("attempt").alias("attempt"),
     )
+    per = per.withColumn("waited", F.expr(apart("published", "first")))
     return per.groupBy("run", "topic", F.col("grp").alias("group")).agg(
         F.sum("times").alias("deliveries"),
         F.count("*").alias("messages"),
         F.count_if(F.col("times") > 1).alias("redelivered"),
+        F.count_if(F.col("waited").isNull()).alias("untimed"),
         *(F.percentile_approx("waited", share / 100).alias(f"p{share}") for share in (50, 90, 99)),
         F.max("waited").alias("max"),
         F.percentile_approx("attempt", 0.5).alias("attempts_p50"),

@@ -6,7 +6,7 @@ and `spark.clocks` makes intervals of them. Spark only keeps the tightest bound 
 of them, so what reaches the driver does not grow with the lines.
 
 Two kinds of bounds: those that hold by what a computer is, whatever breaks; and those that hold only as long as a
-promise does, that a publish is confirmed after some node has it. These serve where no other bound does: of a clock
+promise does, that a publish is confirmed after a majority has it. These serve where no other bound does: of a clock
 that only ever published nothing else says how far ahead it may be.
 """
 
@@ -99,6 +99,7 @@ def requests(lines: DataFrame) -> DataFrame:
     """Requests with what nodes wrote of them: when each was first sent and first confirmed, and the nodes' lines.
 
     Of a batch, of a topic's creation, and of a generation of a group, which is only said when it was confirmed.
+    ``silent``: how many nodes of the run have no history; null where no node says which there are.
     """
     kind, outcome = F.col("kind"), F.col("outcome")
     batch = F.concat_ws("/", F.col("spans")[0]["origin"], F.col("spans")[0]["start"], "partition", "topic")
@@ -113,17 +114,24 @@ def requests(lines: DataFrame) -> DataFrame:
     )
     made = (
         lines.where(kind.isin("publish", "store", "set_topic", "topic", "set_group", "register"))
-        .select("run", "width", "domain", "at", "kind", "outcome", key.alias("key"))
+        .select("run", "width", "domain", "who", "at", "kind", "outcome", key.alias("key"))
         .where(F.col("key").isNotNull())
     )
     sent, done = F.coalesce(outcome == "invoke", F.lit(False)), F.coalesce(outcome == "ok", F.lit(False))
     answer = kind.isin("store", "topic", "register")
+    named = F.from_json(F.get_json_object("settings", "$.nodes"), "ARRAY<STRING>")
+    nodes = F.array_distinct(F.flatten(F.collect_list(named)))
+    wrote = F.collect_set(F.regexp_extract("who", "^node:(.*)$", 1))
+    silent = lines.groupBy("run").agg(
+        F.when(F.size(nodes) > 0, F.size(F.array_except(nodes, wrote))).alias("silent")
+    )
     return (
-        made.groupBy("run", "width", "key")
+        made.join(F.broadcast(silent), on="run")
+        .groupBy("run", "width", "silent", "key")
         .agg(
             *_first(sent, "sent"),
             *_first(done, "done"),
-            F.collect_set(F.when(answer, F.struct("domain", "at"))).alias("answers"),
+            F.collect_set(F.when(answer, F.struct("domain", "at", "who"))).alias("answers"),
         )
         .where(F.size("answers") > 0)
         .drop("key")
@@ -141,8 +149,16 @@ def _first(when: Column, name: str) -> list[Column]:
 
 def bounds(lines: DataFrame, of_requests: DataFrame) -> DataFrame:
     """The tightest bounds that hold whatever is broken: run, and what `spark.clocks.Bound` has."""
-    asked = of_requests.where(F.col("sent_by").isNotNull()).select(
-        "run", "width", F.col("sent_by").alias("early"), F.col("sent").alias("early_at"), F.inline("answers")
+    asked = (
+        of_requests.where(F.col("sent_by").isNotNull())
+        .select(
+            "run",
+            "width",
+            F.col("sent_by").alias("early"),
+            F.col("sent").alias("early_at"),
+            F.inline("answers"),
+        )
+        .drop("who")
     )
     asked = asked.withColumnsRenamed({"domain": "late", "at": "late_at"})
     won, got = F.col("kind") == "hold_won", F.col("kind") == "deliver"
@@ -175,20 +191,25 @@ def bounds(lines: DataFrame, of_requests: DataFrame) -> DataFrame:
 
 
 def promised(of_requests: DataFrame, offsets: DataFrame) -> DataFrame:
-    """Bounds that hold as long as a request is confirmed only once some node has what it asks for: as `bounds`, from
+    """Bounds that hold as long as a request is confirmed only once a majority has what it asks for: as `bounds`, from
     the time of the run, which is called "", to the clock of the request.
+
+    Who confirmed it is among the nodes that have it, but for the silent ones. So where k nodes wrote that they have it,
+    k // 2 + 1, less the silent ones, had it by then: the earliest of which one may be on a clock that is not placed.
     """
     answers = (
         of_requests.where(F.col("done_by").isNotNull())
         .withColumn("_request", F.monotonically_increasing_id())
-        .select("run", "width", "_request", "done", "done_by", F.inline("answers"))
+        .select("run", "width", "silent", "_request", "done", "done_by", F.inline("answers"))
         .withColumn("window", _window("at"))
         .join(F.broadcast(offsets.drop("width", "base")), on=["run", "domain", "window"], how="left")
     )
     low = earliest(F.col("at"))
-    found = answers.groupBy("run", "width", "_request", "done", "done_by").agg(
-        F.min(F.coalesce(low, F.lit(float("-inf")))).alias("early_at")
-    )
+    request = ("run", "width", "silent", "_request", "done", "done_by")
+    of_nodes = answers.groupBy(*request, "who").agg(F.min(F.coalesce(low, F.lit(float("-inf")))).alias("low"))
+    found = of_nodes.groupBy(*request).agg(F.sort_array(F.collect_list("low")).alias("lows"))
+    sure = F.coalesce(F.floor(F.size("lows") / 2) + 1 - F.col("silent"), F.lit(1))
+    found = found.withColumn("early_at", F.element_at("lows", F.greatest(sure, F.lit(1)).cast("int")))
     every = found.where(F.col("early_at") > float("-inf")).select(
         "run", "width", "early_at", F.lit("").alias("early"), F.col("done_by").alias("late"),
         F.col("done").alias("late_at"),

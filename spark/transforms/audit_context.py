@@ -296,6 +296,19 @@ def replicas(lines: DataFrame) -> DataFrame:
     return told.join(having, on=list(place), how="left").select(*place, "grp", both.alias("to_list"))
 
 
+def inventories(lines: DataFrame) -> DataFrame:
+    """When each place's dead letters were listed to the end by a complete listing: run, topic, partition, grp,
+    inventories. Each is the moment in which the listing began.
+    """
+    ended = (
+        (F.col("kind") == "list") & (F.size("spans") == 0) & F.col("complete") & F.col("asked").isNotNull()
+    )
+    whole = lines.where(ended & F.col("state").isin("dead", "all") & ~F.col("dead"))
+    return whole.groupBy("run", "topic", "partition", "grp").agg(
+        F.collect_list(moment("asked")).alias("inventories")
+    )
+
+
 def faults(lines: DataFrame) -> DataFrame:
     """What was done to each run, and how long it lasted: until it was undone, or healed, or at once."""
     by_time = Window.partitionBy("run").orderBy("t").rowsBetween(1, Window.unboundedFollowing)

@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from .audit_events import FAR_S, KEY, due, maybe, moment, sure
+from .audit_events import FAR_S, KEY, apart, due, maybe, moment, sure
 from .audit_findings import Check, findings
 from .letters import with_facts
 
@@ -124,10 +124,10 @@ def deliveries(
     )
     last = F.col("last.until")
     return with_facts(named, FACTS).select(
-        *KEY, "dead", "kind", "owner", "generation", "n", "attempt", "t", "asked", "published",
+        *KEY, "dead", "kind", "owner", "generation", "n", "attempt", "t", "asked", "published", "here",
         "is_delivery", "crc_known", "was_due",
         (F.size("registers") > 0).alias("has_registers"),
-        F.when(F.col("is_delivery") & F.col("last").isNotNull(), F.col("t") - last).alias("waited"),
+        F.expr(f"if(is_delivery, {apart('last_until', 'here')}, NULL)").alias("waited"),
         (last - F.col("last.t") + SLACK_S).alias("may_wait"),
         F.col("healed_at").isNotNull().alias("healed"),
         F.expr("is_delivery AND placed AND t > healed_at").alias("after_healing"),
@@ -169,7 +169,7 @@ def _told(events: DataFrame) -> DataFrame:
         "died": F.max(F.when(died, F.struct("n", -F.col("high"), "t", "low", "high", "domain"))).over(of_life),
         "rejects": F.count_if(rejected).over(of_life),
         "redrives": F.max(F.when(redriven, F.col("n"))).over(story),
-        "published": F.min(F.when(published, F.col("t"))).over(story),
+        "published": F.min(F.when(published, moment())).over(story),
         "invoked": F.max(invoked).over(message),
         "is_known": F.max(published).over(message),
         "last_try": F.max(F.when(invoked, moment())).over(message),
@@ -183,6 +183,7 @@ def _told(events: DataFrame) -> DataFrame:
         "last_token": F.lag("token").over(by_token),
         "lower": F.max(F.when(delivery, F.struct("low", "high", "t", "domain", "token"))).over(lower),
         "last": F.lag(F.struct("t", "until")).over(last),
+        "last_until": F.lag(moment("until")).over(last),
         "here": moment(),
         "sent": moment("asked"),
     }).where(delivery | (success & (outcome == "acked")))  # fmt: skip

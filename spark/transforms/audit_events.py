@@ -197,6 +197,17 @@ def maybe(early: str, late: str, than: str = "<") -> str:
     return _compared(early, late, f"{early}.low {than} {late}.high", than)
 
 
+def apart(early: str, late: str) -> str:
+    """The seconds between two moments, in SQL: exact on one clock, else by the middles of their intervals.
+
+    Null where a clock is not placed: its readings say nothing of another's.
+    """
+    middles = f"(({late}.low + {late}.high) - ({early}.low + {early}.high)) / 2"
+    placed = f"{early}.low > -{FAR_S} AND {early}.high < {FAR_S} AND {late}.low > -{FAR_S} AND {late}.high < {FAR_S}"
+    exact = f"if({early}.domain = {late}.domain, {late}.t - {early}.t, NULL)"
+    return f"coalesce({exact}, if({placed}, {middles}, NULL))"
+
+
 def _compared(early: str, late: str, elsewhere: str, than: str) -> str:
     exact = f"if({early}.domain = {late}.domain, {early}.t {than} {late}.t, NULL)"
     return f"coalesce({exact}, {elsewhere})"

@@ -12,12 +12,18 @@ from .audit_events import KEY, maybe, moment, sure
 from .audit_findings import Check, findings
 from .letters import with_facts
 
+_AFTER: Final = "exists(listed, l -> exists({1}, a -> {2} AND {0}))"
+"""Whether a replica listed the message as dead after something that ends this was confirmed."""
+
+_REDRIVEN: Final = "a.outcome = 'ok' AND a.generation = l.generation AND l.n <= a.n"
+
 CHECKS: Final = (
     # What was confirmed is on a majority, and delivered and settled, or a dead letter.
     Check("G1", "drained AND wanted AND undelivered",
-          "confirmed at {stored.t:s}, was never delivered{in_life} and is no dead letter", "heard"),
+          "confirmed at {stored.t:s}, was never delivered{in_life} and is no dead letter{unlisted}",
+          "heard AND inventoried"),
     Check("G1", "drained AND wanted AND NOT undelivered AND unacked",
-          "was delivered{in_life}, nobody acked it, and it is no dead letter", "heard"),
+          "was delivered{in_life}, nobody acked it, and it is no dead letter{unlisted}", "heard AND inventoried"),
     Check("G1", "is_first AND stored IS NOT NULL AND size(durable_on) < floor(rf / 2) + 1",
           "was confirmed at {stored.t:s}, and durable on {array_join(durable_on, ', ')} of {int(rf)} replicas",
           "complete AND NOT unstopped", "stored.t"),
@@ -35,18 +41,23 @@ CHECKS: Final = (
     Check("G7", "drained AND size(listed) > 0 AND size(absent) > 0",
           "is listed by {array_join(listed_by, ', ')} and not by {array_join(absent, ', ')}", "complete"),
     Check("G7", "drained AND size(array_distinct(transform(listed, l -> struct(l.generation, l.n)))) > 1",
-          "listed differently: {to_json(listed)}"),
+          "listed differently: {to_json(transform(listed, l -> struct(l.who, l.generation, l.n)))}"),
     Check("G7", "drained AND listing.generation < buried",
           "listed dead in generation {listing.generation}, and its group was deleted"),
-    Check("G7", "drained AND acked >= listing.generation", "listed dead, and an ACK of it was confirmed"),
-    Check("G7", "drained AND listing.n <= redriven",
-          "listed dead at n = {listing.n}, whose redrive was confirmed"),
+    Check("G7", f"drained AND {_AFTER.format(maybe('a.at', 'l.at'), 'acks', 'a.generation >= l.generation')}",
+          "listed dead, and an ACK of it was confirmed",
+          _AFTER.format(sure('a.at', 'l.at'), 'acks', 'a.generation >= l.generation')),
+    Check("G7", f"drained AND {_AFTER.format(maybe('a.at', 'l.at'), 'redrives', _REDRIVEN)}",
+          "listed dead at n = {listing.n}, whose redrive was confirmed",
+          _AFTER.format(sure('a.at', 'l.at'), 'redrives', _REDRIVEN)),
     Check("G7", "drained AND listing.n = last_died_in.n AND purged_since AND NOT was_void",
           "listed dead at n = {listing.n}, and was purged"),
     # A dead letter, or its redrive, is not lost.
-    Check("G7", "drained AND letter_gone", "a dead letter at n = {last_died.n} since {-last_died.col3:s}, is gone",
-          "heard"),
-    Check("G7", "drained AND redrive_lost", "redriven at n = {last_redriven.n}, and nobody ever got it", "heard"),
+    Check("G7", "drained AND letter_gone",
+          "a dead letter at n = {last_died.n} since {-last_died.col3:s}, is gone{unlisted}",
+          "heard AND inventoried"),
+    Check("G7", "drained AND redrive_lost", "redriven at n = {last_redriven.n}, and nobody ever got it{unlisted}",
+          "heard AND inventoried"),
     # What is skipped or purged was asked for.
     Check("groups", "skipped AND NOT purge_asked AND NOT behind", "is skipped, and nobody purged it", "complete"),
     Check("groups", "purged AND NOT dead_purge_asked AND NOT dead_acked",
@@ -58,7 +69,7 @@ FACTS: Final = {
     # What the topic's label says, or as all topics of the run.
     "rf": "coalesce(int(nullif(regexp_extract(topic, '/rf([0-9]+)$', 1), '')), rf)",
     **{name: f"coalesce({name}, 0)" for name in ("current", "current_from", "buried")},
-    **{name: f"coalesce({name}, -1)" for name in ("delivered_in", "acked", "gone_in")},
+    **{name: f"coalesce({name}, -1)" for name in ("delivered_in", "gone_in")},
     "ack_asked": "coalesce(array_max(array_except(acks_asked, acks_failed)).generation, -1)",
     **{
         name: f"coalesce({name}, false)"
@@ -112,10 +123,17 @@ FACTS: Final = {
     # In which generation it has to be delivered: what such a topic dropped does not come again with a rewind.
     "asked_in": "if(kept, current, 0)",
     "asked_from": "if(kept, current_from, coalesce(array_max(transform(registers, r -> r.from_ms)), 0))",
+    # Whether a complete listing that would show the message as a dead letter began after all else that is said of it.
+    "inventoried": f"simulated OR coalesce(exists(inventories, i -> forall(said, s -> {sure('s', 'i')})), false)",
+    "unlisted": (
+        "if(inventoried, '', concat(', and nobody listed the dead letters of ', topic, '/', partition, ' for ', grp, "
+        "' after that'))"
+    ),
     # Whether the group has to get the message, or to have it as a dead letter.
     "wanted": (
         "grp != '' AND stored IS NOT NULL AND NOT deleted AND NOT unmade AND NOT never_was AND NOT too_early "
-        "AND coalesce(made_ms >= asked_from, true) AND gone_in < asked_in AND (simulated OR NOT behind)"
+        "AND coalesce(made_ms >= asked_from, true) AND gone_in < asked_in "
+        "AND (inventoried OR NOT behind AND NOT purge_asked)"
     ),
     "undelivered": "delivered_in < asked_in",
     "unacked": "ack_asked < asked_in",
@@ -123,10 +141,6 @@ FACTS: Final = {
     # A copy that may have been there counts: the clocks of one machine, or intervals, must show that it was not.
     "durable_on": f"array_distinct(transform(filter(copies, c -> {maybe('c', 'stored', '<=')}), c -> c.who))",
     "absent": "sort_array(array_except(to_list, listed_by))",
-    "redriven": (
-        "coalesce(array_max(transform(filter(redrives, r -> r.outcome = 'ok' AND r.generation = listing.generation), "
-        "r -> r.n)), -1)"
-    ),
     "last_died_in": (
         "array_max(transform(filter(died, d -> d.generation = listing.generation), d -> struct(d.n, -d.t)))"
     ),
@@ -157,11 +171,16 @@ FACTS: Final = {
 
 
 def messages(
-    events: DataFrame, of_groups: DataFrame, of_places: DataFrame, of_runs: DataFrame, to_list: DataFrame
+    events: DataFrame,
+    of_groups: DataFrame,
+    of_places: DataFrame,
+    of_runs: DataFrame,
+    to_list: DataFrame,
+    of_inventories: DataFrame,
 ) -> DataFrame:
     """A row for each message and group: how it ended, judged.
 
-    Args: as `audit_deliveries.deliveries`, and `to_list`: what `audit_context.replicas` gives.
+    Args: as `audit_deliveries.deliveries`, and what `audit_context.replicas` and `audit_context.inventories` give.
     """
     place = ["run", "topic", "partition", "grp"]
     named = (
@@ -169,6 +188,7 @@ def messages(
         .join(F.broadcast(of_groups.drop("known")), on=["run", "topic", "grp"], how="left")
         .join(F.broadcast(of_places), on=place, how="left")
         .join(F.broadcast(to_list), on=place, how="left")
+        .join(F.broadcast(of_inventories), on=place, how="left")
         .join(F.broadcast(of_runs), on="run", how="left")
     )
     flags = {
@@ -197,8 +217,10 @@ def _told(events: DataFrame) -> DataFrame:
         (kind == "ack") & live,
         kind == "list",
     )
+    acked = ack & F.startswith("outcome", F.lit("acked"))
     mine, state = F.startswith("who", F.lit("client:")), F.col("state")
     life = F.struct("generation", "n")
+    shown = F.struct("who", "generation", "n", moment().alias("at"))
     died = (kind == "dead_letter") & live & ok & mine
     redriven = (kind == "redrive") & outcome.isin("invoke", "ok")
     redrive = F.struct("outcome", "generation", "n", "who", "op", moment().alias("at"))
@@ -224,15 +246,16 @@ def _told(events: DataFrame) -> DataFrame:
             F.max(F.when(delivered, generation)).alias("delivered_in"),
             F.collect_set(F.when(ack & invoke, F.struct("generation", "who", "op"))).alias("acks_asked"),
             F.collect_set(F.when(ack & (outcome == "fail"), F.struct("generation", "who", "op"))).alias("acks_failed"),
-            F.max(F.when(ack & F.startswith("outcome", F.lit("acked")), generation)).alias("acked"),
+            F.collect_list(F.when(acked, F.struct("generation", moment().alias("at")))).alias("acks"),
             F.max((kind == "ack") & dead & invoke).alias("dead_acked"),
             F.max(F.when(listed & state.isin("dead", "skipped", "purged", "acked"), generation)).alias("gone_in"),
             F.max(listed & (state == "skipped")).alias("skipped"),
             F.max(listed & (state == "purged")).alias("purged"),
-            F.collect_list(F.when(listed & (state == "dead") & ~mine, F.struct("who", "generation", "n")))
+            F.collect_list(F.when(listed & (state == "dead") & ~mine, shown))
             .alias("listed"),
             F.max(F.when(listed & (state == "dead"), life)).alias("shown_dead"),
             F.collect_list(F.when(died, moment("t", "generation", "n"))).alias("died"),
             F.collect_list(F.when(redriven, redrive)).alias("redrives"),
+            F.collect_list(F.when(~listed, moment())).alias("said"),
         )
     )  # fmt: skip

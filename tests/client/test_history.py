@@ -185,6 +185,31 @@ async def test_a_topic_made_again_has_another_label_whoever_writes_of_it() -> No
     assert {row["topic"] for row in theirs if row["kind"] in ("deliver", "ack")} == {"jobs#1"}
 
 
+@pytest.mark.parametrize("letters", [0, 1])
+async def test_a_complete_listing_says_that_it_came_to_its_end(letters: int) -> None:
+    """Else nobody could tell a dead letter that is gone from one that nobody asked for."""
+    file, writer = written()
+    async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
+        await client.create_topic("jobs")
+        await publish(client, 1)
+        (message,) = await client.fetch("jobs", "g")
+        if letters:
+            await message.dead_letter(reason="no")
+        before = len(rows(file, writer))
+        assert len([item async for item in client.peek("jobs", "g", "dead", partition=0)]) in (0, letters)
+        shown = [item async for item in client.peek("jobs", "g", "dead", partition=0, complete=True, limit=1)]
+        shown += [item async for item in client.peek("jobs", "g", "dead", partition=0, complete=True)]
+    listed = [row for row in rows(file, writer)[before:] if row["kind"] == "list"]
+    ends = [row for row in listed if not row["spans"]]
+    assert ends
+    assert {
+        (row["topic"], row["partition"], row["group"], row["state"], row["complete"]) for row in ends
+    } == {("jobs", 0, "g", "dead", True)}
+    assert all(row["asked"] <= row["at"] for row in ends)
+    assert listed[-1] == ends[-1], "the listing that is not complete says nothing of its end"
+    assert bool(shown) == bool([row for row in listed if row["spans"]])
+
+
 async def test_what_is_derived_from_what_is_written_before_it_is_published() -> None:
     file, writer = written()
     async with fake_cluster() as cluster, connected(cluster, history=writer) as client:

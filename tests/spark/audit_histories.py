@@ -91,11 +91,24 @@ def on_machines(run: str, rows: list[Row], reading: Reading) -> list[Row]:
             }
         )
     found += [{**row, **common} for row in rows if row["kind"] != "settings"]
+    found += [{**row, **common} for row in _closing(rows)]
     for row in found:
         of = machine(row["who"])
         row.update({name: reading(of, row[name]) for name in ("at", "until", "asked") if name in row})
         row["wall_ms"] = 10**12 + int(1000 * row["at"])
     return found
+
+
+def _closing(rows: list[Row]) -> Iterator[Row]:
+    """In the end somebody listed the dead letters of each place to the end."""
+    end, last = (
+        rows[-1]["at"] + 0.01,
+        {"who": "sim", "kind": "list", "state": "dead", "complete": True, "spans": []},
+    )
+    places = {(row["topic"], row["partition"], row["group"].removesuffix(DEAD)): None for row in rows
+              if {"topic", "partition", "group"} <= row.keys()}  # fmt: skip
+    for topic, partition, group in places:
+        yield {**last, "topic": topic, "partition": partition, "group": group, "at": end + 0.01, "asked": end}
 
 
 YEAR_S: Final = 365 * 86400.0

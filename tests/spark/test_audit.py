@@ -173,6 +173,18 @@ class Story:
         fields = {name: value for name, value in held(time).items() if name != "owner"}
         return self.add(who, "list", at, **fields, state=state, complete=True)
 
+    def inventory(self, at: float) -> Story:
+        """A complete listing of the dead letters came to its end, 10 ms after it began."""
+        where = {"topic": "t", "partition": 0, "group": "g", "spans": [], "state": "dead"}
+        return self.add("client:p", "list", at, **where, complete=True, asked=at - 0.01)
+
+    def letter(self, at: float) -> Story:
+        """Delivered, and made a dead letter at ``at``."""
+        self.deliver("client:c", at - 1, at + 3, 1)
+        for outcome in ("invoke", "ok"):
+            self.add("client:c", "dead_letter", at, **held(1), op=1, outcome=outcome)
+        return self
+
     def register(self, who: str, at: float, generation: int, **more: Any) -> Story:
         return self.add(who, "register", at, topic="t", group="g", generation=generation, from_ms=0, **more)
 
@@ -246,9 +258,7 @@ def letters(run: str, *listing: str) -> Story:
     """A dead letter that these nodes list in the end; each of two lists another one."""
     nodes = ("node:a", "node:b")
     made = Story(run, boot=dict.fromkeys((*nodes, "client:p", "client:c"), "m1")).publish()
-    made.deliver("client:c", 1, 5, 1)
-    for outcome in ("invoke", "ok"):
-        made.add("client:c", "dead_letter", 2, **held(1), op=1, outcome=outcome)
+    made.letter(2)
     for time, some in ((1, listing), (1001, nodes)):
         for node in some:
             made.listed(node, 10, "dead", time)
@@ -296,6 +306,30 @@ def odd(run: str) -> Story:
     return story
 
 
+def beside_a_node(run: str, nodes: str) -> Story:
+    """A producer shares the machine, whose clock is 5,000 s behind, with node a, which nobody fetches from."""
+    boot = {"client:p": "m0", "node:a": "m0", "node:b": "m1", "node:c": "m2", "client:c": "m3"}
+    made = Story(run, boot=boot, ahead={"client:p": -5000.0, "node:a": -5000.0, "node:c": 70.0})
+    for node in nodes:
+        who = f"node:{node}"
+        settings = {"boot": boot[who], "nodes": ["a", "b", "c"]}
+        made.add(who, "settings", 0, history=1, clock="mono", settings=settings)
+    for op in range(2, 30):
+        for node in nodes[1:]:
+            made.deliver(
+                "client:c",
+                op / 5 + 0.001 * (node == "b"),
+                op / 5 + 1,
+                1000 + 2 * op + (node == "b"),
+                f"node:{node}",
+            )
+        where = {"topic": "t", "partition": 0, "spans": [["a.1.1.2", op, op + 1]]}
+        made.call("client:p", "publish", op / 5, {**where, "op": op}, crcs="0a0b0c0d", published_ms=int(1e12))
+        for number, node in enumerate(nodes):
+            made.add(f"node:{node}", "store", op / 5 + 0.001 * (number + 1), **where)
+    return made
+
+
 def stories() -> list[Story]:
     """Runs of two machines whose times of day are half a second apart at most, and what can be said of them."""
     two = {"client:c": "m1", "client:d": "m2", "client:p": "m1", "node:a": "m0", "node:b": "m3"}
@@ -326,6 +360,7 @@ def stories() -> list[Story]:
         busy.call("client:p", "publish", op / 5, {**where, "op": op}, crcs="0a0b0c0d", published_ms=int(1e12))
         for node in b:
             busy.add(node, "store", op / 5 + 0.001, **where)
+    beside = [beside_a_node("beside-a-node", "abc"), beside_a_node("a-node-without-history", "ab")]
     silent = on_one_node("no-node-wrote", "stop", "stop")
     silent.rows = [row for row in silent.rows if not row["who"].startswith("node:")]
     late_group = mortal("new-group", 2.2)
@@ -339,6 +374,7 @@ def stories() -> list[Story]:
     for number, who in enumerate(("client:c", "client:d")):  # which says that it is no node's clock
         broke.deliver(who, 20.1, 21, 1100 + number, "node:b").deliver(who, 20.12, 21, 1200 + number, "node:a")
     return [
+        *beside,
         turned,
         busy.publish().twice(5, 5.2, b),
         Story(TWICE, boot=one).publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
@@ -383,7 +419,7 @@ def stories() -> list[Story]:
         won_only("client-missing"),
         won_only("given-back-unsent").add("node:a", "release", 1.1, **{
             name: value for name, value in held(1).items() if name not in ("generation", "n")
-        }),
+        }).inventory(8),
         mortal("outlived", 2.2),
         mortal("in-time", 1.9),
         mortal("restarted", 2.2).add("node:b", "start", 1, incarnation=2),
@@ -403,7 +439,17 @@ def stories() -> list[Story]:
         from_latest("before-latest-unlisted", 0.5),
         from_latest("while-unknown", 2, outcome="unknown", listed="skipped"),
         from_latest("after-latest", 2, listed="skipped"),
-        from_latest("after-latest-unlisted", 2),
+        from_latest("after-latest-unlisted", 2).inventory(9),
+        Story("letter-unlisted", boot=one).publish().letter(2).drained(9),
+        Story("letter-listed-before", boot=one).publish().inventory(1.9).letter(2).drained(9),
+        Story("letter-gone", boot=one).publish().letter(2).inventory(8).drained(9),
+        Story("letter-listed-elsewhere", boot={**one, "client:p": "m7"}).publish().letter(2).inventory(8).drained(9),
+        Story("listed-then-redriven", boot=one).publish().letter(2).listed("node:a", 3, "dead")
+        .call("client:p", "redrive", 4, {**{n: v for n, v in held(1).items() if n != "owner"}, "op": 7})
+        .deliver("client:d", 5, 9, 2, n=1).call("client:d", "ack", 6, {**held(2), "n": 1, "op": 8}, "acked")
+        .inventory(8).drained(9),
+        letters("acked-and-listed", "node:a", "node:b").ack("client:c", 3, 1),
+        Story("purged-unlisted", boot=one).publish().register("node:a", 0, 0).purge(0.5, 0).drained(9),
         from_latest("after-all", 4, outcome="unknown", listed="skipped"),
         from_latest("latest-refused", 0.5, outcome="fail", listed="skipped"),
         from_latest("rewound-to-latest", 4, listed="skipped").set_group(5, "latest", rewind=True),
@@ -426,6 +472,7 @@ class Seen(NamedTuple):
     violations: list[SparkRow]
     clocks: dict[str, list[SparkRow]]
     remainder: dict[str, Counter[str]]
+    latency: dict[str, SparkRow]
     judged: dict[str, set[str]]
 
 
@@ -469,12 +516,13 @@ def seen_in(
         clocks: dict[str, list[SparkRow]] = {}
         for row in tables["clocks"].collect():
             clocks.setdefault(row["run"], []).append(row)
+        latency = {row["run"]: row for row in tables["latency"].collect()}
         remainder: dict[str, Counter[str]] = {}
         for row in tables["remainder"].collect():
             remainder.setdefault(row["run"], Counter())[row["what"]] += row["count"]
     finally:
         spark.conf.set("spark.sql.adaptive.enabled", str(adaptive))
-    return Seen(verdicts, violations, clocks, remainder, judged)
+    return Seen(verdicts, violations, clocks, remainder, latency, judged)
 
 
 @pytest.fixture(scope="module")
@@ -576,6 +624,14 @@ def test_what_is_good_holds_and_what_did_not_occur_is_not_checked(seen: Seen) ->
         ("rewound-before", "groups", "broken"),
         ("rewind-unknown", "groups", "not checked"),
         ("in-a-deletion", "groups", "broken"),
+        ("letter-unlisted", "G7", "not decidable"),
+        ("letter-unlisted", "G1", "not decidable"),
+        ("letter-listed-before", "G7", "not decidable"),
+        ("letter-gone", "G7", "broken"),
+        ("letter-listed-elsewhere", "G7", "not decidable"),
+        ("listed-then-redriven", "G7", "holds"),
+        ("acked-and-listed", "G7", "broken"),
+        ("purged-unlisted", "G1", "holds"),
         ("purge-failed", "groups", "broken"),
     ],
 )
@@ -642,6 +698,30 @@ def test_a_producer_whose_clock_has_the_most_bounds_is_placed_and_is_no_referenc
     found = {row["clock"]: row for row in seen.clocks["a-busy-producer"]}
     assert not found["m9"]["reference"]
     assert all(row["placed"] > 0.9 and row["within"] < 0.05 for row in found.values())
+
+
+def test_a_wait_is_only_known_where_its_clocks_are(seen: Seen) -> None:
+    """Nothing says how the producer's clock of the first run stands to the consumer's."""
+    row = seen.latency["letter-listed-elsewhere"]
+    assert (row["messages"], row["untimed"], row["p99"], row["max"]) == (1, 1, None, None)
+    assert seen.latency["near"]["untimed"] == 0
+    assert abs(seen.latency["near"]["max"] - 1) < 0.001
+    placed = seen.latency["a-busy-producer"]
+    assert placed["untimed"] == placed["messages"] - 1, "of the others nobody wrote of the publish"
+    assert abs(placed["max"] - 1) < 0.1
+
+
+def test_a_producer_is_placed_by_the_majority_that_had_what_it_published(seen: Seen) -> None:
+    """It shares its machine with the node that has each batch first: the promise of one copy says nothing of it."""
+    found = {row["clock"]: row for row in seen.clocks["beside-a-node"]}
+    assert found["m0"]["placed"] > 0.9
+    doubt = found["m0"]["within"] + found["m1"]["within"] + 1e-6
+    assert abs(found["m0"]["ahead"] - found["m1"]["ahead"] + 5000.0) <= doubt
+    assert not found["m0"]["findings"]
+    assert (
+        "is not to be placed"
+        in {row["clock"]: row["findings"] for row in seen.clocks["a-node-without-history"]}["m0"]
+    )
 
 
 def test_a_history_without_deliveries_is_not_called_good(seen: Seen) -> None:

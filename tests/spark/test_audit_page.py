@@ -30,7 +30,7 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
                              "verdicts": rows, **{name: [] for name in LISTS}}  # fmt: skip
     if word is not None:
         finding = {"guarantee": "G1", "run": word, "group": word, "id": word, "at": 12.5, "text": word}
-        waits = {"topic": word, "messages": 100, "deliveries": 106, "redelivered": 5}
+        waits = {"topic": word, "messages": 100, "deliveries": 106, "redelivered": 5, "untimed": 2}
         found |= {
             "broken": [finding] * 20,
             "undecided": [{**finding, "id": None, "group": None, "at": 1795312345.25}],
