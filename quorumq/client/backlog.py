@@ -38,6 +38,8 @@ class PartitionBacklog(NamedTuple):
     delivered: int = 0
     settled: int = 0
     consumers: tuple[GroupConsumer, ...] = ()
+    suspects: int = 0
+    dying: int = 0
 
 
 class Backlog(NamedTuple):
@@ -46,7 +48,9 @@ class Backlog(NamedTuple):
     ``ready`` may be delivered now, ``held`` is being worked on, ``delayed`` waits for its time, and ``dead`` are dead
     letters. ``oldest`` is the age in seconds of the oldest message that is ready, held or delayed; None: there is none.
     ``delivered`` and ``settled`` (acked, rejected or dead-lettered) are messages of the last minute, and ``consumers``
-    who asked for any meanwhile, as far as nodes answer that did not start since.
+    who asked for any meanwhile, as far as nodes answer that did not start since. ``suspects`` are those of the ready
+    ones that were in hand when consumers ended, and come in lots of at most 4 with nothing else.
+    ``dying`` are out of deliveries: nobody gets them, and they are dead letters within seconds.
     """
 
     ready: int
@@ -58,6 +62,8 @@ class Backlog(NamedTuple):
     delivered: int = 0
     settled: int = 0
     consumers: tuple[GroupConsumer, ...] = ()
+    suspects: int = 0
+    dying: int = 0
 
 
 class BacklogCalls(Calls):
@@ -99,7 +105,7 @@ class BacklogCalls(Calls):
                     f"no replica of {topic!r}/{number} answers: try again", needed=1, answered=0
                 )
             parts.append(merged(number, views, answers))
-        counted = ("ready", "held", "delayed", "dead", "delivered", "settled")
+        counted = ("ready", "held", "delayed", "dead", "delivered", "settled", "suspects", "dying")
         return Backlog(
             **{name: sum(getattr(part, name) for part in parts) for name in counted},
             oldest=oldest_of(part.oldest for part in parts),
@@ -136,6 +142,8 @@ def merged(
         delivered=sum(flow.delivered for flow in flows),
         settled=sum(flow.settled for flow in flows),
         consumers=joined(consumers),
+        suspects=middle(view.suspects for view in views),
+        dying=middle(view.dying for view in views),
     )
 
 

@@ -99,6 +99,7 @@ async def fetch_from(
     min_messages: int = 1,
     first: str = "",
     idle: bool = False,
+    had_lot: bool = False,
 ) -> tuple[m.FetchReply, Connection]:
     """One FETCH, through the nodes that have the partitions, until one answers.
 
@@ -106,7 +107,8 @@ async def fetch_from(
         max_messages, max_bytes, min_messages: cut to what a request may ask for.
         max_wait: seconds for which a node may park it; cut to what its hold time allows.
         first: the address to ask first.
-        idle: there is nothing in hand for this group, so a suspect may come.
+        idle: there is nothing in hand for this group, so suspects may come.
+        had_lot: what came last were suspects, and first-timers are to come before others.
 
     Raises:
         TooFewReplicas, UsageError: as `Nodes.ask` does.
@@ -129,6 +131,7 @@ async def fetch_from(
         idle=idle,
         version=reader.version,
         spans=where.spans,
+        had_lot=had_lot,
     )
     reply, connection = await nodes.ask(
         lambda: request._replace(sent_at=nodes.clock()),
@@ -276,7 +279,7 @@ class Gathering:
     _messages: list[Message] = field(default_factory=list)
     _slices: list[WireSlice] = field(default_factory=list)
     _bytes: int = 0
-    _alone: bool = False  # what came is a suspect
+    _alone: bool = False  # what came are suspects
     _quiet: int = 0  # replica sets in a row that had nothing
 
     async def run(self) -> list[Message]:

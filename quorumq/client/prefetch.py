@@ -9,8 +9,9 @@ slow handler neither keeps work from other consumers nor uses up deliveries of m
 What is fetched is what tasks wait for, and what would be used up within about half a second (pace.py): a handler that
 takes longer finds nothing fetched ahead, and a reader that takes thousands a second has them in stock.
 
-A suspect (docs/protocol.md, FETCH) is handed over with nothing beside it. A node tells a consumer that has something in
-hand when one waits: then nothing is fetched until nothing is in hand.
+A lot of suspects (docs/protocol.md, FETCH) is handed over with nothing beside it. A node tells a consumer that has
+something in hand when some wait: then nothing is fetched until nothing is in hand. After a lot the consumer has
+first-timers, and hears of no suspects, for as long as the lot took.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ LOOK_S: Final = 1.0
 """How often it is looked for a topic that is not there, and whether what nothing is fetched for is over."""
 
 FIRST_S: Final = 1.0
-"""How long, with nothing in hand, no other replica set is asked before the one where a suspect waits has answered."""
+"""How long, with nothing in hand, no other replica set is asked before the one where suspects wait has answered."""
 
 REST: Final = 4
 """Having nothing in hand in vain, a consumer is not told again for so many times as long as that took."""
@@ -126,12 +127,17 @@ class Prefetch:
     expired: int = 0
     """Messages not handed over because their deadline had passed or their connection was lost, so far."""
     closed: bool = False  # nothing more is handed over
-    _alone: Prefetched | None = None  # a suspect: until it is settled nothing else is fetched
-    _told: Fetcher | None = None  # where a suspect waits for nothing to be in hand
+    _lot: list[Prefetched] = field(default_factory=list)
+    """Suspects: until all of them are settled nothing else is fetched."""
+    _lot_since: float = 0.0  # when room was made for it
+    _lot_begun: bool = False  # some of it were handed over, and nothing else is in hand
+    _had_lot: bool = False  # nothing came since
+    _told: Fetcher | None = None  # where suspects wait for nothing to be in hand
+    _heard: Fetcher | None = None  # likewise, told of while that is no time to make room
     _told_at: float = 0.0  # since when
     _left: int = 0  # of what was in hand then, or in stock
     _left_at: float = 0.0  # when that changed
-    _deaf_until: float = 0.0  # it was in vain
+    _deaf_until: float = 0.0  # it was in vain, or a lot has had its share of the time
     _fetchers: list[Fetcher] = field(default_factory=list)
     _stock: deque[Prefetched] = field(default_factory=deque)  # the first one is being handed over
     _filled: trio.Event = field(default_factory=trio.Event)  # there is some
@@ -151,7 +157,7 @@ class Prefetch:
     ) -> None:
         """Have `run` fetch from these, up to so many messages and bytes in all.
 
-        For a suspect's sake nothing is fetched while something in hand is settled every ``patience`` seconds. Where
+        For the sake of suspects nothing is fetched while something in hand is settled every ``patience`` seconds. Where
         ``expected`` topics are given, even none, fetching waits for these, and for any that is deleted meanwhile.
         """
         self._reader = reader
@@ -237,6 +243,8 @@ class Prefetch:
                 one.wake.set()
                 if self._told is one:
                     self._told = None
+                if self._heard is one:
+                    self._heard = None
         self._fetchers = [one for one in self._fetchers if not one.over]
 
     def _fail(self, error: QuorumqError) -> None:
@@ -269,6 +277,7 @@ class Prefetch:
                 max_wait=0.0 if told and len(self._fetchers) > 1 else LONG_POLL_MAX_S,
                 first=fetcher.first,
                 idle=idle,
+                had_lot=self._had_lot,
             )
         except (TooFewReplicas, Busy) as exc:
             if told:
@@ -282,52 +291,64 @@ class Prefetch:
         if told:
             self._untold(now)
             self.want()
-        if fetched.suspects and self._told is None and now >= self._deaf_until:
-            self._told, self._told_at = fetcher, now
+        if fetched.suspects and self._told is None:
+            self._heard = fetcher
         if fetched.slices:
-            for part in cast("tuple[WireSlice, ...]", fetched.slices):
-                stock = Prefetched(part, fetched, connection, fetcher, now)
+            parts = cast("tuple[WireSlice, ...]", fetched.slices)
+            came = [Prefetched(part, fetched, connection, fetcher, now) for part in parts]
+            for stock in came:
                 fetcher.stocked += stock.left
-                fetcher.stocked_bytes += len(part.body)
+                fetcher.stocked_bytes += len(stock.part.body)
                 self._stock.append(stock)
-                if any(delivery.suspect for delivery in part.deliveries):
-                    self._deaf_until = 0.0
-                    if self._is_alone():  # and one from elsewhere
-                        self._leave_later(self._take_out(stock))
-                    else:
-                        self._alone = stock
+            self._had_lot = (
+                bool(parts[0].deliveries) and parts[0].deliveries[0].suspect
+            )  # all are, or none is
+            if self._had_lot:
+                if self._is_alone():  # and a lot from elsewhere
+                    self._leave_later([item for stock in came for item in self._take_out(stock)])
+                else:
+                    self._heard = None
+                    self._lot, self._lot_begun = came, False
+                    self._lot_since = self._told_at if told else now
             self._filled.set()
             self.arrival.unpark_all()
 
     def _room(self, fetcher: Fetcher) -> int:
         """How many messages the next FETCH may bring; 0 while that is not worth one."""
-        if self._is_alone() or (self._told is not None and self._is_kept(fetcher)):
+        if self._is_alone():
             return 0
-        ahead = self.pace.ahead(self.context.clock(), self.waiting)
+        now = self.context.clock()
+        if self._heard is not None and now >= self._deaf_until:
+            self._told, self._told_at, self._heard = self._heard, now, None
+        if self._told is not None and self._is_kept(fetcher):
+            return 0
+        ahead = self.pace.ahead(now, self.waiting)
         count = len(self._fetchers)
         window = min(max(1, self._most // count), self.wanted + self.wish - (-ahead // count))  # rounded up
         room = window - fetcher.stocked
         return room if room * 4 >= window and room > 0 else 0
 
     def _is_idle(self) -> bool:
-        """Whether there is nothing in hand: only then a FETCH may bring a suspect (docs/protocol.md)."""
+        """Whether there is nothing in hand: only then a FETCH may bring suspects (docs/protocol.md)."""
         return not self.in_hand() and not any(fetcher.stocked for fetcher in self._fetchers)
 
     def _is_alone(self) -> bool:
-        """Whether there is a suspect, in stock or in hand: nothing is fetched, and nothing handed over beside it.
+        """Whether there is a lot, in stock or in hand: nothing is fetched, and nothing handed over beside it.
 
         For one hold time, as it came: who collects messages and settles none of them is not stuck.
         """
-        alone = self._alone
-        if alone is None:
+        lot = self._lot
+        if not lot:
             return False
-        if (alone.left or self.in_hand()) and self.context.clock() < alone.deadline:
+        now = self.context.clock()
+        if (self.in_hand() or any(stock.left for stock in lot)) and now < lot[0].deadline:
             return True
-        self._alone = None
+        self._lot = []
+        self._deaf_until = now + (now - self._lot_since)
         return False
 
     def _is_kept(self, fetcher: Fetcher) -> bool:
-        """Whether this fetcher is to fetch nothing, as a suspect waits for nothing to be in hand."""
+        """Whether this fetcher is to fetch nothing, as suspects wait for nothing to be in hand."""
         now = self.context.clock()
         left = self.in_hand() + sum(one.stocked for one in self._fetchers)
         if left != self._left or self._left_at < self._told_at:
@@ -341,7 +362,7 @@ class Prefetch:
         return False
 
     def _untold(self, now: float) -> None:
-        """It had nothing in hand, or will not have: unless that brings a suspect, it is not done again soon."""
+        """It had nothing in hand, or will not have: unless that brings suspects, it is not done again soon."""
         self._told = None
         self._deaf_until = now + REST * (now - self._told_at)
 
@@ -355,10 +376,10 @@ class Prefetch:
             self._wake(fetcher)
 
     def _wake(self, fetcher: Fetcher) -> None:
-        """Have it fetch, where that may be worth it; while a suspect is about, it is to look again, and again."""
+        """Have it fetch, where that may be worth it; while suspects are about, it is to look again, and again."""
         if fetcher.over:  # what is in stock of its topic outlives it
             return
-        if self._told is not None or self._alone is not None or self._room(fetcher):
+        if self._told is not None or self._lot or self._room(fetcher):
             fetcher.wake.set()
 
     def handed(self, count: int) -> None:
@@ -376,10 +397,13 @@ class Prefetch:
 
     def take(self, most: int) -> list[Message]:
         """Up to ``most`` messages of one slice, handed over now: each deadline is ahead, its connection is there."""
-        if self._alone is not None and self._is_alone() and not self._is_alone_next(self._alone):
+        lot = self._lot if self._is_alone() else []
+        if lot and not self._is_next(lot):
             return []
         while self._stock and not self.closed:
             stock = self._stock[0]
+            if lot and stock not in lot:
+                return []
             if stock.connection.lost or self.context.clock() >= stock.deadline:
                 self.expired += stock.left
                 items = self._take_out(stock)
@@ -394,15 +418,18 @@ class Prefetch:
             if found:
                 stock.at += len(found)
                 self._unstock(stock, len(found))
+                self._lot_begun = bool(lot)
                 return found
             self._take_out(stock)  # what was damaged in it was not handed over, and is no longer here
         return []
 
-    def _is_alone_next(self, alone: Prefetched) -> bool:
-        """Whether a suspect may be handed over; then nothing is before it."""
+    def _is_next(self, lot: list[Prefetched]) -> bool:
+        """Whether of a lot something may be handed over; then nothing is before it."""
+        if self._lot_begun:
+            return True
         if self.in_hand():
             return False
-        self._stock = deque([alone, *(one for one in self._stock if one is not alone)])
+        self._stock = deque([*lot, *(one for one in self._stock if one not in lot)])
         return True
 
     def emptied(self) -> None:

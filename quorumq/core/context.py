@@ -380,7 +380,7 @@ class Context:
                         made = True
                         replica.views.begin(groups)
                     else:
-                        replica.topic = topic
+                        replica.alter(topic, now)
         return self.ask_for_holds(now) if made and self.recovery.unheard else []
 
     def ask_for_holds(self, now: Now) -> list[Effect]:

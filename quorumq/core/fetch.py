@@ -6,8 +6,8 @@ our own vote; and hold, record and deadline are looked at again in the step that
 
 A FETCH goes round: choose (core/partition), hold here, HOLD to the others, count, and then answer, try again after
 a random pause, or park until something becomes available. What is lost is released everywhere, whatever the others
-answered. An answer has first-timers or one suspect, never both. Nothing in a reply that comes late is believed, except
-that a TOMB still repairs.
+answered. An answer has first-timers or one lot of suspects, never both. Nothing in a reply that comes late is believed,
+except that a TOMB still repairs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from quorumq.core.groupreader import GroupReader
 from quorumq.core.holdround import BACKOFF_S, HoldRound, wants_of
 from quorumq.core.partition import fate
 from quorumq.core.partition.choice import Picked
+from quorumq.core.partition.fate import Attempts, is_exhausted
 from quorumq.core.partition.replica import Replica
 from quorumq.core.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
 
@@ -51,7 +52,7 @@ class FetchCoordinator(GroupReader):
     """
 
     __slots__ = (
-        "abstained", "alone", "conflict", "first", "held_until", "look_at", "parked", "parked_since", "tried",
+        "abstained", "conflict", "first", "held_until", "look_at", "lot", "parked", "parked_since", "tried",
         "unanswered", "won",
     )  # fmt: skip
 
@@ -63,7 +64,7 @@ class FetchCoordinator(GroupReader):
         self.held_until = self.park_until  # when the oldest won hold has used 10 % of its time
         self.look_at = 0.0  # not before then: a pause after a conflict
         self.won: list[Won] = []
-        self.alone: list[Won] = []  # suspects, until all rounds are over
+        self.lot: list[Won] = []  # suspects, until all rounds are over
         self.conflict = False
         self.abstained = 0  # rounds in a row that members abstained from
         self.parked = False
@@ -115,30 +116,38 @@ class FetchCoordinator(GroupReader):
         request = self.request
         enough = self.won_messages >= request.min_messages and self.won_bytes >= request.min_bytes
         full = self.won_messages >= request.max_messages or self.won_bytes >= request.max_bytes
-        return self.won_messages > 0 and (enough or full or self.won[0].suspect)
+        return self.won_messages > 0 and (enough or full or self.won[0].lot > 0)
 
     def _set_apart(self, context: Context, now: Now) -> list[Effect]:
-        """Keep first-timers, or else one suspect where the client is idle. Give back the other suspects (RELEASE).
+        """Keep first-timers, or else one lot of suspects where the client is idle. Give back the others (RELEASE).
 
         The voters said what they are; our own replica has learned it, and will not take them for first-timers again.
         """
-        alone, self.alone = self.alone, []
+        lot, self.lot = self.lot, []
         effects: list[Effect] = []
-        for won in alone:
+        room = self.request.max_messages if self.request.idle and not self.won else 0
+        for won in lot:
             origin, start, stop = won.span
-            if self.request.idle and not self.won:
-                self._keep(context, won._replace(span=Span(origin, start, start + 1)))
-                start += 1
+            room = min(room, won.lot - self.won_messages)
+            if room > 0:
+                some = min(room, stop - start)
+                self._keep(context, won._replace(span=Span(origin, start, start + some)))
+                start += some
+                room -= some
             if start < stop:
                 spans = (Span(origin, start, stop),)
                 effects += context.free([m.Freed(won.partition, self.request.group, won.owner, spans)], now)
+        if self.won and self.won[0].lot:  # whoever was told has come, or need not
+            for partition in self.partitions:
+                context.replicas[partition].group(self.request.group).suspects.told_until = 0.0
         return effects
 
     def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
-        """Where to look, and whether for a suspect: from ``first`` on, for first-timers.
+        """Where to look, and whether for suspects: from ``first`` on, for first-timers.
 
         Where the client is idle, suspects that are older than the oldest first-timer come before that, and the others
-        after it. So neither waits for more than what is no younger.
+        after it. So neither waits for more than what is no younger. Who had a lot of suspects has first-timers next, if
+        there are any: else a crash of many would make all others wait.
         """
         at = self.first % len(self.partitions) if self.partitions else 0
         turns = [(partition, False) for partition in self.partitions[at:] + self.partitions[:at]]
@@ -155,11 +164,12 @@ class FetchCoordinator(GroupReader):
         if not suspects:
             return turns
         suspects.sort(key=lambda item: item[0])
-        early = [(partition, True) for ms, partition in suspects if not oldest or ms < min(oldest)]
+        until = min(oldest, default=suspects[-1][0] + 1) if not (oldest and self.request.had_lot) else 0
+        early = [(partition, True) for ms, partition in suspects if ms < until]
         return [*early, *turns, *((partition, True) for _, partition in suspects[len(early) :])]
 
     def _start_rounds(self, context: Context, now: Now) -> list[Effect]:
-        """Choose first-timers from each partition in turn until the limits are reached, or one suspect of them all.
+        """Choose first-timers from each partition in turn until the limits are reached, or one lot of suspects.
 
         They are held here, and the others are asked.
         """
@@ -169,19 +179,22 @@ class FetchCoordinator(GroupReader):
         size = self.request.max_bytes - self.won_bytes
         runs = limits.RUNS_PER_STEP
         again: float | None = None
-        for partition, alone in self._turns(context):
-            if min(messages, size, runs) <= 0 or (alone and context.state.round_count != began):
+        company: int | None = None  # of the lot that is being chosen
+        for partition, suspects in self._turns(context):
+            other = context.state.round_count != began and suspects is (company is None)
+            if min(messages, size, runs) <= 0 or other:
                 break
             replica = context.replicas[partition]
             view = replica.group(self.request.group)
             if view.behind is not None:
                 replica.views.catch_up(view, now)
-            if not (view.suspects if alone else view.available).ready.size and not view.begins:
+            if not (view.suspects if suspects else view.available).ready.size and not view.begins:
                 continue
             patient = self.request.max_wait >= context.config.steal_after
             picked, later = replica.choice.choose(
-                view, now, messages, size, runs, self.parked_since, patient, alone, self.request.spans
-            )
+                view, now, messages, size, runs, self.parked_since, patient,
+                (company or 0) if suspects else None, self.request.spans,
+            )  # fmt: skip
             if not picked.wants and view.begins:
                 self.tried, later = False, now.mono  # the group has not looked at all that there is
             if later is not None:
@@ -192,8 +205,11 @@ class FetchCoordinator(GroupReader):
                     again = now.mono + BACKOFF_S[0]
                     continue
                 runs -= picked.runs + limits.ROUND_RUNS
-                messages -= messages if alone else picked.messages
+                messages -= picked.messages - picked.extra
                 size -= picked.bytes
+                if suspects:
+                    company = (company or 0) + picked.messages
+                    messages = min(messages, picked.messages_left)
                 effects += self._hold(context, replica, picked, ballot, now)
         if context.state.round_count == began:
             if again is not None:
@@ -292,7 +308,7 @@ class FetchCoordinator(GroupReader):
     def _hurry(self, context: Context, now: Now) -> None:
         """No round is waited for longer than usual once a majority has answered, or while something won waits, too."""
         for this in self.rounds.values():
-            some = self.won or self.alone
+            some = self.won or self.lot
             if isinstance(this, HoldRound) and (some or this.is_majority(this.valid(context.state))):
                 until = max(now.mono, this.started + this.usual)
                 if until < this.until:
@@ -339,23 +355,24 @@ class FetchCoordinator(GroupReader):
         """Decide what is won and what is lost; close the round when nothing is pending."""
         effects: list[Effect] = []
         replica = this.replica
+        most = replica.topic.max_deliveries
         valid = this.valid(context.state)
         mine = 1 << this.members.index(context.state.me)
         lost: list[Span] = []
         buried: list[tuple[Span, int, str]] = []
-        for span, yes, no, dead, late, attempts, suspect in this.atoms(valid):
+        for span, yes, no, dead, late, attempts in this.atoms(valid):
             if this.is_won(yes, mine):
                 if dead and this.is_majority(dead):
-                    buried.append((span, attempts, "max-deliveries"))
-                elif dead & ~mine and not dead & mine and attempts >= replica.topic.max_deliveries:
-                    effects += self._learn(this, span, attempts, suspect, now)
+                    buried.append((span, attempts.ended, "max-deliveries"))
+                elif dead & ~mine and not dead & mine and is_exhausted(attempts, most):
+                    effects += self._learn(this, span, attempts, now)
                     lost.append(span)  # to be asked for again, with the count that others know of
                 elif late and this.is_over(late):
-                    buried.append((span, attempts, "expired"))
+                    buried.append((span, attempts.ended, "expired"))
                 elif late and not timed_out and not this.everyone:
                     continue  # clocks differ: the others decide, if they answer in time
                 else:
-                    effects += self._win(context, this, span, attempts, suspect, now)
+                    effects += self._win(context, this, span, attempts, now)
             elif timed_out or this.is_out_of_reach(no) or (context.state.me in this.heard and not yes & mine):
                 lost.append(span)
             else:
@@ -373,8 +390,8 @@ class FetchCoordinator(GroupReader):
             for span in lost:
                 for part, remaining in this.not_due.within(span):
                     self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
-        for span, attempts, reason in buried:
-            dead_lettering = DeadLettering(this, span, attempts, reason, self.request)
+        for span, ended, reason in buried:
+            dead_lettering = DeadLettering(this, span, ended, reason, self.request)
             effects += dead_lettering.start(context, now)
         if not this.pending.runs:
             self.close_round(context, this.number)
@@ -391,27 +408,41 @@ class FetchCoordinator(GroupReader):
         return effects
 
     def _win(
-        self, context: Context, this: HoldRound, span: Span, attempts: int, suspect: bool, now: Now
+        self, context: Context, this: HoldRound, span: Span, attempts: Attempts, now: Now
     ) -> list[Effect]:
         """Keep a first-timer; keep a suspect apart until all rounds are over."""
         effects: list[Effect] = []
+        lot = this.replica.lot_of(self.request.group, attempts) if attempts[3] else 0
         for part, n in this.redrives.within(span):
             won = Won(
-                this.partition, part, n, this.generation, this.owner, attempts + 1, this.expires, suspect
+                this.partition, part, n, this.generation, this.owner, attempts.ended + 1, this.expires, lot
             )
-            if suspect:
-                self.alone.append(won)
-            else:
+            if lot:
+                self.lot.append(won)
+                continue
+            # What is overdue here alone may come beside what was asked for.
+            room = self.request.max_messages - self.won_messages
+            origin, start, stop = part
+            if stop - start <= room:
                 self._keep(context, won)
-        if attempts:
-            effects += self._learn(this, span, attempts, suspect, now)
+                continue
+            room = max(room, 0)
+            if room:
+                self._keep(context, won._replace(span=Span(origin, start, start + room)))
+            if stop - start > room:
+                rest = (Span(origin, start + room, stop),)
+                effects += context.free([m.Freed(this.partition, self.request.group, this.owner, rest)], now)
+        if attempts.ended:
+            effects += self._learn(this, span, attempts, now)
         return effects
 
-    def _learn(self, this: HoldRound, span: Span, attempts: int, suspect: bool, now: Now) -> list[Effect]:
+    def _learn(self, this: HoldRound, span: Span, attempts: Attempts, now: Now) -> list[Effect]:
         """Our own replica learns how many attempts have ended: it may have missed some."""
         effects: list[Effect] = []
         for part, n in this.redrives.within(span):
-            counted = m.Counted(part, n, attempts, this.generation, suspect)
+            counted = m.Counted(
+                part, n, attempts.ended, this.generation, attempts.last_expired, attempts.expiries
+            )
             effects += this.replica.learning.adopt_won(self.request.group, this.owner, counted, now)
         return effects
 
@@ -452,15 +483,16 @@ class FetchCoordinator(GroupReader):
         )
 
     def _tells(self, context: Context, now: Now) -> bool:
-        """Whether to tell a client that has something in hand that it would get a suspect if it had nothing.
+        """Whether to tell a client that has something in hand that it would get suspects if it had nothing.
 
-        One is told at a time, and has its hold time to come: else everyone would have nothing in hand at once.
+        One of a group is told at a time, and has its hold time to come: else everyone would have nothing in hand at
+        once.
         """
         if self.request.idle or self.unregistered or self.request.spans:
             return False
         views = [context.replicas[partition].group(self.request.group) for partition in self.partitions]
         waiting = [view.suspects for view in views if view.suspects.ready]
-        if not waiting or any(now.mono < offer.told_until for offer in waiting):
+        if not waiting or any(now.mono < view.suspects.told_until for view in views):
             return False
         oldest = [
             offer.oldest_ms for offer in (view.available for view in views) if offer.oldest_ms is not None
@@ -496,7 +528,7 @@ class FetchCoordinator(GroupReader):
         effects = self._give_back(context, now, topic.id)
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
         self.won = [won for won in self.won if won.partition.topic != topic.id]
-        self.alone = [won for won in self.alone if won.partition.topic != topic.id]
+        self.lot = [won for won in self.lot if won.partition.topic != topic.id]
         for number, this in list(self.rounds.items()):
             if isinstance(this, HoldRound) and this.partition.topic == topic.id:
                 self.close_round(context, number)
@@ -517,7 +549,7 @@ class FetchCoordinator(GroupReader):
     def _give_back(self, context: Context, now: Now, topic: bytes | None = None) -> list[Effect]:
         """LEAVE what was won or asked for, of one topic or all: no reply was begun."""
         group = self.request.group
-        given = [m.Freed(won.partition, group, won.owner, (won.span,)) for won in self.won + self.alone]
+        given = [m.Freed(won.partition, group, won.owner, (won.span,)) for won in self.won + self.lot]
         given += [
             m.Freed(this.partition, group, this.owner, tuple(this.pending.items()))
             for this in self.rounds.values()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from quorumq.core import limits
 from quorumq.core.messages import Granted, Hold, HoldReply, Resolved, Want
+from quorumq.core.partition.fate import NO_ATTEMPTS, Attempts, greater
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import SpanMap, SpanSet, across, subtract
@@ -28,8 +29,7 @@ class Atom(NamedTuple):
     no: int
     dead: int  # no deliveries left
     late: int  # no time left
-    attempts: int  # ended before
-    suspect: bool  # the last of them by expiry
+    attempts: Attempts  # that ended before
 
 
 class HoldRound(Round):
@@ -79,9 +79,7 @@ class HoldRound(Round):
             self.redrives.put(span, n)
         self.votes = Votes()  # bits of the members, in a lane for each thing that they may say
         self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
-        self.attempts: SpanMap[tuple[int, bool]] = (
-            SpanMap()
-        )  # and whether suspect: the greatest of the replies
+        self.attempts: SpanMap[Attempts] = SpanMap()  # that ended before: the greatest of the replies
 
     def pause(self, abstained: int, rng: random.Random) -> float:
         """Seconds to wait after this round was lost, before the next one.
@@ -102,7 +100,7 @@ class HoldRound(Round):
     def count(self, bit: int, reply: HoldReply, now: Now) -> None:
         """Take the votes of a member that has not voted yet, and what it says of deliveries and times left."""
         self.answered = now.mono
-        for span, attempts, exhausted, expired, unseen, suspect in reply.granted:
+        for span, attempts, exhausted, expired, unseen, last_expired, expiries in reply.granted:
             if unseen:
                 blind = self.replica.delayed_parts(span)  # it cannot tell whether they are due
                 self.votes.add(subtract(span, blind), bit)
@@ -110,9 +108,9 @@ class HoldRound(Round):
                 said = 0
             else:
                 said = bit
-            if attempts or suspect:
-                ended = (attempts, suspect)
-                self.attempts.update(span, lambda old, new=ended: max(old or new, new))  # type: ignore[misc]
+            if attempts:
+                ended = Attempts(0, 0, attempts, last_expired, expiries)
+                self.attempts.update(span, lambda old, new=ended: greater(old or new, new))  # type: ignore[misc]
             said |= (bit << DEAD if exhausted else 0) | (bit << LATE if expired else 0)
             if said:
                 self.votes.add((span,), said)
@@ -157,7 +155,7 @@ class HoldRound(Round):
                 votes >> NO & lane,
                 votes >> DEAD & valid,
                 votes >> LATE & valid,
-                *(attempts or (0, False)),
+                attempts or NO_ATTEMPTS,
             )
             for span in self.pending.items()
             for part, (said, attempts) in across(span, (self.votes, self.attempts))
@@ -176,11 +174,11 @@ class HoldRound(Round):
 def wants_of(granted: tuple[Granted, ...], redrives: SpanMap[int]) -> tuple[Want, ...]:
     """What the others are asked for: what is held here, in runs of as many attempts, of one redrive number each."""
     if len(granted) == 1:
-        ((span, attempts, _, _, _, suspect),) = granted
-        return tuple([Want(part, n, attempts, suspect) for part, n in redrives.within(span)])
-    runs: dict[tuple[int, bool], SpanSet] = {}  # by how many attempts have ended, and whether suspect
+        ((span, attempts, _, _, _, last_expired, expiries),) = granted
+        return tuple([Want(part, n, attempts, last_expired, expiries) for part, n in redrives.within(span)])
+    runs: dict[tuple[int, bool, int], SpanSet] = {}  # by how many attempts have ended, and how
     for item in granted:
-        runs.setdefault((item.attempts, item.suspect), SpanSet()).add(item.span)
+        runs.setdefault((item.attempts, item.last_expired, item.expiries), SpanSet()).add(item.span)
     return tuple(
         Want(part, n, *ended)
         for ended, spans in runs.items()

@@ -26,7 +26,7 @@ SUB_FETCH_MARGIN_S = 1.0
 """How much longer than its park a sub-fetch may take before its node counts as gone, if nothing is heard of it."""
 
 SUSPECT_SHARE = 0.5
-"""How often a suspect that comes behind first-timers of another node is taken in their place."""
+"""How often suspects that come behind first-timers of another node are taken in their place."""
 
 CALLED_OFF_MAX = 1000
 """Legs called off whose answers are still watched for; what an older one won runs out by itself."""
@@ -143,18 +143,21 @@ class SplitCoordinator(GroupReader):
         self.close_round(context, message.round)
         self.told = self.told or message.suspects
         effects: list[Effect] = []
+        suspects = any(
+            map(is_suspect, message.slices)
+        )  # a sub-fetch brings first-timers or a lot of suspects
+        alone = suspects or any(map(is_suspect, self.slices))
+        if suspects and self._takes_suspects(context):
+            effects += context.free_slices(self.slices, now)
+            self.slices, self.won_messages, self.won_bytes = [], 0, 0
+            alone = False
         for part in message.slices:
             size = bytes_of(part)
-            if is_suspect(part) and self._takes_suspect(
-                context
-            ):  # a sub-fetch brings first-timers or a suspect
-                effects += context.free_slices(self.slices, now)
-                self.slices, self.won_messages, self.won_bytes = [], 0, 0
-            elif self.slices:
+            if self.slices and not (suspects and not alone):
                 # A sub-fetch brings one message, however small its share. To ask again would bring it again.
                 crowded = self.won_bytes + size > self.request.max_bytes
                 self.crowded = self.crowded or crowded
-                if crowded or is_suspect(part) or is_suspect(self.slices[0]):
+                if crowded or alone:
                     effects += context.free_slices((part,), now)
                     continue
             self.slices.append(part)
@@ -168,13 +171,16 @@ class SplitCoordinator(GroupReader):
                 return effects + self._open_legs(context, lost, now)
         return effects + self._go_on(context, now)
 
-    def _takes_suspect(self, context: Context) -> bool:
-        """Whether a suspect takes the place of the first-timers that came before it, or of nothing.
+    def _takes_suspects(self, context: Context) -> bool:
+        """Whether suspects take the place of the first-timers that came before them, or of nothing.
 
         Each node knows ages by its own clock, and publish times are by producers' clocks, which may be wrong for long.
         So chance decides between the two kinds, because then neither waits for ever.
         """
-        return not self.slices or (not is_suspect(self.slices[0]) and context.rng.random() < SUSPECT_SHARE)
+        if not self.slices:
+            return True
+        share = 0.0 if self.request.had_lot or is_suspect(self.slices[0]) else SUSPECT_SHARE
+        return share > 0 and context.rng.random() < share
 
     def _go_on(self, context: Context, now: Now) -> list[Effect]:
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
@@ -248,7 +254,7 @@ class SplitCoordinator(GroupReader):
 
 
 def is_suspect(part: m.Slice) -> bool:
-    """Whether this is a suspect, which is all that its sub-fetch brings."""
+    """Whether these are suspects: their sub-fetch brings one lot of them and nothing else."""
     return any(delivery.suspect for delivery in part.deliveries)
 
 

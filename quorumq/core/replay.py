@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
@@ -16,6 +17,7 @@ from quorumq.core.records import (
     CleanStopped,
     ClusterMade,
     DecisionPut,
+    DelaysSet,
     DirectoryMade,
     GroupPut,
     JournalRecord,
@@ -37,6 +39,12 @@ from quorumq.core.vouching import Vouching
 
 BALLOTS_AT_STOP_MAX = 10_000
 """Ballots that a clean stop keeps; of the groups that have more, a later ACK may hear `acked_unproven`."""
+
+
+MOVED_MS: Final = 60_000
+DOUBT_S: Final = 600.0
+"""Where the time of day has moved by more than that since the journal's last record, nothing is buried for its age for
+so many seconds: the node was away for long, or the clock was wrong, then or now, and may be put right yet."""
 
 
 class Replay:
@@ -158,6 +166,11 @@ class Replay:
         """Make the replicas, with all that the journal says of them."""
         context.make_replicas(context.catalogue.topics.values(), now)
         replicas = context.replicas
+        times = [record.received_ms for record in self.partitioned if isinstance(record, BatchStored)]
+        times += [record.at_ms for record in self.partitioned if isinstance(record, DelaysSet)]
+        last_ms = max(times, default=now.wall_ms)
+        if abs(now.wall_ms - last_ms) > MOVED_MS:
+            context.state.doubtful_until = now.mono + DOUBT_S
         # What was reclaimed comes first: a batch that is not void was stored after that, as it was wanted again.
         # Then what was closed: nothing is stored of it any more.
         reclaimed = [record for record in self.partitioned if isinstance(record, Reclaimed)]

@@ -135,6 +135,7 @@ class NodeState:
     clock: HybridClock
     vouched: bool
     quarantine_until: float
+    doubtful_until: float = float("-inf")  # until then it may not know how old messages are
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
     vectors: dict[tuple[NodeId, ...], tuple[Incarnation, ...]] = field(
         default_factory=dict
@@ -257,6 +258,10 @@ class NodeState:
         if owed:
             for item in freed:
                 owed.pop(item, None)
+
+    def is_doubtful(self, now: Now) -> bool:
+        """Whether this node may not know how old messages are, as its time of day moved over its start."""
+        return now.mono < self.doubtful_until
 
     def check(self) -> None:
         """Assert what holds between any two events."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from quorumq.core import limits
+from quorumq.core.burial import bury
 from quorumq.core.closing import ORIGINS_PER_ROUND, CloseCoordinator
 from quorumq.core.context import Context, forget
 from quorumq.core.effects import Done, Effect, Persist, Send
@@ -116,4 +117,4 @@ class Upkeep:
                 origins = replica.closing.candidates(self.context.config.origin_idle, now, ORIGINS_PER_ROUND)
                 if origins:
                     effects += CloseCoordinator(partition, tuple(origins)).start(self.context, now)
-        return effects + self.context.census.ask(topics, now)
+        return effects + self.context.census.ask(topics, now) + bury(self.context, now)

@@ -40,6 +40,8 @@ OF_TOPIC: Final = {
 }
 OF_GROUP: Final = {
     "available": ("ready", "Messages that could be delivered now."),
+    "suspects": ("suspects", "Of the messages that could be delivered now, those that come in lots."),
+    "dying": ("dying", "Messages that are out of deliveries and no dead letters yet."),
     "held": ("held", "Messages that a consumer holds."),
     "delayed": ("delayed", "Messages that are not due."),
     "dead": ("dead", "Dead letters."),

@@ -1,14 +1,18 @@
-"""Suspects are alone (protocol.md, FETCH): no message dies by its neighbour.
+"""Suspects come in lots, and alone at last (protocol.md, FETCH): no message dies by its neighbour.
 
-What must hold of a dead letter that nobody rejected: of its deliveries that were not acked, it had company in the first
-alone. Company is what the same process had in hand at the same time: delivered to it, and not yet acked. A process that
-was started again is another one. This is asked only of histories in which no node crashes: each crash may lose a count.
+What must hold of a dead letter that nobody rejected, of five deliveries or more: in the first two it may have had any
+company, then that of a lot, and from the fifth on none. Company is what the same process had in hand at the same time:
+delivered to it, and not yet acked. A process that was started again is another one. This is asked only of histories in
+which no node crashes: each crash may lose a count.
 """
 
 from __future__ import annotations
 
 from quorumq.history import Row
 from sim.checkers.base import Checker, GroupKey, group_messages, name
+
+TOGETHER = {3: 4, 4: 2}
+"""How many messages may be together in a delivery of that number (protocol.md, FETCH); before with any, later alone."""
 
 
 class NobodyDiesByANeighbour(Checker):
@@ -17,18 +21,20 @@ class NobodyDiesByANeighbour(Checker):
     def __init__(self) -> None:
         super().__init__()
         self.hands: dict[str, dict[GroupKey, None]] = {}
-        self.company: dict[GroupKey, list[bool]] = {}  # of each delivery
+        self.company: dict[
+            GroupKey, list[tuple[int, int]]
+        ] = {}  # of each delivery, its number, and how many at once
         self.rejected: dict[GroupKey, None] = {}
         self.dead: dict[GroupKey, float] = {}
 
     def on_deliver(self, row: Row) -> None:
         hand = self.hands.setdefault(row["who"], {})
         for key in group_messages(row):
-            self.company.setdefault(key, []).append(False)
+            self.company.setdefault(key, []).append((row["attempt"], 1))
             hand[key] = None
-        if len(hand) > 1:
-            for key in hand:
-                self.company[key][-1] = True
+        for key in hand:
+            attempt, count = self.company[key][-1]
+            self.company[key][-1] = attempt, max(count, len(hand))
 
     def on_ack(self, row: Row) -> None:
         for key in group_messages(row):
@@ -46,6 +52,10 @@ class NobodyDiesByANeighbour(Checker):
 
     def end(self) -> None:
         for key, at in self.dead.items():
-            beside = [n for n, yes in enumerate(self.company.get(key, []), 1) if yes]
-            if key not in self.rejected and len(beside) > 1:
-                self.broken(f"{name(key)} died, and had company in deliveries {beside}", at)
+            many = [
+                f"{count} in delivery {attempt}"
+                for attempt, count in self.company.get(key, [])
+                if attempt > 2 and count > TOGETHER.get(attempt, 1)
+            ]
+            if key not in self.rejected and many:
+                self.broken(f"{name(key)} died, and was in company: {', '.join(many)}", at)

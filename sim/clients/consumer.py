@@ -67,6 +67,7 @@ class Consumer(Deriving):
         self.sees = False  # whether it has got a message of its group, which then is there
         self.old: list[Receipt] = []
         self.in_hand = 0  # deliveries that are worked on
+        self.had_lot = False  # whether what came last were suspects
         self.fetching = False  # whether a FETCH is open, for who has no two at once
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -102,6 +103,7 @@ class Consumer(Deriving):
             partitions=() if self.world.healed else self.part,
             start=self.start,
             idle=not self.in_hand,
+            had_lot=self.had_lot,
         )
         if options.by_id and not self.world.healed and self.old and rng.random() < options.by_id:
             request = self.by_id(request)
@@ -113,6 +115,8 @@ class Consumer(Deriving):
             for call in calls:
                 self.came_of_fetch(call, answer)
             if isinstance(answer, FetchReply):
+                if answer.slices:
+                    self.had_lot = any(sent.suspect for part in answer.slices for sent in part.deliveries)
                 if request.spans and answer.slices:
                     self.world.saw("a message was fetched by its id")
                 self.on_fetched(answer, batches, asked, node)

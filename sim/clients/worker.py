@@ -1,7 +1,7 @@
 """A consumer whose process dies on a poison message, and loses all that it has in hand.
 
-It keeps some messages in stock, as the client library does, but nothing beside a suspect, and makes room where one
-waits. Nobody ever hears what became of what a dead process had. A supervisor starts it again at once. Where workers
+It keeps some messages in stock, as the client library does, but nothing beside a lot of suspects, and makes room where
+some wait. Nobody ever hears what became of what a dead process had. A supervisor starts it again at once. Where workers
 come and go, they join late, and one may stop: it rejects what it has in hand, as a pool does when its grace is over,
 and comes again as another process. Each life has a name of its own in the history.
 """
@@ -32,7 +32,7 @@ class Worker(Consumer):
         super().__init__(around, name, group)
         self.hand: list[tuple[Receipt, int]] = []
         self.life = 0
-        self.alone = False  # what is in hand is a suspect, or one waits until nothing is in hand
+        self.alone = False  # what is in hand are suspects, or some wait until nothing is in hand
 
     def begin(self, _: object = None, __: object = None) -> None:
         self.later(LATE_S * self.rng.random() if self.options.stops else 0.0, self.fetch)

@@ -350,7 +350,7 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
         problem = f"G7 dead letters: a{index} is a dead letter, fetched after its redrive had said OK"
     elif facts.dead >= (generation, receipt.n) and facts.dead[0] == generation and not attempt.of_dead:
         problem = f"G7 dead letters: a{index} is delivered at n={receipt.n}, where it is a dead letter"
-    elif not attempt.idle and ran_out(facts, receipt):
+    elif not attempt.idle and ran_out(facts, receipt):  # and one more may run out
         problem = (
             f"neighbours: a{index} is delivered beside others, and a{ran_out(facts, receipt)[0]} has run out"
         )

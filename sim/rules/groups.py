@@ -34,13 +34,13 @@ def void_stands(record: Record, facts: Facts, generation: int) -> Record:
     return record
 
 
-def count_across_generations(lease: Lease, held: Held, *, suspect: bool) -> Lease:
+def count_across_generations(lease: Lease, held: Held, *, last_expired: bool) -> Lease:
     ended = lease.attempts.ended + 1 if lease.attempts is not None else 1
-    return lease._replace(attempts=Attempts(held.generation, held.n, ended, suspect))
+    return lease._replace(attempts=Attempts(held.generation, held.n, ended, last_expired, ended))
 
 
-def attempts_of_any_generation(lease: Lease, asked: Record) -> int:
-    return lease.attempts.ended if lease.attempts is not None else 0
+def attempts_of_any_generation(lease: Lease, asked: Record) -> Attempts:
+    return lease.attempts or fate.NO_ATTEMPTS
 
 
 def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:

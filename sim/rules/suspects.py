@@ -15,8 +15,8 @@ from sim.rules.stand_ins import told
 
 
 def by_its_own_record(*args: Any) -> tuple[Any, ...]:
-    *asked, _, now = args
-    return (*asked, False, now)
+    *asked, attempts, now = args
+    return (*asked, attempts._replace(last_expired=False), now)
 
 
 def first_timers_only(self: FetchCoordinator, context: Any) -> list[tuple[Any, bool]]:
@@ -34,18 +34,19 @@ def take_named_for_idle(self: FetchCoordinator, context: Any, now: Any) -> Any:
 
 BESIDE_OTHERS = Scenario(
     "beside-others",
-    "1 attempt that runs out, 1 of a client that has something in hand",
+    "1 attempt of 2 that runs out, 1 of a client that has something in hand",
     attempts=1,
     busy=1,
     ticks=2,
+    max_deliveries=2,  # so that the second one is the last
     coordinators=(A, C),
 )
 
 RULES: tuple[Rule, ...] = (
     Rule(
         "suspects-are-alone",
-        "what ended by expiry is delivered only to a client that has nothing in hand",
-        ((fate, "is_suspect", lambda lease, asked: False),),
+        "what may die of one more expiry, or expired twice, is delivered only to a client that has nothing in hand",
+        ((fate, "lot_of", lambda attempts, max_deliveries: 0),),
         off="how an attempt ended is not looked at",
         scenario=BESIDE_OTHERS,
     ),
@@ -64,7 +65,7 @@ RULES: tuple[Rule, ...] = (
         scenario=replace(
             BESIDE_OTHERS,
             name="named-beside-others",
-            about="1 attempt that runs out, 1 of a client that has something in hand; both by the message's id",
+            about="1 attempt of 2 that runs out, 1 of a client that has something in hand; both by the message's id",
             by_id=True,
         ),
     ),

@@ -59,9 +59,9 @@ def test_a_backlog(screen: Screen) -> None:
         ),
         GroupConsumer(lines, "", "", "h", 6),
     )
-    part = PartitionBacklog(63, MANY, MANY, MANY, MANY, 86_400.0 * 400, MANY, MANY, reads)
-    groups._print_backlog(Backlog(MANY, MANY, MANY, MANY, 86_400.0 * 400, (part,), MANY, MANY, reads))
-    assert sum(line.count("123,456,789") for line in screen.lines()) == 8
+    part = PartitionBacklog(63, MANY, MANY, MANY, MANY, 86_400.0 * 400, MANY, MANY, reads, MANY, MANY)
+    groups._print_backlog(Backlog(*[MANY] * 4, 86_400.0 * 400, (part,), MANY, MANY, reads, MANY, MANY))
+    assert sum(line.count("123,456,789") for line in screen.lines()) == 12
     screen.has("400 days, 0:00:00", "2,057,613.1", "0.1")
     assert sum(line.count("2,057,613.1") for line in screen.lines()) == 5
     assert not [line for line in screen.lines() if line.startswith("forged") or not line.isprintable()]

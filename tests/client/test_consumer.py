@@ -390,7 +390,7 @@ async def test_a_handler_that_is_started_and_not_awaited_is_bounded() -> None:
 
 
 async def test_who_collects_what_ran_out_before_settling_it_is_not_stuck() -> None:
-    async with jobs(1) as (_, client):
+    async with jobs(1, max_deliveries=2) as (_, client):
         assert len(await client.fetch("jobs", "g", hold_time=1.0)) == 1
         await trio.sleep(2.0)
         async with client.consumer("jobs", "g", hold_time=10.0) as consumer:

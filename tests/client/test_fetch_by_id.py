@@ -38,7 +38,7 @@ async def test_many_ids_take_several_requests() -> None:
 
 
 async def test_a_message_that_a_worker_died_of_is_fetched_alone() -> None:
-    async with jobs() as (_, client):
+    async with jobs(max_deliveries=2) as (_, client):
         ids = [await client.publish("jobs", b"x") for _ in range(3)]
         assert len(await client.fetch("jobs", "g", ids=ids[:1], hold_time=0.5)) == 1
         await trio.sleep(0.6)

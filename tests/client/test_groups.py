@@ -180,8 +180,7 @@ async def test_dead_letters_are_consumed_and_say_why(topic: str, group: str) -> 
         assert await counts(client, "g!dead") == {"delayed": 1, "held": 1}
         assert [item.peeked.state for item in await listed(client, "delayed", group, topic)] == ["delayed"]
         await trio.sleep(60)
-        assert payloads(await client.fetch(topic, group)) == [1]
-        assert payloads(await client.fetch(topic, group)) == [2], "what ran out comes alone"
+        assert payloads(await client.fetch(topic, group)) == [1, 2]
         (message,) = await client.fetch("jobs", "g")
         assert message.letter is None
 

@@ -34,12 +34,15 @@ def fetch(
     wait: float = 0.0,
     least: int = 1,
     idle: bool = True,
+    had_lot: bool = False,
 ) -> Fetch:
-    return Fetch(("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0, idle=idle)
+    return Fetch(("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0, idle=idle, had_lot=had_lot)
 
 
-def published(cluster: Cluster, count: int = 10, rf: int = 3) -> tuple[Topic, Origin]:
-    topic = cluster.topic(rf=rf)
+def published(
+    cluster: Cluster, count: int = 10, rf: int = 3, max_deliveries: int = 5
+) -> tuple[Topic, Origin]:
+    topic = cluster.topic(rf=rf, max_deliveries=max_deliveries)
     origin = cluster.ask("a", OpenSession()).origin
     batch = cluster.batch(topic, origin, 0, [b"%d" % i for i in range(count)])
     reply = cluster.ask("a", Publish(batch))
@@ -165,6 +168,7 @@ def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
         assert len(receipts(cluster.ask("a", fetch(hold_time=1.0)))) == 1
         cluster.advance(1.5)
     assert receipts(cluster.ask("b", fetch())) == ()
+    cluster.advance(6.0)
     page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert [item.record.letter.reason for item in page.items] == ["max-deliveries"]
 

@@ -203,7 +203,7 @@ def test_counts_that_a_node_made_up_grow_no_further() -> None:
     assert isinstance(refused, m.Failed)
     assert str(NUMBERS_END) in refused.detail
     held = Held(NOBODY, 1.0, 0, 0, NUMBERS_END - 1)
-    counted = count_attempt(Lease(), held, suspect=False)
+    counted = count_attempt(Lease(), held, last_expired=False)
     assert counted.attempts is not None
     assert counted.attempts.ended == NUMBERS_END - 1
     start_again(cluster, topic)

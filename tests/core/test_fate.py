@@ -83,7 +83,8 @@ class FateMachine(RuleBasedStateMachine):
         """The second batch is early, the third one was published before the generation begins."""
         covered = batch < 2 or self.views[0].generation == 0
         early = 4.5 - self.now if batch == 1 and self.now < 4.5 else 0.0
-        return self.views[which].facts(self.now, covered, early, ttl=1.0 if batch == 2 else 0.0)
+        facts = self.views[which].facts(self.now, covered, early, ttl=1.0 if batch == 2 else 0.0)
+        return facts._replace(max_deliveries=4)
 
     def ask(self, which: int, span: Span, step: Any, what: Any) -> None:
         """Have both be asked, and compare the answers and what goes into the journal."""
@@ -212,11 +213,11 @@ class FateMachine(RuleBasedStateMachine):
                 number = next(at for at, batch in enumerate(BATCHES) if batch.start <= seq < batch.stop)
                 facts = self.facts(which, number)
                 free = fate.standing(record, lease, facts) == fate.READY
-                alone = free and fate.is_offered_alone(record, lease, facts)
-                assert view.suspects.spans.contains(ORIGIN, seq) == alone
-                assert view.available.spans.contains(ORIGIN, seq) == (free and not alone)
-                if free:
-                    offered[alone][number] = offered[alone].get(number, 0) + 1
+                lot = fate.lot_at(record, lease, facts) if free else None
+                assert view.suspects.spans.get(ORIGIN, seq) == (lot or None)
+                assert view.available.spans.get(ORIGIN, seq) == (None if lot else lot)
+                if lot is not None:
+                    offered[lot > 0][number] = offered[lot > 0].get(number, 0) + 1
             for alone, offer in ((False, view.available), (True, view.suspects)):
                 assert offered[alone] == {number: count for _, number, _, count in offer.ready}
             lasting = [lease.attempts or lease.delay for lease in twin.leases.values()]
@@ -230,7 +231,7 @@ def seqs(entry: Any) -> range:
 
 
 def counted(entry: Counted) -> Attempts:
-    return Attempts(entry.generation, entry.n, entry.ended, entry.suspect)
+    return Attempts(entry.generation, entry.n, entry.ended, entry.last_expired, entry.expiries)
 
 
 TestFateMachine = FateMachine.TestCase

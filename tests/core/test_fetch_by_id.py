@@ -65,7 +65,7 @@ def test_it_wins_nothing_that_another_fetch_would_not() -> None:
 
 def test_a_suspect_is_alone_and_only_for_a_client_with_nothing_in_hand() -> None:
     cluster = Cluster()
-    _, origin = published(cluster, 3)
+    _, origin = published(cluster, 3, max_deliveries=2)
     first, second, third = (Span(origin, seq, seq + 1) for seq in range(3))
     assert seqs(cluster.ask("a", by_id(first, second, hold_time=2.0))) == [0, 1]
     cluster.advance(2.1)

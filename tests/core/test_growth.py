@@ -397,7 +397,7 @@ def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
         left.append(view.held_count)
     assert len(left) > 1, "not all in one step"
     assert left[-1] == 0
-    assert view.suspects.messages == 2000
+    assert view.available.messages == 2000
 
 
 def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:

@@ -25,8 +25,10 @@ from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 
 
-def filled(cluster: Cluster, rf: int, partitions: int, each: int) -> tuple[Topic, Origin]:
-    topic = cluster.topic(rf=rf, partitions=partitions)
+def filled(
+    cluster: Cluster, rf: int, partitions: int, each: int, max_deliveries: int = 5
+) -> tuple[Topic, Origin]:
+    topic = cluster.topic(rf=rf, partitions=partitions, max_deliveries=max_deliveries)
     origin = cluster.ask("a", OpenSession()).origin
     for number in range(partitions):
         cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * each, number)))
@@ -107,7 +109,7 @@ def test_a_parked_fetch_elsewhere_is_answered_by_the_publish() -> None:
 
 def test_legs_bring_first_timers_or_one_suspect() -> None:
     cluster = Cluster(5)
-    topic, _ = filled(cluster, 1, 6, 2)
+    topic, _ = filled(cluster, 1, 6, 2, max_deliveries=2)
     stranger = next(
         name for name in cluster.names if all(name not in members for members in topic.replicas[:2])
     )
@@ -140,7 +142,7 @@ def test_a_leg_says_that_suspects_wait_and_then_no_other_leg_is_waited_for() -> 
 
 def two_legs(cluster: Cluster) -> tuple[Topic, Origin, str, int, int]:
     """Two partitions of one message each, on different nodes, and a node that has neither."""
-    topic, origin = filled(cluster, 1, 6, 1)
+    topic, origin = filled(cluster, 1, 6, 1, max_deliveries=2)
     second = next(number for number in range(1, 6) if topic.replicas[number] != topic.replicas[0])
     homes = (*topic.replicas[0], *topic.replicas[second])
     return topic, origin, next(name for name in cluster.names if name not in homes), 0, second

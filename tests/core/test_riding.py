@@ -466,7 +466,7 @@ def test_a_coordinator_that_dies_leaves_an_attempt_that_ran_out() -> None:
     reply = riding.cluster.ask("b", fetch())
     assert isinstance(reply, FetchReply)
     (delivery,) = reply.slices[0].deliveries
-    assert (delivery.attempt, delivery.suspect) == (2, True)
+    assert (delivery.attempt, delivery.suspect) == (2, False)
 
 
 def test_who_cannot_be_asked_is_not_waited_for() -> None:

@@ -1,4 +1,7 @@
-"""A suspect, whose last delivery ended by expiry, is delivered alone, and only to a client with nothing in hand."""
+"""Suspects, which may be what ended their consumers, come in lots, and only to a client with nothing in hand.
+
+Most tests have two deliveries a message: who expired once has one left, and so is alone.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,28 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.messages import FetchReply, LeaveRequest, OpenSession, Publish, RejectRequest, SetGroup
+from quorumq.core.messages import (
+    AlterTopic,
+    FetchReply,
+    LeaveRequest,
+    OpenSession,
+    Publish,
+    RejectRequest,
+    SetGroup,
+)
+from quorumq.core.partition import fate
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.offer import Offer
-from quorumq.core.spans import SpanMap, SpanSet
+from quorumq.core.spans import SpanMap
 from quorumq.core.types import Origin, Span, Topic
+from tests.core import test_cluster_smoke
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.test_cluster_smoke import fetch, receipts
 from tests.core.test_hazards import replica_of
+
+
+def published(cluster: Cluster, count: int, max_deliveries: int = 2) -> tuple[Topic, Origin]:
+    return test_cluster_smoke.published(cluster, count, max_deliveries=max_deliveries)
 
 
 def seqs(reply: object) -> list[int]:
@@ -76,16 +93,110 @@ def test_an_older_first_timer_goes_before_a_suspect() -> None:
 
 def test_only_expiry_makes_a_suspect_and_a_reject_unmakes_it() -> None:
     cluster = Cluster()
-    published(cluster, 2)
+    published(cluster, 2, max_deliveries=9)
     cluster.ask("a", LeaveRequest(receipts(cluster.ask("a", fetch()))))
     assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 2, "LEAVE counts nothing"
     cluster.advance(5.1)
-    reply = cluster.ask("b", fetch())
+    expired(cluster, 2)
+    reply = cluster.ask("b", fetch(most=1))
     assert suspects(reply) == [True]
     cluster.ask("b", RejectRequest(receipts(reply)))
     again = cluster.ask("c", fetch(idle=False))
     assert (seqs(again), suspects(again)) == ([0], [False])
-    assert again.slices[0].deliveries[0].attempt == 3
+    assert again.slices[0].deliveries[0].attempt == 4
+
+
+ENDINGS = {
+    # max_deliveries, how deliveries ended (e: expired, r: rejected): in lots of how many the next one comes (0: with
+    # any others), or that none is left
+    (5, ""): 0, (5, "e"): 0, (5, "ee"): 4, (5, "eee"): 2, (5, "eeee"): 1, (5, "eeeee"): None,
+    (5, "r"): 0, (5, "rr"): 0, (5, "re"): 0, (5, "ere"): 2, (5, "er"): 0, (5, "eer"): 0, (5, "eere"): 1,
+    (5, "rrrre"): 1, (5, "rrrree"): None, (5, "rrrrer"): None, (5, "rrrrr"): None, (5, "errre"): None,
+    (1, ""): 0, (1, "e"): None, (1, "r"): None,
+    (2, "e"): 1, (2, "ee"): None, (2, "r"): 0, (2, "re"): 1, (2, "rer"): None, (2, "er"): None,
+    (3, "e"): 0, (3, "ee"): 1, (3, "re"): 1, (3, "rre"): 1,
+    (20, "eee"): 2, (20, "eeee"): 1, (20, "e" * 19): 1, (20, "ee"): 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("most", "endings"), ENDINGS)
+def test_the_more_often_a_message_expired_the_less_company_it_has(most: int, endings: str) -> None:
+    lease = fate.FREE
+    for end in endings:
+        known = lease.attempts or fate.NO_ATTEMPTS
+        held = fate.Held(fate.NOBODY, 0.0, 0, 0, known.ended, known.expiries)
+        lease = fate.count_attempt(lease, held, last_expired=end == "e")
+    attempts = lease.attempts or fate.NO_ATTEMPTS
+    left = not fate.is_exhausted(attempts, most)
+    assert (fate.lot_of(attempts, most) if left else None) == ENDINGS[most, endings]
+
+
+def test_messages_of_a_crash_come_together_then_in_smaller_lots_then_alone_then_no_more() -> None:
+    cluster = Cluster()
+    published(cluster, 9, max_deliveries=5)
+    expired(cluster, 9)
+    expired(cluster, 9)
+    for lots in ([4, 4, 1], [2, 2, 2, 2, 1], [1] * 9):
+        first = 0
+        for size in lots:
+            reply = cluster.ask("b", fetch(hold_time=30.0))
+            assert (seqs(reply), set(suspects(reply))) == ([*range(first, first + size)], {True})
+            first += size
+        cluster.advance(30.1)
+    assert seqs(cluster.ask("b", fetch())) == []
+    cluster.advance(6.0)
+    assert len(seqs(cluster.ask("b", fetch(group="g!dead")))) == 9
+
+
+def test_a_lot_is_of_several_batches_and_partitions_and_no_larger_than_each_of_it_may_have() -> None:
+    cluster = Cluster()
+    topic = cluster.topic(partitions=2, max_deliveries=9)
+    for partition in (0, 1):
+        origin = cluster.ask("a", OpenSession()).origin
+        for seq in range(3):
+            cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"], partition)))
+    expired(cluster, 6)
+    expired(cluster, 6)
+    expired(cluster, 4)  # a lot: three of one partition, one of the other
+    lots = [receipts(cluster.ask("a", fetch())) for _ in range(4)]
+    assert [sum(part.receipt.span.size for part in lot) for lot in lots] == [2, 2, 2, 0]
+
+
+def test_who_was_only_rejected_and_expires_at_its_last_delivery_gets_one_more_alone() -> None:
+    cluster = Cluster()
+    published(cluster, 2, max_deliveries=3)
+    for _ in range(2):
+        cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch()))))
+    expired(cluster, 2)
+    for seq in (0, 1):
+        reply = cluster.ask("b", fetch(hold_time=5.0))
+        assert (seqs(reply), suspects(reply)) == ([seq], [True])
+    cluster.advance(5.1)
+    assert seqs(cluster.ask("b", fetch())) == []
+    cluster.advance(6.0)
+    assert len(seqs(cluster.ask("b", fetch(group="g!dead")))) == 2
+
+
+def test_who_had_a_lot_has_first_timers_next_if_there_are_any() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 3)
+    expired(cluster, 3)
+    assert seqs(cluster.ask("a", fetch(had_lot=True))) == [0], "there is nobody else"
+    publish(cluster, topic, origin, 3, 3)
+    assert seqs(cluster.ask("a", fetch(had_lot=True))) == [3, 4, 5]
+    assert seqs(cluster.ask("a", fetch())) == [1]
+
+
+def test_with_more_deliveries_a_suspect_may_have_company_and_with_fewer_it_may_not() -> None:
+    cluster = Cluster()
+    published(cluster, 3)
+    expired(cluster, 3)
+    cluster.ask("b", AlterTopic("jobs", max_deliveries=5))
+    reply = cluster.ask("c", fetch(hold_time=5.0))
+    assert (seqs(reply), suspects(reply)) == ([0, 1, 2], [False])
+    cluster.advance(5.1)
+    cluster.ask("b", AlterTopic("jobs", max_deliveries=3))
+    assert seqs(cluster.ask("c", fetch())) == [0]
 
 
 def test_a_rewind_makes_a_first_timer_of_a_suspect() -> None:
@@ -154,7 +265,8 @@ def told(cluster: Cluster, via: str = "a", **options: Any) -> bool:
 
 def test_one_client_at_a_time_is_told_that_suspects_wait_and_has_its_hold_time_to_come() -> None:
     cluster = Cluster()
-    published(cluster, 2)
+    published(cluster, 2, max_deliveries=9)
+    expired(cluster, 2)
     assert not told(cluster, most=1, hold_time=5.0)
     assert not told(cluster, most=1, hold_time=5.0)
     cluster.advance(5.1)
@@ -162,9 +274,8 @@ def test_one_client_at_a_time_is_told_that_suspects_wait_and_has_its_hold_time_t
     assert not told(cluster), "one is enough"
     cluster.advance(20.1)
     assert told(cluster, hold_time=20.0), "the first did not come"
-    for seq in (0, 1):
-        reply = cluster.ask("b", fetch(hold_time=3.0))
-        assert (seqs(reply), reply.suspects) == ([seq], False), "an idle client gets it instead"
+    reply = cluster.ask("b", fetch(hold_time=3.0))
+    assert (seqs(reply), reply.suspects) == ([0, 1], False), "an idle client gets them instead"
     assert not told(cluster)
     cluster.advance(3.1)
     assert told(cluster), "those that it was told of were handed over; these are others"
@@ -222,19 +333,21 @@ def test_a_suspect_is_one_after_a_restart_and_where_anti_entropy_brings_it() -> 
         assert (view.available.messages, view.suspects.messages) == (0, 3), name
 
 
-class Counting(SpanSet):
+class Counting(SpanMap[int]):
     """Counts how often it is asked about a section."""
 
     __slots__ = ("asked",)
 
-    def within(self, span: Span) -> list[Span]:
+    def within(self, span: Span) -> list[tuple[Span, int]]:
         self.asked += 1
         return super().within(span)
 
 
 @contextmanager
 def counting(offer: Offer) -> Iterator[Counting]:
-    plain, offer.spans = offer.spans, Counting.from_spans(offer.spans.items())
+    plain, offer.spans = offer.spans, Counting()
+    for span, lot in plain.items():
+        offer.spans.set(span, lot)
     offer.spans.asked = 0
     yield offer.spans
     offer.spans = plain
@@ -242,7 +355,7 @@ def counting(offer: Offer) -> Iterator[Counting]:
 
 def test_a_choice_among_100_000_suspects_looks_at_one_section() -> None:
     cluster = Cluster(1)
-    topic = cluster.topic(rf=1)
+    topic = cluster.topic(rf=1, max_deliveries=2)
     many(cluster, topic, 100, 1000)
     for _ in range(100):
         cluster.ask("a", fetch(most=1000, hold_time=9.0))
@@ -251,8 +364,8 @@ def test_a_choice_among_100_000_suspects_looks_at_one_section() -> None:
     view = replica.group("g")
     assert (view.suspects.messages, view.available.messages) == (100_000, 0)
     with counting(view.suspects) as spans:
-        for alone in (True, False):
-            replica.choice.choose(view, cluster.now, 100, 1 << 20, 100, float("inf"), True, alone)
+        for company in (0, None):
+            replica.choice.choose(view, cluster.now, 100, 1 << 20, 100, float("inf"), True, company)
             assert spans.asked == 1, "and none for first-timers"
 
 

@@ -143,8 +143,9 @@ class Fetch(NamedTuple):
     ``max_wait`` is how long the node may park the request (it parks no longer than hold_time / 10; the
     client library repeats). ``sent_at`` is the client's own clock, echoed, from which it counts its
     deadline. Partition indexes limit the FETCH to those; none means all. ``idle``: the client has nothing in hand for
-    this group. Only then may it get a suspect, which comes alone. ``spans``: only these messages, of the one partition
-    that is named; such a FETCH does not wait.
+    this group. Only then may it get suspects, which come in a lot with nothing else. ``had_lot``: it had one last, and
+    gets first-timers now if there are any. ``spans``: only these messages, of the one partition that is named; such a
+    FETCH does not wait.
     """
 
     topics: tuple[str, ...]
@@ -162,6 +163,7 @@ class Fetch(NamedTuple):
     idle: bool = False
     version: str = ""  # of the consumer, as its program says
     spans: tuple[Span, ...] = ()
+    had_lot: bool = False
 
 
 class Delivery(NamedTuple):
@@ -171,7 +173,7 @@ class Delivery(NamedTuple):
     attempt: int  # 1 for the first delivery
     sealed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
     letter: Letter | None = None  # of a dead letter, in a dead-letter group
-    suspect: bool = False  # its last delivery ended by expiry: nothing else is in the reply
+    suspect: bool = False  # it may be what ended its consumers: nothing but a lot of such is in the reply
 
 
 class Slice(NamedTuple):
@@ -189,7 +191,7 @@ class Slice(NamedTuple):
 class FetchReply(NamedTuple):
     """The answer to a FETCH. Empty when nothing was available within the wait.
 
-    ``suspects``: had the client nothing in hand, it would get a suspect now, and it is the one that is asked to.
+    ``suspects``: had the client nothing in hand, it would get suspects now, and it is the one that is asked to.
     """
 
     sent_at: float
@@ -403,7 +405,8 @@ class DescribeGroup(NamedTuple):
 class GroupPart(NamedTuple):
     """What a group has still to do in one partition, as one replica has it in memory; counts of messages.
 
-    ``oldest_s`` is the age of the oldest that is ready, held or delayed; None where there is none.
+    ``oldest_s`` is the age of the oldest that is ready, held or delayed; None where there is none. ``suspects``: how
+    many of those that are ready come in lots, with nothing else. ``dying``: out of deliveries, and no dead letters yet.
     """
 
     partition: int
@@ -412,6 +415,8 @@ class GroupPart(NamedTuple):
     delayed: int = 0
     dead: int = 0
     oldest_s: float | None = None
+    suspects: int = 0
+    dying: int = 0
 
 
 class GroupFlow(NamedTuple):

@@ -81,13 +81,15 @@ class StoreReply(NamedTuple):
 class Want(NamedTuple):
     """Messages that a HOLD asks for, all at redrive number ``n``.
 
-    ``ended``: how many of their attempts have ended, as far as the sender knows; ``suspect``: the last by expiry.
+    ``ended``: how many of their attempts have ended, as far as the sender knows; ``expiries``: how many of these by
+    expiry; ``last_expired``: the last one, too.
     """
 
     span: Span
     n: int
     ended: int = 0
-    suspect: bool = False
+    last_expired: bool = False
+    expiries: int = 0
 
 
 class Freed(NamedTuple):
@@ -104,7 +106,7 @@ class Hold(NamedTuple):
 
     ``freed`` repeats, in front of the HOLD, what earlier RELEASEs to this replica said and it has not
     confirmed. ``parked`` says whether the sender has another FETCH parked for the group: a hint, as in a
-    Heartbeat.
+    Heartbeat. ``overdue``: it asks in order to bury what is too old, and not for a client.
     """
 
     round: int
@@ -117,13 +119,14 @@ class Hold(NamedTuple):
     wants: tuple[Want, ...]
     freed: tuple[Freed, ...] = ()
     parked: bool = False
+    overdue: bool = False
 
 
 class Granted(NamedTuple):
     """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win.
 
-    ``unseen``: the replica has no batch with these messages, so it cannot tell whether they are due. ``suspect``: the
-    last of the attempts ended by expiry.
+    ``unseen``: the replica has no batch with these messages, so it cannot tell whether they are due. ``expiries``: how
+    many of the attempts ended by expiry; ``last_expired``: the last one, too.
     """
 
     span: Span
@@ -131,7 +134,8 @@ class Granted(NamedTuple):
     exhausted: bool
     expired: bool
     unseen: bool = False
-    suspect: bool = False
+    last_expired: bool = False
+    expiries: int = 0
 
 
 class Resolved(NamedTuple):

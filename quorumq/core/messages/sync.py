@@ -84,14 +84,15 @@ class SyncOffer(NamedTuple):
 class Counted(NamedTuple):
     """``ended`` attempts of these messages at (generation, n) have ended by expiry or REJECT.
 
-    ``suspect``: the last of them by expiry.
+    ``expiries``: how many of these by expiry; ``last_expired``: the last one, too.
     """
 
     span: Span
     n: int
     ended: int
     generation: int = 0
-    suspect: bool = False
+    last_expired: bool = False
+    expiries: int = 0
 
 
 class GroupState(NamedTuple):

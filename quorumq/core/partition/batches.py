@@ -41,6 +41,7 @@ class Batches:
         fresh: the newest batches of one message, which are not packed yet.
         stored: the batches by their number.
         order: their keys, oldest first.
+        with_ttl: how many of them have a time to live of their own.
         index: where each present message is.
         present: what the index covers, in runs.
         absent: known, and not present here.
@@ -74,6 +75,7 @@ class Batches:
         "stored",
         "waiting",
         "wanted",
+        "with_ttl",
     )
 
     def __init__(self, node: NodeState, partition: PartitionId, members: tuple[NodeId, ...]) -> None:
@@ -82,6 +84,7 @@ class Batches:
         self.members = members
         self.stored = StoredBatches(partition)
         self.order = Rows("qQ", 2)
+        self.with_ttl = 0
         self.index = Places()
         self.present = SpanSet()
         self.absent: TalliedMap[Missing] = TalliedMap(denials)
@@ -157,6 +160,7 @@ class Batches:
         """List a batch; until it is due by our clock it is left out of every choice. `put` its messages next."""
         self.stored[batch.number] = batch
         self.order.put(batch.key)
+        self.with_ttl += batch.header.ttl_ms > 0
         if batch.header.delay_ms and batch.due > now.mono:
             self.waiting[batch.number] = None
             self.node.at(batch.due, ("due", self.partition, batch.number))
@@ -264,6 +268,7 @@ class Batches:
             self.present.remove(part)
             self.digests.pop(part.origin, None)
         self.order.pop(batch.key)
+        self.with_ttl -= batch.header.ttl_ms > 0
         del self.stored[batch.number]
         for table in (self.fresh, self.waiting, self.doubtful):
             table.pop(batch.number, None)

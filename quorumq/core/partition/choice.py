@@ -5,8 +5,12 @@ Several coordinators that fetch for one group begin with different chunks of the
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
 
+from quorumq.core.limits import FETCH_MESSAGES_MAX
 from quorumq.core.messages import Want
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
@@ -23,6 +27,9 @@ CHUNK = 64
 SCAN_MAX = 1024
 """Batches that one choice looks at before it settles for what it has."""
 
+OVERDUE: Final = -1
+"""Beside `fate.EXHAUSTED`: the time to live is over by our clock. It is offered all the same: that may be wrong."""
+
 
 @dataclass(slots=True)
 class Picked:
@@ -36,6 +43,10 @@ class Picked:
     batches: int = 0  # and parts of them
     messages: int = 0  # of all that is wanted
     bytes: int = 0
+    extra: int = (
+        0  # of these, what is overdue by our clock, which no limit counts: it will hardly be delivered
+    )
+    company: int = 0  # of a lot: how many are in it already, of other partitions
 
     @property
     def runs(self) -> int:
@@ -51,6 +62,10 @@ class Picked:
             or max(len(self.wants), self.batches) >= self.runs_max
         )
 
+    def share(self, lot: int) -> None:
+        """What comes next may be delivered with so many in all."""
+        self.messages_left = min(self.messages_left, lot - self.company - self.messages)
+
     def append(self, want: Want) -> None:
         """Append, joined to the last one where it goes on."""
         if self.wants:
@@ -64,11 +79,12 @@ class Picked:
 class Choice:
     """Chooses from the batches of one partition."""
 
-    __slots__ = ("batches", "node", "salts")
+    __slots__ = ("batches", "node", "salts", "ttl_s")
 
-    def __init__(self, node: NodeState, batches: Batches) -> None:
+    def __init__(self, node: NodeState, batches: Batches, ttl_s: float) -> None:
         self.node = node
         self.batches = batches
+        self.ttl_s = ttl_s  # the topic's; 0: for ever
         self.salts = {member: salt_of(member) for member in batches.members}
 
     def choose(
@@ -80,14 +96,14 @@ class Choice:
         runs_max: int,
         parked_since: float,
         patient: bool = True,
-        alone: bool = False,
+        company: int | None = None,
         named: tuple[Span, ...] = (),
     ) -> tuple[Picked, float | None]:
         """FETCH, step 1: the oldest available messages within the limits, and when to look again.
 
         With several coordinators fetching, what ranks first for this one comes first; the rest only where it
         has been available for ``steal_after`` seconds, which is the time returned where it was passed over.
-        At least one message is chosen where one may be, however large. A suspect is never among others.
+        At least one message is chosen where one may be, however large. A suspect is never among first-timers.
 
         Args:
             messages_max: messages to choose at most.
@@ -95,13 +111,13 @@ class Choice:
             runs_max: what it may cost, in runs of messages: each is voted on by itself.
             parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
             patient: whether the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
-            alone: choose one suspect; else first-timers.
+            company: choose suspects, for a lot that has so many of other partitions; None: choose first-timers.
             named: only these messages, whomever they rank for.
         """
-        offer = view.suspects if alone else view.available
-        picked = Picked(1 if alone else messages_max, bytes_max, runs_max, view.generation)
+        offer = view.available if company is None else view.suspects
+        picked = Picked(messages_max, bytes_max, runs_max, view.generation, company=company or 0)
         if named:
-            self._pick_named(view, offer, named, picked)
+            self._pick_named(view, offer, named, picked, now)
             return picked, None
         look_again: float | None = None
         batches = self.batches
@@ -126,46 +142,104 @@ class Choice:
                     for piece, _ in offer.spans.cut(section, runs_max):
                         if picked.full:
                             break
-                        for span in offer.spans.within(piece):
+                        for span, lot in offer.spans.within(piece):
+                            if lot:
+                                picked.share(lot)
                             parts = (
                                 [span] if len(fetchers) == 1 else self._ranked(batch, span, fetchers, mine)
                             )
                             if mine or len(fetchers) > 1:
-                                self._pick(view, batch, parts, picked)
+                                self._pick(view, batch, parts, picked, now)
             if picked.wants:
                 break
         return picked, look_again
 
-    def _pick_named(self, view: GroupView, offer: Offer, named: tuple[Span, ...], picked: Picked) -> None:
+    def choose_dying(self, view: GroupView, now: Now, why: int, runs_max: int) -> Picked:
+        """Choose of what nobody may get any more, whomever it ranks for.
+
+        Args:
+            why: `fate.EXHAUSTED`, or `OVERDUE`.
+            runs_max: what it may cost, in runs of messages.
+        """
+        picked = Picked(FETCH_MESSAGES_MAX, 1 << 40, runs_max, view.generation)
+        spans = view.kept.spans
+        batches = [key[1] for key in islice(view.kept.batches.get(why, ()), SCAN_MAX)]
+        for number in batches if why != OVERDUE else self.overdue(view, now):
+            batch = self.batches.stored[number]
+            covered = view.covers(batch.header.published_ms)
+            for part in self.batches.parts_of(batch):
+                offered = [offer.spans.within(part) for offer in (view.available, view.suspects)]
+                for span, kept in itertools.chain(*offered) if why == OVERDUE else spans.within(part):
+                    if why == OVERDUE or kept == why:
+                        self._pick_dying(view, span, covered, why, picked)
+                    if picked.full:
+                        return picked
+        return picked
+
+    def _pick_dying(self, view: GroupView, span: Span, covered: bool, why: int, picked: Picked) -> None:
+        picked.batches += 1
+        for part, record in view.readable(span, covered):
+            # What was redriven has had its time, and may have as much again.
+            if record.generation == picked.generation and (why != OVERDUE or not record.n):
+                picked.append(Want(part, record.n))
+                picked.messages += part.stop - part.start
+                picked.messages_left -= part.stop - part.start
+
+    def overdue(self, view: GroupView, now: Now) -> list[int]:
+        """The batches, of the oldest ones that offer something, whose time to live is over by our clock."""
+        found: list[int] = []
+        if not self.ttl_s and not self.batches.with_ttl:
+            return found
+        for offer in (view.available, view.suspects):
+            for _, number, _, _ in islice(offer.ready, SCAN_MAX):
+                if self.is_overdue(self.batches.stored[number], now):
+                    found.append(number)
+        return found
+
+    def is_overdue(self, batch: StoredBatch, now: Now) -> bool:
+        """Whether a batch's time to live is over by our clock."""
+        ttl = batch.header.ttl_ms / 1000 or self.ttl_s
+        return ttl > 0 and now.mono >= batch.born + ttl
+
+    def _pick_named(
+        self, view: GroupView, offer: Offer, named: tuple[Span, ...], picked: Picked, now: Now
+    ) -> None:
         for span in named:
-            for part in offer.spans.within(span):
+            for part, lot in offer.spans.within(span):
+                if lot:
+                    picked.share(lot)
                 for piece, slot in self.batches.index.within(part):
                     if picked.full:
                         return
-                    self._pick(view, self.batches.stored[slot.number], [piece], picked)
+                    self._pick(view, self.batches.stored[slot.number], [piece], picked, now)
 
-    def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked) -> None:
+    def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked, now: Now) -> None:
         """Take as much of ``parts`` as the limits let in; only what is in this very batch."""
+        timed = self.ttl_s or batch.header.ttl_ms
+        overdue = timed and self.is_overdue(batch, now)
         for part in parts:
             for piece, slot in self.batches.index.within(part):
                 if picked.full:
                     return
                 if slot.number != batch.number:
                     continue
-                cut, size = cut_to_fit(batch, slot, piece, picked)
+                cut, size = (piece, 0) if overdue else cut_to_fit(batch, slot, piece, picked)
                 if cut is None:
                     picked.bytes_left = 0
                     return
                 picked.batches += 1
-                picked.messages_left -= cut.size
-                picked.bytes_left -= size
+                if overdue:
+                    picked.extra += cut.size
+                else:
+                    picked.messages_left -= cut.size
+                    picked.bytes_left -= size
                 for span, record in view.readable(cut, view.covers(batch.header.published_ms)):
                     if not picked.wants:
                         picked.generation = record.generation
                     if record.generation == picked.generation:  # dead letters may stand in several
                         picked.append(Want(span, record.n))
                         picked.messages += span.stop - span.start
-                        picked.bytes += size if span == cut else self.batches.bytes_of(span)
+                        picked.bytes += size if span == cut or overdue else self.batches.bytes_of(span)
 
     def _ranked(self, batch: StoredBatch, span: Span, fetchers: list[NodeId], mine: bool) -> list[Span]:
         """The parts of ``span`` whose chunk ranks first for this node among ``fetchers`` (or does not)."""

@@ -40,6 +40,9 @@ from quorumq.core.types import OPEN_ZERO, STAMP_ZERO, Incarnation, Kind, Owner, 
 
 _new: Any = tuple.__new__
 """`_new(Lease, fields)` is a Lease in half the time: one for each message that is held or settled."""
+LOT_MAX = 4
+"""How many messages that expired twice are delivered together at most."""
+
 NOBODY = Owner("", Incarnation(0, 0), STAMP_ZERO)
 """The owner of what two owners were reported of: it matches none, so nothing can be done in its name."""
 
@@ -52,19 +55,22 @@ class Held(NamedTuple):
     n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
     generation: int = 0  # likewise
     ended: int = 0  # attempts that had ended when it was granted here: when it ends, one more have
+    expiries: int = 0  # and how many of them by expiry
 
 
 class Attempts(NamedTuple):
     """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT, and how the last did.
 
-    The greater one is kept. Of equal counts that is the suspect: alone, a wrongly suspected message loses some time,
-    while one that is wrongly trusted takes its neighbours along.
+    The greater one is kept, and the greater number of expiries of the two. Of equal counts the greater is the one whose
+    last attempt expired: a message that is wrongly suspected loses some time, while one that is wrongly trusted takes
+    its neighbours along.
     """
 
     generation: int
     n: int
     ended: int
-    suspect: bool = False  # the last of them by expiry: it may have taken its process along
+    last_expired: bool = False  # the last of them ended by expiry: it may have taken its process along
+    expiries: int = 0  # how many of them did
 
 
 class Delay(NamedTuple):
@@ -110,9 +116,11 @@ class Facts(NamedTuple):
     unseen: bool = False  # the payload is not here
     closed: bool = False  # the message's origin is over: it is settled, and nothing but a hold is kept of it
     since: int = 0  # what older generations recorded is void: the group was deleted then
+    max_deliveries: int = NUMBERS_END  # the topic's; those of a dead letter are not limited
 
 
 FREE = Lease()
+NO_ATTEMPTS = Attempts(0, 0, 0)
 NO_BALLOTS = Ballots()
 
 Fate = tuple[Record, Lease, Ballots, Any]
@@ -131,7 +139,8 @@ class HoldAsk(NamedTuple):
     max_deliveries: int
     ttl: float  # the topic's, in seconds; 0: for ever
     ended: int = 0  # attempts of the record, as far as who asks knows
-    suspect: bool = False  # the last of them ended by expiry
+    last_expired: bool = False  # the last of them ended by expiry
+    expiries: int = 0  # how many of them did
 
 
 def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
@@ -150,8 +159,9 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     if early is not None:
         return heard, lease, ballots, (NotDue, *early)
     if ask.ended:
-        lease = counted(lease, Attempts(ask.record.generation, ask.record.n, ask.ended, ask.suspect))
-    held, attempts = lease.held, 0 if lease.attempts is None else attempts_at(lease, ask.record)
+        told = Attempts(ask.record.generation, ask.record.n, ask.ended, ask.last_expired, ask.expiries)
+        lease = counted(lease, told)
+    held, attempts = lease.held, NO_ATTEMPTS if lease.attempts is None else attempts_at(lease, ask.record)
     mine = held is not None and is_owner(held, ask.owner)
     if held is not None and mine and ballots.highest is not None:  # asked again
         held = held._replace(deadline=max(held.deadline, ask.until))
@@ -160,17 +170,18 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     ):
         # A hold of this very owner that was learned from a peer was not granted here: it is now.
         until = max(held.deadline, ask.until) if held is not None and mine else ask.until
-        held = _new(Held, (ask.owner, until, ask.record.n, ask.record.generation, attempts))
+        ended, expiries = attempts[2], attempts[4]
+        held = _new(Held, (ask.owner, until, ask.record.n, ask.record.generation, ended, expiries))
         ballots = _new(Ballots, (ask.owner.ballot, ballots.floor))
     else:
         remaining = held.deadline - facts.now if held is not None else 0.0
         highest = ballots.highest or Stamp(floor_of(ballots, facts), "")
         return heard, lease, ballots, (Refused, highest, remaining)
     timed = ask.record.n == 0 and not facts.dead  # a redriven message, or a dead letter, has had its time
-    exhausted = attempts >= ask.max_deliveries and not facts.dead
-    suspect = lease.attempts is not None and is_suspect(lease, ask.record)
-    expired = timed and bool(facts.ttl or ask.ttl) and is_expired(facts, ask.ttl)
-    granted = (Granted, attempts, exhausted, expired, timed and facts.unseen, suspect)
+    exhausted = attempts[2] >= ask.max_deliveries and is_exhausted(attempts, ask.max_deliveries)
+    exhausted = exhausted and not facts.dead
+    late = timed and bool(facts.ttl or ask.ttl) and is_expired(facts, ask.ttl)
+    granted = (Granted, attempts[2], exhausted, late, timed and facts.unseen, *attempts[3:])
     return heard, _new(Lease, (held, (), lease.attempts, lease.delay, lease.hint)), ballots, granted
 
 
@@ -272,7 +283,7 @@ def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:
         return lease
     lease = with_hold(lease, None)
     over = is_acked(record, facts, held.generation) or held.generation < facts.since
-    return lease if over else count_attempt(lease, held, suspect=True)
+    return lease if over else count_attempt(lease, held, last_expired=True)
 
 
 class AckAsk(NamedTuple):
@@ -320,8 +331,8 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     else:
         stands = as_read(record, facts, asked.generation)
         if stands[:3] == asked[:3]:
-            lease = count_attempt(lease, held, suspect=False)
-            step = max(1, min(attempts_at(lease, asked), len(ask.backoff)))
+            lease = count_attempt(lease, held, last_expired=False)
+            step = max(1, min(attempts_at(lease, asked).ended, len(ask.backoff)))
             due = facts.now + ask.backoff[step - 1]
             lease = delayed(lease, Delay(asked.n, ask.owner.ballot, due, asked.generation))
     # Else it was settled by another delivery, or purged.
@@ -383,7 +394,8 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, as
     Where two owners are, one has half won the message and the other may be delivering it: it is blocked, held by
     NOBODY, so that nobody is granted, extended or rejected, until both have given it up or all time is over.
     """
-    theirs = ask._replace(ended=attempts_at(lease, Record(ask.generation, ask.n, Kind.OPEN)))
+    known = attempts_at(lease, Record(ask.generation, ask.n, Kind.OPEN))
+    theirs = ask._replace(ended=known.ended, expiries=known.expiries)
     ours = lease.held
     if ours is None:
         return record, with_hold(lease, theirs), ballots, None
@@ -394,7 +406,9 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, as
     if theirs.owner not in rivals:
         rivals = (*rivals, theirs.owner)
     n, generation = max(ours.n, theirs.n), max(ours.generation, theirs.generation)
-    nobody = Held(NOBODY, until, n, generation, max(ours.ended, theirs.ended))
+    nobody = Held(
+        NOBODY, until, n, generation, max(ours.ended, theirs.ended), max(ours.expiries, theirs.expiries)
+    )
     return record, lease._replace(held=nobody, rivals=rivals), ballots, None
 
 
@@ -413,7 +427,8 @@ def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tu
     record, lease, ballots, _ = on_counted(record, lease, ballots, facts, attempts)
     held = lease.held
     if held is not None and is_owner(held, owner):
-        lease = lease._replace(held=held._replace(ended=max(held.ended, attempts.ended)))
+        ended, expiries = max(held.ended, attempts.ended), max(held.expiries, attempts.expiries)
+        lease = lease._replace(held=held._replace(ended=ended, expiries=expiries))
     return record, lease, ballots, None
 
 
@@ -444,16 +459,16 @@ def on_restored(
     """A clean stop kept a hold, or none, and ballots, which may have been restored already."""
     held, theirs = ask
     if held is not None:
-        held = held._replace(ended=attempts_at(lease, Record(held.generation, held.n, Kind.OPEN)))
-        lease = with_hold(lease, held)
+        known = attempts_at(lease, Record(held.generation, held.n, Kind.OPEN))
+        lease = with_hold(lease, held._replace(ended=known.ended, expiries=known.expiries))
     return record, lease, Ballots(theirs.highest or ballots.highest, theirs.floor or ballots.floor), None
 
 
 # ------------------------------------------------------------------------- what is left over
 
 
-HELD, ELSEWHERE, DELAYED, DEAD, READY = range(5)
-"""Held here, held elsewhere as a NOK said, not due, a dead letter, available."""
+HELD, ELSEWHERE, DELAYED, DEAD, READY, EXHAUSTED = range(6)
+"""Held here, held elsewhere as a NOK said, not due, a dead letter, available, out of deliveries."""
 
 
 def standing(record: Record, lease: Lease, facts: Facts) -> int | None:
@@ -469,12 +484,19 @@ def standing(record: Record, lease: Lease, facts: Facts) -> int | None:
         and delay_at(lease, facts, as_read(record, facts, facts.generation)) is not None
     ):
         return DELAYED
-    return ELSEWHERE if lease.hint > facts.now else READY
+    if lease.hint > facts.now:
+        return ELSEWHERE
+    if lease.attempts is not None and not facts.dead:
+        attempts = attempts_at(lease, as_read(record, facts, facts.generation))
+        if is_exhausted(attempts, facts.max_deliveries):
+            return EXHAUSTED
+    return READY
 
 
-def is_offered_alone(record: Record, lease: Lease, facts: Facts) -> bool:
-    """Whether the message, where it is available, is a suspect as the group reads it."""
-    return is_suspect(lease, as_read(record, facts, facts.generation))
+def lot_at(record: Record, lease: Lease, facts: Facts) -> int:
+    """How many may be delivered together with the message, where it is available, as the group reads it (`lot_of`)."""
+    attempts = attempts_at(lease, as_read(record, facts, facts.generation))
+    return lot_of(attempts, NUMBERS_END if facts.dead else facts.max_deliveries)
 
 
 def is_readable(record: Record, facts: Facts) -> bool:
@@ -534,34 +556,68 @@ def is_acked(record: Record, facts: Facts, generation: int) -> bool:
     return record.kind == Kind.ACKED and record.generation >= generation and not facts.dead
 
 
-def count_attempt(lease: Lease, held: Held, *, suspect: bool) -> Lease:
-    """A hold ended by time (``suspect``) or by REJECT: there is one more attempt than when it was granted.
+def count_attempt(lease: Lease, held: Held, *, last_expired: bool) -> Lease:
+    """A hold ended by time (``last_expired``) or by REJECT: there is one more attempt than when it was granted.
 
     A peer's count of the same hold may be here already.
     """
-    return counted(lease, Attempts(held.generation, held.n, min(held.ended + 1, NUMBERS_END - 1), suspect))
+    ended = min(held.ended + 1, NUMBERS_END - 1)
+    expiries = min(held.expiries + last_expired, ended)
+    return counted(lease, Attempts(held.generation, held.n, ended, last_expired, expiries))
 
 
 def counted(lease: Lease, attempts: Attempts) -> Lease:
     """With the greater of the two."""
-    if lease.attempts is not None and lease.attempts >= attempts:
-        return lease
+    ours = lease.attempts
+    if ours is not None:
+        attempts = greater(ours, attempts)
+        if attempts == ours:
+            return lease
     return Lease(lease.held, lease.rivals, attempts, lease.delay, lease.hint)
 
 
-def attempts_at(lease: Lease, asked: Record) -> int:
-    """How many attempts have ended at the generation and redrive number of ``asked``."""
+def greater(ours: Attempts, theirs: Attempts) -> Attempts:
+    """Merge two counts; each part is the maximum, as nobody counts an attempt that has not ended."""
+    best = max(ours, theirs)
+    if ours[:2] == theirs[:2]:
+        return best._replace(expiries=max(ours.expiries, theirs.expiries))
+    return best
+
+
+def attempts_at(lease: Lease, asked: Record) -> Attempts:
+    """The attempts that have ended at the generation and redrive number of ``asked``."""
     found = lease.attempts
-    return found.ended if found is not None and found[:2] == asked[:2] else 0
+    return found if found is not None and found[:2] == asked[:2] else NO_ATTEMPTS
 
 
-def is_suspect(lease: Lease, asked: Record) -> bool:
-    """Whether the last attempt at the generation and redrive number of ``asked`` ended by expiry.
+def is_exhausted(attempts: Attempts, max_deliveries: int) -> bool:
+    """Whether no delivery is left.
 
-    Nobody said what became of it. It may have taken its process along, and so it is delivered alone.
+    Who was only rejected before, and expired at the last delivery, has had company there, and gets one more, alone.
     """
-    found = lease.attempts
-    return found is not None and found.suspect and found[:2] == asked[:2]
+    if attempts[2] < max_deliveries:
+        return False
+    once = attempts.last_expired and attempts.expiries == 1 and attempts.ended == max_deliveries
+    return not (once and max_deliveries > 1)
+
+
+def lot_of(attempts: Attempts, max_deliveries: int) -> int:
+    """How many messages that expired may be delivered together where one has had these attempts; 0: with any others.
+
+    Nobody said what became of a delivery that expired. The message may have taken its process along; mostly a
+    neighbour did, or nobody. So a message that expired once is delivered as any other. From the second time on it
+    comes in lots, of 4, then of 2, then alone: who takes its process along is found in a few more attempts, and
+    neighbours of a crash wait for a few lots and not for each other. The last delivery before the dead letters is
+    always alone, and the ones before it in lots of 2 and 4 at most, so that no neighbour's fault ends a message.
+    """
+    if not attempts.last_expired or is_exhausted(attempts, max_deliveries):
+        return 0
+    left = max_deliveries - attempts.ended  # deliveries, the next one included
+    if left <= 1:
+        return 1
+    if attempts.expiries < 2:
+        return 0
+    return max(1, min(LOT_MAX >> (attempts.expiries - 2), 1 << min(left - 1, LOT_MAX)))
 
 
 def delayed(lease: Lease, delay: Delay) -> Lease:

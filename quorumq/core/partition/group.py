@@ -79,8 +79,8 @@ class GroupView:
         since: the group was deleted then: what generations before recorded is void.
         skipping: what is here is being skipped, and none of what was reclaimed here is wanted again.
         dead: the group of this group's dead letters, where somebody reads it.
-        available: what may be delivered together; a suspect is never in it.
-        suspects: what may be delivered alone.
+        available: what may be delivered with any others; a suspect is never in it.
+        suspects: what may be delivered in lots, with nothing else.
         kept: what else the group keeps of the batches here.
         behind: what the group has not looked at yet; None where it has looked at all.
         given_up: what each owner gave up of its holds, and until when the longest of them was to last.
@@ -154,11 +154,11 @@ class GroupView:
         """
         answers: list[tuple[Span, Any]] = []
         origin, home = span.origin, self.home
-        balance, alone, looked, raised = 0, 0, False, False
+        balance, alone, looked, raised, over = 0, 0, False, False, False
         available, suspects = self.available.spans, self.suspects.spans
         waits = facts.early > 0
         tables = (home.records, self.leases, self.ballots, available, suspects, self.kept.spans)
-        for part, (record, lease, ballots, was_free, was_alone, was_kept) in across(span, tables):
+        for part, (record, lease, ballots, was_free, was_lot, was_kept) in across(span, tables):
             record, lease, ballots = record or OPEN_ZERO, lease or FREE, ballots or NO_BALLOTS
             changed = rule is None
             if rule is not None:
@@ -183,22 +183,26 @@ class GroupView:
             if changed and key is not None:
                 looked = not waits
                 stands = fate.standing(record, lease, facts)
+                over = over or stands is None
                 free = stands == fate.READY
                 why = None if free else stands
                 if why != was_kept:
                     self.kept.put(key, part, was_kept, why)
-                suspect = free and lease.attempts is not None and fate.is_offered_alone(record, lease, facts)
-                free = free and not suspect
-                if free is not (was_free is True):
-                    available.put(part, free or None)
+                lot = fate.lot_at(record, lease, facts) if free and lease.attempts is not None else 0
+                free = free and not lot
+                if free is (was_free is None):
+                    available.put(part, 0 if free else None)
                     balance += part[2] - part[1] if free else part[1] - part[2]
-                if suspect is not (was_alone is True):
-                    suspects.put(part, suspect or None)
-                    alone += part[2] - part[1] if suspect else part[1] - part[2]
+                if lot != (was_lot or 0):
+                    suspects.put(part, lot or None)
+                    if not lot or not was_lot:
+                        alone += part[2] - part[1] if lot else part[1] - part[2]
                 if not waits and (lease.delay is not None or lease.hint):
                     changes.wakes += [(time, self.name, part) for time in wakes(lease, facts.now)]
         if looked and key is not None:
             self._count(key, balance, alone, facts.now, changes)
+        elif over and key is not None:  # settled before it was due
+            changes.idle.append(key[1])
         if raised:
             other = home.dead if home is self else home
             if other is not None:
@@ -504,7 +508,8 @@ class GroupView:
 
 def counted(span: Span, attempts: Attempts) -> Counted:
     """The attempts at ``span`` as the journal and peers get them."""
-    return Counted(span, attempts.n, attempts.ended, attempts.generation, attempts.suspect)
+    generation, n, ended, last_expired, expiries = attempts
+    return Counted(span, n, ended, generation, last_expired, expiries)
 
 
 kind_of: Any = attrgetter("kind")

@@ -211,7 +211,7 @@ def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: boo
     for whole, record in view.shown(span, covered):
         for part, lease in view.leases.split(whole):
             lease = lease or FREE
-            held, count = lease.held, fate.attempts_at(lease, record)
+            held, count = lease.held, fate.attempts_at(lease, record).ended
             state, remaining, owner = record.kind.name.lower(), 0.0, None
             if readable.covers(part):
                 due = fate.not_due(lease, facts, record)

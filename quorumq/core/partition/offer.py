@@ -1,7 +1,8 @@
 """What a group may be given of one partition, and what else it keeps there: which messages, in which batches.
 
-A group has two offers: of first-timers, and of suspects (core/partition/fate.py). They are apart so that whoever looks
-for the one never passes over the other, however many there are.
+A group has two offers: of what may be delivered with any others, and of suspects, which come in lots
+(core/partition/fate.py, `lot_of`). They are apart so that whoever looks for the one never passes over the other,
+however many there are.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from quorumq.core.rows import Rows
-from quorumq.core.spans import SpanMap, SpanSet
+from quorumq.core.spans import SpanMap
 from quorumq.core.types import Span
 
 
@@ -17,7 +18,7 @@ class Offer:
     """Messages that are available, by the batches that they are in.
 
     Attributes:
-        spans: the messages.
+        spans: the messages, and in lots of how many at most each may be delivered; 0: with any others.
         ready: the batches that they are in, oldest first: when it was made (ms of our monotonic clock), batch number
             (both are the key), available since (mono), and how many of them it has.
         told_until: of suspects: until then nobody else is told that they wait (mono); 0.0 where there are none.
@@ -26,7 +27,7 @@ class Offer:
     __slots__ = ("ready", "spans", "told_until")
 
     def __init__(self) -> None:
-        self.spans = SpanSet()
+        self.spans: SpanMap[int] = SpanMap()
         self.ready = Rows("qQdI", 2)
         self.told_until = 0.0
 

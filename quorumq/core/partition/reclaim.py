@@ -29,9 +29,9 @@ class Reclaim(Duty):
         self.settled: dict[int, float] = {}
 
     def is_settled(self, batch: StoredBatch) -> bool:
-        """Whether no group needs the batch: each has a tombstone for each message, or begins after it."""
+        """Whether no group needs the batch: each has a tombstone for each message, due or not, or begins after it."""
         readers = self.views.sources()
-        if not readers or not batch.durable or batch.number in self.batches.waiting:
+        if not readers or not batch.durable:
             return False
         parts = self.batches.parts_of(batch)
         for view in readers:

@@ -24,7 +24,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.choice import Choice
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
+from quorumq.core.partition.fate import AckAsk, Attempts, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.listing import page_of, slices_of, survey_of
@@ -84,8 +84,8 @@ class Replica:
         self.partition = partition
         self.members: tuple[NodeId, ...] = topic.replicas[partition.number]
         self.batches = Batches(node, partition, self.members)
-        self.views = Views(node, partition, self.batches)
-        self.choice = Choice(node, self.batches)
+        self.views = Views(node, partition, self.batches, topic.max_deliveries)
+        self.choice = Choice(node, self.batches, topic.ttl_s)
         self.sync = Sync(self.batches, self.views)
         self.reclaim = Reclaim(self.batches, self.views)
         self.closing = Closing(self.batches, self.views)
@@ -96,6 +96,12 @@ class Replica:
         self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
 
     # ------------------------------------------------------------------ helpers
+
+    def alter(self, topic: Topic, now: Now) -> None:
+        """The topic's register has changed: its settings, its epoch."""
+        self.topic = topic
+        self.choice.ttl_s = topic.ttl_s
+        self.views.limit_deliveries(topic.max_deliveries, now)
 
     def may_vote(self, now: Now) -> bool:
         """Whether this replica may grant and coordinate holds: it can vouch, and no forgotten grant can live."""
@@ -135,6 +141,13 @@ class Replica:
             for _, slot in self.batches.index.split(span)
         )
 
+    def lot_of(self, group: str, attempts: Attempts) -> int:
+        """In a lot of how many at most a message is delivered that has had these attempts; 0: with any others."""
+        if not attempts.last_expired:
+            return 0
+        dead = self.group(group).source is not None
+        return fate.lot_of(attempts, limits.NUMBERS_END if dead else self.topic.max_deliveries)
+
     def vector(self) -> tuple[Incarnation, ...]:
         """What this node knows of the replica set's incarnations; goes with every reply."""
         return self.node.vector(self.members)
@@ -146,7 +159,8 @@ class Replica:
     ) -> tuple[m.HoldReply, list[Effect]]:
         """ON HOLD: vote on each message. The reply need not wait for a disk: holds are in no journal."""
         error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
-        if error or self.abstains(message.ballot, now):
+        doubtful = message.overdue and self.node.is_doubtful(now)
+        if error or doubtful or self.abstains(message.ballot, now):
             return m.refusal(message, error, self.vector()), []
         view = self.group(message.group)
         if message.generation != view.home.generation:
@@ -157,7 +171,7 @@ class Replica:
         changes = Changes()
         owner = Owner(sender, incarnation, message.ballot)
         until = now.mono + message.hold_time
-        for span, n, ended, suspect in message.wants:
+        for span, n, ended, last_expired, expiries in message.wants:
             before = len(votes[m.Granted])
             ask = HoldAsk(
                 owner,
@@ -166,7 +180,8 @@ class Replica:
                 self.topic.max_deliveries,
                 self.topic.ttl_s,
                 ended,
-                suspect,
+                last_expired,
+                expiries,
             )
             for part, (kind, *fields) in self.views.apply(view, span, fate.on_hold, ask, now, changes):
                 votes[kind].append(kind(part, *fields))

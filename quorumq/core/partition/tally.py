@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumq.core.messages import GroupPart
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.fate import DEAD, DELAYED, ELSEWHERE, HELD
+from quorumq.core.partition.fate import DEAD, DELAYED, ELSEWHERE, EXHAUSTED, HELD
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.offer import Key
 from quorumq.core.partition.replica import Replica
@@ -14,19 +14,22 @@ from quorumq.core.types import Kind, Now
 def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
     """Counts of messages; ages in seconds, None where there is nothing of which to tell one.
 
-    Of a group that begins, what it has looked at is available, and never nothing. ``held`` and ``delayed`` are of
-    messages that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed; ``kept_s`` that of the
-    oldest batch that the group keeps, for a dead letter as well.
+    Of a group that begins, what it has looked at is available, and never nothing; ``suspects`` are those of the
+    available ones that come in lots. ``dying`` have no deliveries left, and are about to be dead letters. ``held`` and
+    ``delayed`` are of messages that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed;
+    ``kept_s`` that of the oldest batch that the group keeps, for a dead letter as well.
     """
     kept = view.kept
     ready = [row[:2] for offer in (view.available, view.suspects) if (row := offer.ready.first())]
     ready += kept.oldest(HELD, ELSEWHERE, DELAYED)
     return {
         "available": max(view.available.messages + view.suspects.messages, int(view.begins)),
+        "suspects": view.suspects.messages,
+        "dying": kept.count(EXHAUSTED),
         "held": kept.count(HELD),
         "delayed": kept.count(DELAYED),
         "oldest_s": age_of(batches, ready, now),
-        "kept_s": age_of(batches, ready + kept.oldest(DEAD), now),
+        "kept_s": age_of(batches, ready + kept.oldest(DEAD, EXHAUSTED), now),
         "tombstone_spans": view.records.spans,
         "resolved": view.records.messages - view.records.count(Kind.OPEN),
         "dead": view.records.count(Kind.DEAD),
@@ -39,7 +42,9 @@ def part_of(replica: Replica, group: str, now: Now) -> GroupPart:
     if view is None:
         return GroupPart(number)
     facts = tally(replica.batches, view, now)
-    counts = (facts[name] for name in ("available", "held", "delayed", "dead", "oldest_s"))
+    counts = (
+        facts[name] for name in ("available", "held", "delayed", "dead", "oldest_s", "suspects", "dying")
+    )
     return GroupPart(number, *counts)  # type: ignore[arg-type]
 
 

@@ -24,7 +24,7 @@ from quorumq.core.partition.group import Changes, GroupView, join
 from quorumq.core.partition.offer import Kept
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
-from quorumq.core.spans import across, merge_spans
+from quorumq.core.spans import SpanMap, across
 from quorumq.core.state import NodeState
 from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, Origin, PartitionId, Span
 
@@ -41,6 +41,7 @@ class Views:
     """The groups of one partition.
 
     Attributes:
+        max_deliveries: of the topic.
         groups: the views by the group's name, those of dead letters among them.
         over: of groups that were deleted. They are read by nobody, and keep holds alone.
         to_reclaim: batches of which something was settled since RECLAIM last looked.
@@ -48,12 +49,17 @@ class Views:
         doubted: does that group, or any where it is "", want of what was reclaimed of that session, from there on?
     """
 
-    __slots__ = ("batches", "doubted", "groups", "node", "over", "partition", "to_reclaim", "unmade")
+    __slots__ = (
+        "batches", "doubted", "groups", "max_deliveries", "node", "over", "partition", "to_reclaim", "unmade"
+    )  # fmt: skip
 
-    def __init__(self, node: NodeState, partition: PartitionId, batches: Batches) -> None:
+    def __init__(
+        self, node: NodeState, partition: PartitionId, batches: Batches, max_deliveries: int
+    ) -> None:
         self.node = node
         self.partition = partition
         self.batches = batches
+        self.max_deliveries = max_deliveries
         self.groups: dict[str, GroupView] = {}
         self.over: dict[str, GroupView] = {}
         self.to_reclaim: dict[int, None] = {}
@@ -158,9 +164,19 @@ class Views:
             self._doubt(name)
         for each in (view, view.dead):
             if anew and each is not None:
-                each.offer_anew()
-                each.behind = Behind(each.first_ms, ever=False)
-                self.catch_up(each, now)
+                self._look_anew(each, now)
+
+    def limit_deliveries(self, most: int, now: Now) -> None:
+        """A message has so many deliveries from now on. What has to be delivered apart is worked out again."""
+        if most != self.max_deliveries:
+            self.max_deliveries = most
+            for view in self.groups.values():
+                self._look_anew(view, now)
+
+    def _look_anew(self, view: GroupView, now: Now) -> None:
+        view.offer_anew()
+        view.behind = Behind(view.first_ms, ever=False)
+        self.catch_up(view, now)
 
     def _end(self, register: Group) -> None:
         """The group was deleted. What is granted from now on, should it be created again, is above all that was."""
@@ -292,7 +308,7 @@ class Views:
         covered = header.published_ms >= home.from_ms or view.covers(header.published_ms)
         group = (now.mono, home is not view, home.generation, view.floor)
         facts = (*group, covered, early, batch.born, header.ttl_ms / 1000, False, False, home.since)
-        return _new_facts(facts), batch.key if batch.durable else None
+        return _new_facts((*facts, self.max_deliveries)), batch.key if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
         """What passes over a group have changed reaches whoever waits for it; the records of it for the journal."""
@@ -392,18 +408,17 @@ class Views:
                     continue
                 facts, _ = self._facts_of(view, batches.stored[slot.number], now)
                 for offer in (view.available, view.suspects):
-                    free = merge_spans(
-                        part
-                        for part, (record, lease) in across(span, (view.home.records, view.leases))
-                        if fate.standing(record or OPEN_ZERO, lease or FREE, facts) == fate.READY
-                        and fate.is_offered_alone(record or OPEN_ZERO, lease or FREE, facts)
-                        == (offer is view.suspects)
-                    )
-                    have = tuple(offer.spans.within(span))
-                    assert have == free, f"{view.name}: offered is {have}, should be {free}"
+                    free: SpanMap[int] = SpanMap()
+                    for part, (record, lease) in across(span, (view.home.records, view.leases)):
+                        if fate.standing(record or OPEN_ZERO, lease or FREE, facts) == fate.READY:
+                            lot = fate.lot_at(record or OPEN_ZERO, lease or FREE, facts)
+                            if (lot > 0) == (offer is view.suspects):
+                                free.put(part, lot)
+                    have = offer.spans.within(span)
+                    assert have == free.items(), f"{view.name}: offered is {have}, should be {free}"
             for offer in (view.available, view.suspects):
                 counts: dict[int, int] = {}
-                for span in offer.spans.items():
+                for span, _ in offer.spans.items():
                     for part, slot in batches.index.within(span):
                         counts[slot.number] = counts.get(slot.number, 0) + part.size
                 offer.ready.check()

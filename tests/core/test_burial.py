@@ -1,0 +1,132 @@
+"""What nobody may get any more becomes dead letters though nobody fetches, in runs, and never by one clock's word."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import AckRequest, Hold, OpenSession, Publish
+from quorumq.core.partition.tally import part_of
+from quorumq.core.types import Origin, Topic
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.test_hazards import replica_of
+from tests.core.test_suspects import seqs
+
+MINUTE_S = 60.0
+
+
+def published(cluster: Cluster, count: int, **settings: object) -> tuple[Topic, Origin]:
+    """So many messages, in a batch each."""
+    topic = cluster.topic(**settings)  # type: ignore[arg-type]
+    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    for seq in range(count):
+        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
+    return topic, origin
+
+
+def counts(cluster: Cluster, node: str = "a") -> tuple[int, int, int]:
+    """How many messages are ready, dying and dead there."""
+    part = part_of(replica_of(cluster, node), "g", cluster.now)
+    return part.ready, part.dying, part.dead
+
+
+def test_what_is_out_of_deliveries_is_buried_though_nobody_reads() -> None:
+    cluster = Cluster()
+    published(cluster, 300, max_deliveries=1)
+    for _ in range(3):
+        assert len(seqs(cluster.ask("a", fetch(most=100, hold_time=5.0)))) == 100
+    cluster.advance(5.1)
+    assert counts(cluster) == (0, 300, 0), "nobody is to be started for it"
+    cluster.advance(8.0)
+    for node in "abc":
+        assert counts(cluster, node) == (0, 0, 300)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_is_too_old_is_buried_though_nobody_reads(own: bool) -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 0, ttl_s=0.0 if own else MINUTE_S)
+    cluster.ask("a", fetch())
+    for seq in range(300):
+        batch = cluster.batch(topic, origin, seq, [b"x"], ttl_ms=60_000 if own else 0)
+        cluster.ask("a", Publish(batch))
+    cluster.advance(50.0)
+    assert counts(cluster) == (300, 0, 0)
+    cluster.advance(18.0)
+    for node in "abc":
+        assert counts(cluster, node) == (0, 0, 300)
+
+
+def test_what_is_too_old_costs_who_asks_for_one_message_no_round_each() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 100, ttl_s=MINUTE_S)
+    cluster.advance(59.0)
+    cluster.ask("a", Publish(cluster.batch(topic, origin, 100, [b"live"] * 3)))
+    cluster.advance(1.0)
+    rounds: list[int] = []
+
+    def count(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, Hold) and to == "b":
+            rounds.append(message.round)
+        return False
+
+    cluster.drop = count
+    reply = cluster.ask("a", fetch(most=2))
+    assert seqs(reply) == [100, 101]
+    assert len(rounds) <= 2
+    assert counts(cluster)[2] == 100
+
+
+def test_by_one_wrong_clock_nothing_is_buried_and_nothing_waits() -> None:
+    cluster = Cluster()
+    topic, origin = published(cluster, 0, ttl_s=MINUTE_S)
+    cluster.ask("a", fetch())
+    cluster.kill("a")
+    cluster.ask("b", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3)))
+    cluster.start("a")
+    cluster.advance(5.0)
+    for batch in replica_of(cluster, "a").batches.stored.values():
+        batch.born -= 3600.0
+    cluster.advance(10.0)
+    assert counts(cluster)[2] == 0
+    reply = cluster.ask("a", fetch(most=2))
+    assert seqs(reply) == [0, 1], "no more than was asked for"
+    cluster.ask("a", AckRequest(receipts(reply)))
+    assert seqs(cluster.ask("a", fetch())) == [2]
+
+
+@pytest.mark.parametrize("restarted", ["a", "abc"])
+def test_after_a_start_whose_time_of_day_moved_the_others_say_what_is_too_old(restarted: str) -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 3, ttl_s=20 * MINUTE_S)
+    cluster.ask("a", fetch(hold_time=1.0))
+    cluster.advance(2.0)
+    for node in restarted:
+        cluster.kill(node)
+    for node in restarted:
+        cluster.wall_off_ms[node] = 3_600_000
+        cluster.start(node)
+    cluster.advance(9 * MINUTE_S)
+    assert counts(cluster, "b") == (3, 0, 0)
+    if restarted == "a":
+        cluster.advance(12 * MINUTE_S)
+        assert counts(cluster, "b") == (0, 0, 3)
+        return
+    cluster.advance(2 * MINUTE_S)
+    assert counts(cluster, "b") == (0, 0, 3), "nobody contradicts"
+
+
+def test_what_is_dying_is_no_bodys_after_a_restart_either() -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    published(cluster, 3, max_deliveries=1)
+    assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 3
+    cluster.drop = lambda sender, to, message: True
+    cluster.advance(5.1)
+    for node in "abc":
+        cluster.kill(node)
+    cluster.drop = lambda sender, to, message: False
+    for node in "abc":
+        cluster.start(node)
+    assert counts(cluster)[:2] == (0, 3)
+    cluster.advance(20.0)
+    assert counts(cluster) == (0, 0, 3)
