@@ -288,8 +288,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             timeout: seconds without an answer of any node, before it raises; the client's if None.
 
         Returns:
-            0 to ``max_messages`` messages. Cancelled, what had been fetched is given back. Of those that their last
-            delivery left to their hold's end, one, and nothing beside it.
+            0 to ``max_messages`` messages. Cancelled, what had been fetched is given back. Of those that expired
+            twice, or have one delivery left after an expiry, a lot of 1 to 4, and nothing beside it.
 
         Raises:
             NotFound: no such topic, or no such partition.

@@ -174,6 +174,7 @@ def test_one_partition_s_life_through_any_node(five: LocalCluster, node: str) ->
     trio.run(main)
 
 
+@pytest.mark.soak
 def test_rf_5_works_with_two_nodes_down() -> None:
     async def main(cluster: LocalCluster) -> None:
         topic = await made(cluster, "wide", 6, 60, rf=5)

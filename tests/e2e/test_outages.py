@@ -47,6 +47,7 @@ def stand_still(cluster: LocalCluster, folder: Path, seconds: float) -> None:
     cluster.wait_ready(quarantine=True)
 
 
+@pytest.mark.soak
 @through_any_node
 def test_a_node_that_stands_still_for_5_seconds_stops_nobody_else(own: LocalCluster, tmp_path: Path) -> None:
     stand_still(own, tmp_path, 5.0)

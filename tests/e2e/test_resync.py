@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from quorumq.cli.probe import Unreachable
 from quorumq.cli.status import survey
 from quorumq.core import messages as m
@@ -77,6 +79,7 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
             client.drain("jobs", "g", 35)  # with what was published through the node that was wiped
 
 
+@pytest.mark.soak
 def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -> None:
     with LocalCluster(3, hold_time_max=3.0) as cluster:
         with Raw(cluster.address("n1")) as client:

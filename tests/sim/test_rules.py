@@ -73,7 +73,11 @@ def dead_patches(rule: Rule, seeds: Iterable[int] = SEEDS) -> list[str]:
     return idle or [patch for column in columns if len(column) == len(patches) for patch in column]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=name_of)
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(rule, marks=() if at % 3 == 0 else pytest.mark.soak) for at, rule in enumerate(RULES)],
+    ids=name_of,
+)
 def test_whatever_stands_in_for_a_rule_is_called(rule: Rule) -> None:
     assert not dead_patches(rule)
 

@@ -84,7 +84,7 @@ def test_a_redrive_is_spread_and_never_faster_than_the_limit(decisions: dict[str
     assert decisions["timeout"]["rate"] == 1.0
 
 
-@pytest.mark.parametrize("piece", [plan.PIECE_ROWS, 2])
+@pytest.mark.parametrize("piece", [pytest.param(plan.PIECE_ROWS, marks=pytest.mark.soak), 2])
 def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
