@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
@@ -38,12 +38,16 @@ Timer = (
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]
     | tuple[Literal["offer"], NodeId, bool, tuple[PartitionId, ...], int]  # the rest of what it is offered
-    | tuple[Literal["heartbeat", "reclaim", "resync"]]
+    | tuple[Literal["bury", "heartbeat", "reclaim", "resync"]]
 )
 """What a node is to do at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
 
 Granted = tuple[float, str, Span, Owner]
 """Until when a hold was granted, in which group, of which messages, and to whom."""
+
+
+BURY_S: Final = 0.05
+"""So long after something is out of deliveries a node looks whether it is the one to bury it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,7 @@ class NodeState:
     vouched: bool
     quarantine_until: float
     doubtful_until: float = float("-inf")  # until then it may not know how old messages are
+    buries: bool = False  # a timer is set for what is dying
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
     vectors: dict[tuple[NodeId, ...], tuple[Incarnation, ...]] = field(
         default_factory=dict
@@ -258,6 +263,12 @@ class NodeState:
         if owed:
             for item in freed:
                 owed.pop(item, None)
+
+    def bury_soon(self, now: Now) -> None:
+        """Something is out of deliveries here: look in a moment, when the others know as well."""
+        if not self.buries:
+            self.buries = True
+            self.at(now.mono + BURY_S, ("bury",))
 
     def is_doubtful(self, now: Now) -> bool:
         """Whether this node may not know how old messages are, as its time of day moved over its start."""

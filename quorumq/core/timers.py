@@ -6,6 +6,7 @@ import heapq
 from typing import Final
 
 from quorumq.core import costs, limits, resync
+from quorumq.core.burial import bury
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fairqueue import NOBODY
@@ -124,6 +125,9 @@ class Timers:
             case ("heartbeat",):
                 state.at(now.mono + context.config.heartbeat, ("heartbeat",))
                 return self.upkeep.heartbeat(now)
+            case ("bury",):
+                state.buries = False
+                return bury(context, now)
             case ("reclaim",):
                 state.at(now.mono + context.config.sync_interval, ("reclaim",))
                 return self.upkeep.reclaim(now)

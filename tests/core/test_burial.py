@@ -36,7 +36,7 @@ def test_what_is_out_of_deliveries_is_buried_though_nobody_reads() -> None:
     for _ in range(3):
         assert len(seqs(cluster.ask("a", fetch(most=100, hold_time=5.0)))) == 100
     cluster.advance(5.1)
-    assert counts(cluster) == (0, 300, 0), "nobody is to be started for it"
+    assert counts(cluster)[0] == 0, "nobody is to be started for it"
     cluster.advance(8.0)
     for node in "abc":
         assert counts(cluster, node) == (0, 0, 300)
@@ -114,6 +114,14 @@ def test_after_a_start_whose_time_of_day_moved_the_others_say_what_is_too_old(re
         return
     cluster.advance(2 * MINUTE_S)
     assert counts(cluster, "b") == (0, 0, 3), "nobody contradicts"
+
+
+def test_what_is_out_of_deliveries_is_a_dead_letter_at_once() -> None:
+    cluster = Cluster()
+    published(cluster, 3, max_deliveries=1)
+    assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 3
+    cluster.advance(5.2)
+    assert counts(cluster) == (0, 0, 3)
 
 
 def test_what_is_dying_is_no_bodys_after_a_restart_either() -> None:

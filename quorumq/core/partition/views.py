@@ -329,6 +329,8 @@ class Views:
             records.append(DelaysSet(self.partition, view.name, now.wall_ms, tuple(changes.delays)))
         if changes.counted:
             records.append(AttemptsCounted(self.partition, view.name, tuple(changes.counted)))
+            if view.kept.count(fate.EXHAUSTED):
+                self.node.bury_soon(now)
         return tuple(records)
 
     def refresh(self, view: GroupView, span: Span, now: Now) -> None:
