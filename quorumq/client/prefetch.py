@@ -329,11 +329,11 @@ class Prefetch:
         return room if room * 4 >= window and room > 0 else 0
 
     def _is_idle(self) -> bool:
-        """Whether there is nothing in hand: only then a FETCH may bring suspects (docs/protocol.md)."""
+        """Return True if nothing is in hand: only then a FETCH may bring suspects (docs/protocol.md)."""
         return not self.in_hand() and not any(fetcher.stocked for fetcher in self._fetchers)
 
     def _is_alone(self) -> bool:
-        """Whether there is a lot, in stock or in hand: nothing is fetched, and nothing handed over beside it.
+        """Return True while a lot is in stock or in hand: nothing is fetched, and nothing handed over beside it.
 
         For one hold time, as it came: who collects messages and settles none of them is not stuck.
         """
@@ -348,7 +348,7 @@ class Prefetch:
         return False
 
     def _is_kept(self, fetcher: Fetcher) -> bool:
-        """Whether this fetcher is to fetch nothing, as suspects wait for nothing to be in hand."""
+        """Return True while this fetcher is to fetch nothing, as suspects wait for nothing to be in hand."""
         now = self.context.clock()
         left = self.in_hand() + sum(one.stocked for one in self._fetchers)
         if left != self._left or self._left_at < self._told_at:
@@ -424,7 +424,7 @@ class Prefetch:
         return []
 
     def _is_next(self, lot: list[Prefetched]) -> bool:
-        """Whether of a lot something may be handed over; then nothing is before it."""
+        """Return True if messages of the lot may be handed over, and put them first."""
         if self._lot_begun:
             return True
         if self.in_hand():

@@ -78,7 +78,7 @@ class Burial(FetchCoordinator):
         return effects
 
     def open_hold(self, context: Context, *args: Any) -> tuple[HoldRound, m.Hold]:
-        """Who may not know how old messages are has no say in what is overdue."""
+        """Mark the HOLD of an overdue message, so that replicas which may not know its age abstain."""
         this, hold = super().open_hold(context, *args)
         return this, hold._replace(overdue=self.why == OVERDUE)
 
@@ -87,7 +87,7 @@ class Burial(FetchCoordinator):
         return super().finish(context, None)
 
     def looks_at(self, stirred: object) -> bool:
-        """It waits for nothing to become available."""
+        """Return False: it waits for nothing to become available."""
         return False
 
     def _win(
@@ -120,7 +120,7 @@ def bury(context: Context, now: Now) -> list[Effect]:
 
 
 def reasons(replica: Replica, view: GroupView, now: Now) -> list[int]:
-    """Why messages of the group are dying here, for each reason for which some are."""
+    """Return the reasons for which messages of the group are dying here."""
     if view.skipping or view.source is not None:
         return []
     found = [EXHAUSTED] if view.kept.count(EXHAUSTED) else []
@@ -130,7 +130,7 @@ def reasons(replica: Replica, view: GroupView, now: Now) -> list[int]:
 
 
 def is_first(context: Context, replica: Replica, group: str) -> bool:
-    """Whether this node is to bury for the group: the first of those that live, or by chance."""
+    """Return True if this node is to bury for the group: it is the first of those that live, or by chance."""
     salt = salt_of(f"{group}/{replica.partition.number}")
     alive = [name for name in replica.members if name == context.state.me or name in context.state.links]
     first = max(alive, key=lambda name: (mix(replica.choice.salts[name] ^ salt), name))

@@ -143,7 +143,7 @@ class FetchCoordinator(GroupReader):
         return effects
 
     def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
-        """Where to look, and whether for suspects: from ``first`` on, for first-timers.
+        """List where to look, and whether for suspects: from ``first`` on, for first-timers.
 
         Where the client is idle, suspects that are older than the oldest first-timer come before that, and the others
         after it. So neither waits for more than what is no younger. Who had a lot of suspects has first-timers next, if
@@ -483,7 +483,7 @@ class FetchCoordinator(GroupReader):
         )
 
     def _tells(self, context: Context, now: Now) -> bool:
-        """Whether to tell a client that has something in hand that it would get suspects if it had nothing.
+        """Return True if a client that has something in hand is to hear that it would get suspects if it had nothing.
 
         One of a group is told at a time, and has its hold time to come: else everyone would have nothing in hand at
         once.

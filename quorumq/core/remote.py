@@ -172,7 +172,7 @@ class SplitCoordinator(GroupReader):
         return effects + self._go_on(context, now)
 
     def _takes_suspects(self, context: Context) -> bool:
-        """Whether suspects take the place of the first-timers that came before them, or of nothing.
+        """Return True if suspects take the place of the first-timers that came before them, or of nothing.
 
         Each node knows ages by its own clock, and publish times are by producers' clocks, which may be wrong for long.
         So chance decides between the two kinds, because then neither waits for ever.
@@ -254,7 +254,7 @@ class SplitCoordinator(GroupReader):
 
 
 def is_suspect(part: m.Slice) -> bool:
-    """Whether these are suspects: their sub-fetch brings one lot of them and nothing else."""
+    """Return True if these are suspects: their sub-fetch brings one lot of them and nothing else."""
     return any(delivery.suspect for delivery in part.deliveries)
 
 

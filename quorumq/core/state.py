@@ -271,7 +271,7 @@ class NodeState:
             self.at(now.mono + BURY_S, ("bury",))
 
     def is_doubtful(self, now: Now) -> bool:
-        """Whether this node may not know how old messages are, as its time of day moved over its start."""
+        """Return True if this node may not know how old messages are, as its time of day moved over its start."""
         return now.mono < self.doubtful_until
 
     def check(self) -> None:

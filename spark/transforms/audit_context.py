@@ -297,7 +297,7 @@ def replicas(lines: DataFrame) -> DataFrame:
 
 
 def inventories(lines: DataFrame) -> DataFrame:
-    """When each place's dead letters were listed to the end by a complete listing: run, topic, partition, grp,
+    """Collect when each place's dead letters were listed to the end by a complete listing: run, topic, partition, grp,
     inventories. Each is the moment in which the listing began.
     """
     ended = (

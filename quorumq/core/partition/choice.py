@@ -63,7 +63,7 @@ class Picked:
         )
 
     def share(self, lot: int) -> None:
-        """What comes next may be delivered with so many in all."""
+        """Limit the lot: what comes next may be delivered with so many in all."""
         self.messages_left = min(self.messages_left, lot - self.company - self.messages)
 
     def append(self, want: Want) -> None:
@@ -186,7 +186,7 @@ class Choice:
                 picked.messages_left -= part.stop - part.start
 
     def overdue(self, view: GroupView, now: Now) -> list[int]:
-        """The batches, of the oldest ones that offer something, whose time to live is over by our clock."""
+        """List the batches, of the oldest ones that offer something, whose time to live is over by our clock."""
         found: list[int] = []
         if not self.ttl_s and not self.batches.with_ttl:
             return found
@@ -197,7 +197,7 @@ class Choice:
         return found
 
     def is_overdue(self, batch: StoredBatch, now: Now) -> bool:
-        """Whether a batch's time to live is over by our clock."""
+        """Return True if a batch's time to live is over by our clock."""
         ttl = batch.header.ttl_ms / 1000 or self.ttl_s
         return ttl > 0 and now.mono >= batch.born + ttl
 

@@ -494,7 +494,7 @@ def standing(record: Record, lease: Lease, facts: Facts) -> int | None:
 
 
 def lot_at(record: Record, lease: Lease, facts: Facts) -> int:
-    """How many may be delivered together with the message, where it is available, as the group reads it (`lot_of`)."""
+    """Return how many may be delivered together with the message, as the group reads it (`lot_of`)."""
     attempts = attempts_at(lease, as_read(record, facts, facts.generation))
     return lot_of(attempts, NUMBERS_END if facts.dead else facts.max_deliveries)
 
@@ -591,7 +591,7 @@ def attempts_at(lease: Lease, asked: Record) -> Attempts:
 
 
 def is_exhausted(attempts: Attempts, max_deliveries: int) -> bool:
-    """Whether no delivery is left.
+    """Return True if no delivery is left.
 
     Who was only rejected before, and expired at the last delivery, has had company there, and gets one more, alone.
     """
@@ -602,7 +602,7 @@ def is_exhausted(attempts: Attempts, max_deliveries: int) -> bool:
 
 
 def lot_of(attempts: Attempts, max_deliveries: int) -> int:
-    """How many messages that expired may be delivered together where one has had these attempts; 0: with any others.
+    """Return how many messages that expired may be delivered together where one has had these attempts; 0: any.
 
     Nobody said what became of a delivery that expired. The message may have taken its process along; mostly a
     neighbour did, or nobody. So a message that expired once is delivered as any other. From the second time on it

@@ -29,7 +29,7 @@ class Reclaim(Duty):
         self.settled: dict[int, float] = {}
 
     def is_settled(self, batch: StoredBatch) -> bool:
-        """Whether no group needs the batch: each has a tombstone for each message, due or not, or begins after it."""
+        """Return True if no group needs the batch: each has a tombstone for each message, or begins after it."""
         readers = self.views.sources()
         if not readers or not batch.durable:
             return False

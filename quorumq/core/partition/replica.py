@@ -142,7 +142,7 @@ class Replica:
         )
 
     def lot_of(self, group: str, attempts: Attempts) -> int:
-        """In a lot of how many at most a message is delivered that has had these attempts; 0: with any others."""
+        """Return in a lot of how many at most a message is delivered that has had these attempts; 0: any."""
         if not attempts.last_expired:
             return 0
         dead = self.group(group).source is not None
