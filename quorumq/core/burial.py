@@ -20,8 +20,9 @@ from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.holdround import HoldRound
+from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.choice import OVERDUE
-from quorumq.core.partition.fate import EXHAUSTED, Attempts
+from quorumq.core.partition.fate import EXHAUSTED
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hashing import mix, salt_of
 from quorumq.core.partition.replica import Replica

@@ -19,7 +19,7 @@ class Won(NamedTuple):
     owner: Owner
     attempt: int
     expires: float  # the coordinator's deadline, monotonic seconds
-    lot: int = 0  # how many that expired may come together with it; 0: any others (`fate.lot_of`)
+    lot: int = 0  # how many that expired may come together with it; 0: any others (`attempts.lot_of`)
 
 
 def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span: Span) -> None:

@@ -24,8 +24,8 @@ from quorumq.core.errors import Code
 from quorumq.core.groupreader import GroupReader
 from quorumq.core.holdround import BACKOFF_S, HoldRound, wants_of
 from quorumq.core.partition import fate
+from quorumq.core.partition.attempts import Attempts, is_exhausted
 from quorumq.core.partition.choice import Picked
-from quorumq.core.partition.fate import Attempts, is_exhausted
 from quorumq.core.partition.replica import Replica
 from quorumq.core.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quorumq.core import limits
 from quorumq.core.messages import Granted, Hold, HoldReply, Resolved, Want
-from quorumq.core.partition.fate import NO_ATTEMPTS, Attempts, greater
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import SpanMap, SpanSet, across, subtract

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from quorumq.core import types
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import Attempts, Facts, Held, Lease
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
+from quorumq.core.partition.fate import Facts, Held, Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.purge import PurgeCoordinator
@@ -40,7 +41,7 @@ def count_across_generations(lease: Lease, held: Held, *, last_expired: bool) ->
 
 
 def attempts_of_any_generation(lease: Lease, asked: Record) -> Attempts:
-    return lease.attempts or fate.NO_ATTEMPTS
+    return lease.attempts or NO_ATTEMPTS
 
 
 def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:

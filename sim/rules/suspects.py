@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from quorumq.core.fetch import FetchCoordinator
-from quorumq.core.partition import fate
+from quorumq.core.partition import attempts
 from quorumq.core.partition.choice import Choice
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "suspects-are-alone",
         "what may die of one more expiry, or expired twice, is delivered only to a client that has nothing in hand",
-        ((fate, "lot_of", lambda attempts, max_deliveries: 0),),
+        ((attempts, "lot_of", lambda found, max_deliveries: 0),),
         off="how an attempt ended is not looked at",
         scenario=BESIDE_OTHERS,
     ),

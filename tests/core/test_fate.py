@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from quorumq.core.closed import ClosedOrigins
 from quorumq.core.messages import Counted
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import Attempts, Delay, Held
+from quorumq.core.partition.attempts import Attempts
+from quorumq.core.partition.fate import Delay, Held
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.types import OPEN_ZERO, Incarnation, Kind, Letter, Origin, Owner, Record, Span, Stamp
 

@@ -41,7 +41,8 @@ from quorumq.core.messages import (
     SyncTopics,
 )
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import Attempts, Delay
+from quorumq.core.partition.attempts import Attempts
+from quorumq.core.partition.fate import Delay
 from quorumq.core.records import TopicPut, VouchingLost
 from quorumq.core.types import Kind, Letter, Origin, Record, Span, Stamp, Topic
 from tests.core.cluster import Cluster

@@ -21,6 +21,7 @@ from quorumq.core.messages import (
     SetGroup,
 )
 from quorumq.core.partition import fate
+from quorumq.core.partition.attempts import NO_ATTEMPTS, is_exhausted, lot_of
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.offer import Offer
 from quorumq.core.spans import SpanMap
@@ -123,12 +124,12 @@ ENDINGS = {
 def test_the_more_often_a_message_expired_the_less_company_it_has(most: int, endings: str) -> None:
     lease = fate.FREE
     for end in endings:
-        known = lease.attempts or fate.NO_ATTEMPTS
+        known = lease.attempts or NO_ATTEMPTS
         held = fate.Held(fate.NOBODY, 0.0, 0, 0, known.ended, known.expiries)
         lease = fate.count_attempt(lease, held, last_expired=end == "e")
-    attempts = lease.attempts or fate.NO_ATTEMPTS
-    left = not fate.is_exhausted(attempts, most)
-    assert (fate.lot_of(attempts, most) if left else None) == ENDINGS[most, endings]
+    attempts = lease.attempts or NO_ATTEMPTS
+    left = not is_exhausted(attempts, most)
+    assert (lot_of(attempts, most) if left else None) == ENDINGS[most, endings]
 
 
 def test_messages_of_a_crash_come_together_then_in_smaller_lots_then_alone_then_no_more() -> None:

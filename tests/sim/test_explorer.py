@@ -25,7 +25,8 @@ from quorumq.core.messages import (
     SettleReply,
 )
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.partition.fate import Attempts, Lease
+from quorumq.core.partition.attempts import Attempts
+from quorumq.core.partition.fate import Lease
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import Incarnation
 from sim.__main__ import main

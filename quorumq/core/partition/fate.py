@@ -36,13 +36,12 @@ from typing import Any, NamedTuple
 
 from quorumq.core.limits import NUMBERS_END
 from quorumq.core.messages import Granted, NotDue, Refused, Resolved
+from quorumq.core.partition import attempts as counts
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted
 from quorumq.core.types import OPEN_ZERO, STAMP_ZERO, Incarnation, Kind, Owner, Record, Stamp, merge_records
 
 _new: Any = tuple.__new__
 """`_new(Lease, fields)` is a Lease in half the time: one for each message that is held or settled."""
-LOT_MAX = 4
-"""How many messages that expired twice are delivered together at most."""
-
 NOBODY = Owner("", Incarnation(0, 0), STAMP_ZERO)
 """The owner of what two owners were reported of: it matches none, so nothing can be done in its name."""
 
@@ -56,21 +55,6 @@ class Held(NamedTuple):
     generation: int = 0  # likewise
     ended: int = 0  # attempts that had ended when it was granted here: when it ends, one more have
     expiries: int = 0  # and how many of them by expiry
-
-
-class Attempts(NamedTuple):
-    """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT, and how the last did.
-
-    The greater one is kept, and the greater number of expiries of the two. Of equal counts the greater is the one whose
-    last attempt expired: a message that is wrongly suspected loses some time, while one that is wrongly trusted takes
-    its neighbours along.
-    """
-
-    generation: int
-    n: int
-    ended: int
-    last_expired: bool = False  # the last of them ended by expiry: it may have taken its process along
-    expiries: int = 0  # how many of them did
 
 
 class Delay(NamedTuple):
@@ -120,7 +104,6 @@ class Facts(NamedTuple):
 
 
 FREE = Lease()
-NO_ATTEMPTS = Attempts(0, 0, 0)
 NO_BALLOTS = Ballots()
 
 Fate = tuple[Record, Lease, Ballots, Any]
@@ -496,7 +479,7 @@ def standing(record: Record, lease: Lease, facts: Facts) -> int | None:
 def lot_at(record: Record, lease: Lease, facts: Facts) -> int:
     """Return how many may be delivered together with the message, as the group reads it (`lot_of`)."""
     attempts = attempts_at(lease, as_read(record, facts, facts.generation))
-    return lot_of(attempts, NUMBERS_END if facts.dead else facts.max_deliveries)
+    return counts.lot_of(attempts, NUMBERS_END if facts.dead else facts.max_deliveries)
 
 
 def is_readable(record: Record, facts: Facts) -> bool:
@@ -576,48 +559,10 @@ def counted(lease: Lease, attempts: Attempts) -> Lease:
     return Lease(lease.held, lease.rivals, attempts, lease.delay, lease.hint)
 
 
-def greater(ours: Attempts, theirs: Attempts) -> Attempts:
-    """Merge two counts; each part is the maximum, as nobody counts an attempt that has not ended."""
-    best = max(ours, theirs)
-    if ours[:2] == theirs[:2]:
-        return best._replace(expiries=max(ours.expiries, theirs.expiries))
-    return best
-
-
 def attempts_at(lease: Lease, asked: Record) -> Attempts:
     """The attempts that have ended at the generation and redrive number of ``asked``."""
     found = lease.attempts
     return found if found is not None and found[:2] == asked[:2] else NO_ATTEMPTS
-
-
-def is_exhausted(attempts: Attempts, max_deliveries: int) -> bool:
-    """Return True if no delivery is left.
-
-    Who was only rejected before, and expired at the last delivery, has had company there, and gets one more, alone.
-    """
-    if attempts[2] < max_deliveries:
-        return False
-    once = attempts.last_expired and attempts.expiries == 1 and attempts.ended == max_deliveries
-    return not (once and max_deliveries > 1)
-
-
-def lot_of(attempts: Attempts, max_deliveries: int) -> int:
-    """Return how many messages that expired may be delivered together where one has had these attempts; 0: any.
-
-    Nobody said what became of a delivery that expired. The message may have taken its process along; mostly a
-    neighbour did, or nobody. So a message that expired once is delivered as any other. From the second time on it
-    comes in lots, of 4, then of 2, then alone: who takes its process along is found in a few more attempts, and
-    neighbours of a crash wait for a few lots and not for each other. The last delivery before the dead letters is
-    always alone, and the ones before it in lots of 2 and 4 at most, so that no neighbour's fault ends a message.
-    """
-    if not attempts.last_expired or is_exhausted(attempts, max_deliveries):
-        return 0
-    left = max_deliveries - attempts.ended  # deliveries, the next one included
-    if left <= 1:
-        return 1
-    if attempts.expiries < 2:
-        return 0
-    return max(1, min(LOT_MAX >> (attempts.expiries - 2), 1 << min(left - 1, LOT_MAX)))
 
 
 def delayed(lease: Lease, delay: Delay) -> Lease:

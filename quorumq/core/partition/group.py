@@ -16,11 +16,11 @@ from quorumq.core import limits
 from quorumq.core.closed import ClosedOrigins
 from quorumq.core.messages import Counted, Digest, NotDue, Resolved
 from quorumq.core.partition import fate
+from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.fate import (
     FREE,
     NO_BALLOTS,
-    Attempts,
     Ballots,
     Facts,
     Held,

@@ -9,8 +9,9 @@ from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.limits import LETTERS_PER_PIECE
 from quorumq.core.messages import Counted, GroupState, Merge, NotDue, Resolved
 from quorumq.core.partition import fate
+from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.duty import Duty
-from quorumq.core.partition.fate import Attempts, Delay
+from quorumq.core.partition.fate import Delay
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, Span
 

@@ -1,7 +1,7 @@
 """What a group may be given of one partition, and what else it keeps there: which messages, in which batches.
 
 A group has two offers: of what may be delivered with any others, and of suspects, which come in lots
-(core/partition/fate.py, `lot_of`). They are apart so that whoever looks for the one never passes over the other,
+(core/partition/attempts.py, `lot_of`). They are apart so that whoever looks for the one never passes over the other,
 however many there are.
 """
 

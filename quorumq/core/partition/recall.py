@@ -12,8 +12,9 @@ from typing import NamedTuple
 from quorumq.core import limits
 from quorumq.core.messages import HeldThere
 from quorumq.core.partition import fate
+from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.closing import ClosingDuty
-from quorumq.core.partition.fate import Attempts, Ballots, Delay, Held
+from quorumq.core.partition.fate import Ballots, Delay, Held
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.sync import group_states
 from quorumq.core.pieces import pieces_of

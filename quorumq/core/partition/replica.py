@@ -20,11 +20,13 @@ from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.errors import Code
+from quorumq.core.partition import attempts as counts
 from quorumq.core.partition import fate
+from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.choice import Choice
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.fate import AckAsk, Attempts, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
+from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.listing import page_of, slices_of, survey_of
@@ -146,7 +148,7 @@ class Replica:
         if not attempts.last_expired:
             return 0
         dead = self.group(group).source is not None
-        return fate.lot_of(attempts, limits.NUMBERS_END if dead else self.topic.max_deliveries)
+        return counts.lot_of(attempts, limits.NUMBERS_END if dead else self.topic.max_deliveries)
 
     def vector(self) -> tuple[Incarnation, ...]:
         """What this node knows of the replica set's incarnations; goes with every reply."""

@@ -1,0 +1,64 @@
+"""How many deliveries of a message have ended, and how; and what follows from it for the next one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LOT_MAX = 4
+"""How many messages that expired twice are delivered together at most."""
+
+
+class Attempts(NamedTuple):
+    """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT, and how the last did.
+
+    The greater one is kept, and the greater number of expiries of the two. Of equal counts the greater is the one whose
+    last attempt expired: a message that is wrongly suspected loses some time, while one that is wrongly trusted takes
+    its neighbours along.
+    """
+
+    generation: int
+    n: int
+    ended: int
+    last_expired: bool = False  # the last of them ended by expiry: it may have taken its process along
+    expiries: int = 0  # how many of them did
+
+
+NO_ATTEMPTS = Attempts(0, 0, 0)
+
+
+def greater(ours: Attempts, theirs: Attempts) -> Attempts:
+    """Merge two counts; each part is the maximum, as nobody counts an attempt that has not ended."""
+    best = max(ours, theirs)
+    if ours[:2] == theirs[:2]:
+        return best._replace(expiries=max(ours.expiries, theirs.expiries))
+    return best
+
+
+def is_exhausted(attempts: Attempts, max_deliveries: int) -> bool:
+    """Return True if no delivery is left.
+
+    Who was only rejected before, and expired at the last delivery, has had company there, and gets one more, alone.
+    """
+    if attempts[2] < max_deliveries:
+        return False
+    once = attempts.last_expired and attempts.expiries == 1 and attempts.ended == max_deliveries
+    return not (once and max_deliveries > 1)
+
+
+def lot_of(attempts: Attempts, max_deliveries: int) -> int:
+    """Return how many messages that expired may be delivered together where one has had these attempts; 0: any.
+
+    Nobody said what became of a delivery that expired. The message may have taken its process along; mostly a
+    neighbour did, or nobody. So a message that expired once is delivered as any other. From the second time on it
+    comes in lots, of 4, then of 2, then alone: who takes its process along is found in a few more attempts, and
+    neighbours of a crash wait for a few lots and not for each other. The last delivery before the dead letters is
+    always alone, and the ones before it in lots of 2 and 4 at most, so that no neighbour's fault ends a message.
+    """
+    if not attempts.last_expired or is_exhausted(attempts, max_deliveries):
+        return 0
+    left = max_deliveries - attempts.ended  # deliveries, the next one included
+    if left <= 1:
+        return 1
+    if attempts.expiries < 2:
+        return 0
+    return max(1, min(LOT_MAX >> (attempts.expiries - 2), 1 << min(left - 1, LOT_MAX)))
