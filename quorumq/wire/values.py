@@ -377,7 +377,7 @@ class _Maker:
         encode = self._compile(
             "e", ["def e(x, lift):", f"    return {source}"], f"default of {owner}.{field}"
         )
-        return tupled(cbor2.loads(encode(value, None)))
+        return cbor.load(encode(value, None))
 
     # Each of the next two turns one type hint into source for the variable `var`.
 
@@ -516,11 +516,6 @@ class _Maker:
         lines += ["    " + line for line in self._decoding(hint, "x", owner, field)]
         lines.append("    return x")
         return self._name(self._compile(name, lines, f"decoder of an item of {owner}.{field}"))
-
-
-def tupled(data: object) -> object:
-    """The arrays in it as tuples."""
-    return tuple(map(tupled, data)) if isinstance(data, list) else data
 
 
 def hints_of(cls: type) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from quorumq.wire.values import (
     SealedNamed,
     decode_value,
     encode_value,
-    tupled,
 )
 from tests.wire.strategies import (
     BATCHES,
@@ -114,6 +113,11 @@ def test_missing_trailing_fields_take_their_default_and_no_others() -> None:
     assert decode_value(Letter, ((5, "a"), "rejected")) == Letter(Stamp(5, "a"), "rejected")
     with pytest.raises(BadValue, match="Record is an array of 2: must be an array of at least 3 fields"):
         decode_value(Record, (0, 0))
+
+
+def tupled(data: object) -> object:
+    """The arrays in it as tuples, as they come."""
+    return tuple(map(tupled, data)) if isinstance(data, list) else data
 
 
 def cuts(value: Any) -> Iterator[tuple[Any, Any]]:
