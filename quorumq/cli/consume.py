@@ -373,7 +373,7 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
     finally:
         if done is None:  # we were cancelled, and the command was told to end
             with trio.move_on_after(REQUEUE_S, shield=True), suppress(QuorumqError):
-                await message.reject()
+                await message.reject(interrupted=True)
     if sys.stderr is not None:
         sys.stderr.buffer.write(done.stderr)
         sys.stderr.flush()

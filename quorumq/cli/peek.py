@@ -127,6 +127,7 @@ def _line(found: Peek, name: MessageId) -> dict[str, Any]:
         "partition": found.partition,
         "state": item.state,
         "attempts": item.attempts,
+        "interruptions": item.interruptions,
         "redrives": item.record.n,
         "remaining_s": round(item.remaining, 3),
         "owner": str(item.owner) if item.owner is not None else None,
@@ -164,6 +165,8 @@ def _print(line: dict[str, Any], as_json: bool) -> None:
     parts = [line["id"], line["state"]]
     if line["attempts"]:
         parts.append(plural(line["attempts"], "failed attempt"))
+    if line["interruptions"]:
+        parts.append(plural(line["interruptions"], "interrupted delivery", "interrupted deliveries"))
     if line["remaining_s"]:
         parts.append(f"for another {line['remaining_s']:.1f} s")
     if line["owner"]:

@@ -141,6 +141,8 @@ def _state(seen: Seen) -> str:
         parts = [f"delayed for {seen.remaining:.0f} s more"]
     if seen.ended:
         parts.append(f"{plural(seen.ended, 'delivery', 'deliveries')} ended without ack")
+    if seen.interruptions:
+        parts.append(f"{plural(seen.interruptions, 'delivery', 'deliveries')} interrupted")
     if seen.redrives:
         parts.append(f"redriven {'once' if seen.redrives == 1 else f'{seen.redrives} times'}")
     if seen.token:

@@ -252,7 +252,8 @@ class Bridge(Portal):
             loop.call_soon_threadsafe(lambda: tasks[0].cancel())
             with trio.CancelScope(shield=True):
                 await ended.wait()
-            raise
+            if tasks[0].cancelled() or tasks[0].exception() is not None:
+                raise
         (task,) = tasks
         if task.cancelled():
             raise QuorumqError("the handler's task was cancelled, and not by its pool")
@@ -271,7 +272,7 @@ async def _reject(owner: Any, came: list[Message] | Message) -> None:
     """Have what came for a caller who was cancelled delivered again at once."""
     settler = getattr(owner, "settler", owner)
     messages = [came] if isinstance(came, Message) else came
-    await settler.reject(messages, delay=0.0, timeout=INTERRUPTED_S)
+    await settler.reject(messages, interrupted=True, timeout=INTERRUPTED_S)
 
 
 UNDO: Final = {"__anext__": _reject, "take": _reject, "fetch": _reject}

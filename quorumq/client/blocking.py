@@ -5,7 +5,7 @@ waits. So holds are extended and answers read while the program computes, and th
 
 Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. Whatever
 interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended; messages that came all the same
-are rejected, to be delivered again at once.
+are given back, to be delivered again at once.
 
 with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
     client.publish("jobs", b"payload")
@@ -107,6 +107,7 @@ class Message(Counterpart[delivered.Message]):
     group: str = _same("group")
     partition: int = _same("partition")
     attempt: int = _same("attempt")
+    interruptions: int = _same("interruptions")
     fencing_token: Stamp = _same("fencing_token")
     published_ms: int = _same("published_ms")
     letter: Letter | None = _same("letter")
@@ -131,10 +132,10 @@ class Message(Counterpart[delivered.Message]):
 def _delivered(
     portal: Portal, settler: SettleCalls, take: Callable[[], Awaitable[list[delivered.Message]]]
 ) -> list[Message]:
-    """What ``take`` gets. What comes for a caller who was interrupted is rejected, to be delivered again at once."""
+    """What ``take`` gets. What comes for a caller who was interrupted is given back as interrupted."""
 
     async def reject(messages: list[delivered.Message]) -> None:
-        await settler.reject(messages, delay=0.0, timeout=INTERRUPTED_S)
+        await settler.reject(messages, interrupted=True, timeout=INTERRUPTED_S)
 
     return [Message(portal, one) for one in portal.call(take, undo=reject)]
 

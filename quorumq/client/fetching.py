@@ -191,6 +191,7 @@ def unpack(
             settler=settler,
             holder=holder,
             letter=sent.letter,
+            interruptions=sent.interruptions,
         )
         size = sent.receipt.span.size
         if context.history is not None:

@@ -33,6 +33,7 @@ def make_letter(
     *,
     reason: str = "",
     attempt: int = 0,
+    interruptions: int = 0,
     published_ms: int = 0,
     delivered_ms: int = 0,
     consumer: str = "",
@@ -45,6 +46,7 @@ def make_letter(
         error: what its handler failed with; None if nothing was raised.
         reason: in words; stands in front of the error's text, or alone.
         attempt: which delivery this was, 1 for the first.
+        interruptions: how many before it were given back as interrupted.
         published_ms: of the message.
         delivered_ms: when this delivery came; milliseconds since 1970, as all times here.
         consumer, consumer_version, host: who gives it up.
@@ -65,11 +67,12 @@ def make_letter(
         fingerprint=fingerprint(error_class, text or reason, top_frame(error)),
         attempts=attempt,
         published_ms=published_ms,
-        first_delivered_ms=delivered_ms if attempt == 1 else 0,
+        first_delivered_ms=delivered_ms if attempt == 1 and not interruptions else 0,
         last_delivered_ms=delivered_ms,
         consumer=clean(consumer)[:SHORT_CHARS_MAX],
         consumer_version=clean(consumer_version)[:SHORT_CHARS_MAX],
         host=clean(host)[:SHORT_CHARS_MAX],
+        interruptions=interruptions,
     )
 
 

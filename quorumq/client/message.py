@@ -104,7 +104,12 @@ class Settler(Protocol):
     async def ack(self, messages: Iterable[Settleable], *, timeout: float | None) -> list[Outcome]: ...
 
     async def reject(
-        self, messages: Iterable[Settleable], *, delay: Duration | None, timeout: float | None
+        self,
+        messages: Iterable[Settleable],
+        *,
+        delay: Duration | None,
+        interrupted: bool,
+        timeout: float | None,
     ) -> None: ...
 
     async def dead_letter(
@@ -148,6 +153,7 @@ class Delivery:
     via: str = ""  # the node that it came from
     asked: float = 0.0  # when its FETCH was sent, by the client's clock
     letter: Letter | None = None  # why the messages died, where they are dead letters
+    interruptions: int = 0  # deliveries before it that were given back as interrupted
 
 
 class Settleable:
@@ -225,8 +231,16 @@ class Message(Settleable):
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is, 1 for the first. An estimate: each crash may lose one (docs/protocol.md)."""
+        """Which delivery this is, 1 for the first. An estimate: each crash may lose one (docs/protocol.md).
+
+        Those in `interruptions` are not counted.
+        """
         return self.delivery.attempt
+
+    @property
+    def interruptions(self) -> int:
+        """How many deliveries before this one were given back as interrupted (`reject`)."""
+        return self.delivery.interruptions
 
     @property
     def fencing_token(self) -> Stamp:
@@ -291,24 +305,32 @@ class Message(Settleable):
         assert self.outcome is not None
         return self.outcome
 
-    async def reject(self, delay: Duration | None = None, *, timeout: float | None = None) -> None:
+    async def reject(
+        self,
+        delay: Duration | None = None,
+        *,
+        interrupted: bool = False,
+        timeout: float | None = None,
+    ) -> None:
         """Not now: make it available again after a while. Counts as an attempt.
 
         Args:
             delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for this
                 attempt; at once where the topic has none.
+            interrupted: your program is told to stop, and no longer works on the message. It is available at once, and
+                no attempt is counted: up to 10 times, and from then on as without this.
             timeout: seconds to go on trying; the client's if None.
 
         A dead letter stays one. Where the group was rewound since, nothing is done: ``outcome`` is REWOUND.
 
         Raises:
-            UsageError: the delay is negative, or above 366 days.
+            UsageError: the delay is negative, or above 366 days, or given with ``interrupted``.
             HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same, through
                 a replica that still had the hold, or an earlier attempt whose answer was lost. Where the message was
                 settled through this object before, the text says how.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
-        await self.delivery.settler.reject((self,), delay=delay, timeout=timeout)
+        await self.delivery.settler.reject((self,), delay=delay, interrupted=interrupted, timeout=timeout)
 
     async def dead_letter(
         self, error: BaseException | None = None, *, reason: str = "", timeout: float | None = None

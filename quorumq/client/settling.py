@@ -79,7 +79,12 @@ class SettleCalls(Calls):
         return [cast("Outcome", message.outcome) for message in messages]
 
     async def reject(
-        self, messages: Iterable[Settleable], *, delay: Duration | None = None, timeout: float | None = None
+        self,
+        messages: Iterable[Settleable],
+        *,
+        delay: Duration | None = None,
+        interrupted: bool = False,
+        timeout: float | None = None,
     ) -> None:
         """`Message.reject` of many at once.
 
@@ -87,7 +92,13 @@ class SettleCalls(Calls):
             as that does, where some failed: ``failure`` of each says which.
         """
         wait = TOPIC_BACKOFF_S if delay is None else seconds_of("delay", delay, DELAY_MAX_S)
-        await self._reject(list(messages), wait, None, Outcome.REQUEUED, timeout)
+        if interrupted:
+            if delay is not None:
+                raise UsageError(
+                    f"delay is {delay!r}, and what is interrupted is available at once: give one of the two"
+                )
+            wait = 0.0
+        await self._reject(list(messages), wait, None, Outcome.REQUEUED, timeout, interrupted=interrupted)
 
     async def dead_letter(
         self,
@@ -133,6 +144,7 @@ class SettleCalls(Calls):
             error,
             reason=reason,
             attempt=delivery.attempt,
+            interruptions=delivery.interruptions,
             published_ms=delivery.published_ms,
             delivered_ms=delivery.delivered_ms,
             consumer=holder.name if holder is not None else self.context.host,
@@ -147,6 +159,8 @@ class SettleCalls(Calls):
         letter: Letter | None,
         outcome: Outcome,
         timeout: float | None,
+        *,
+        interrupted: bool = False,
     ) -> None:
         def on_final(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
             if verdict.outcome in ("ok", StaleGeneration.code):
@@ -168,7 +182,7 @@ class SettleCalls(Calls):
                 await settle(
                     self.context.nodes,
                     messages,
-                    lambda items: m.RejectRequest(items, delay, letter),
+                    lambda items: m.RejectRequest(items, delay, letter, interrupted),
                     on_final,
                     failures,
                     what=what,

@@ -17,8 +17,9 @@ class Seen(NamedTuple):
 
     ``state`` is ready, held, delayed, acked, dead, skipped (never to be delivered) or purged; ``remaining`` are the
     seconds of a hold or a delay that are left. ``ended`` deliveries ended without an ack, at redrive number
-    ``redrives``. ``holder`` is the node that delivered it to whom holds it, ``token`` the fencing token of the last
-    delivery that this node voted for (0: none that it remembers). ``letter`` says how a dead letter died.
+    ``redrives``; ``interruptions`` are those beside them that were given back as interrupted. ``holder`` is the node
+    that delivered it to whom holds it, ``token`` the fencing token of the last delivery that this node voted for (0:
+    none that it remembers). ``letter`` says how a dead letter died.
     """
 
     group: str
@@ -30,6 +31,7 @@ class Seen(NamedTuple):
     holder: str | None
     token: int
     letter: Letter | None
+    interruptions: int = 0
 
 
 class Replica(NamedTuple):
@@ -141,9 +143,12 @@ def seen(shown: m.ShownGroup) -> Seen:
         found.owner.node if found.owner is not None else None,
         shown.granted.time if shown.granted != STAMP_ZERO else 0,
         found.record.letter,
+        found.interruptions,
     )
 
 
 def knows(replica: Replica) -> bool:
     """Whether a group of it has heard of the message: of one that it has not, all is ready, and never delivered."""
-    return any(seen.state != "ready" or seen.ended or seen.token for seen in replica.groups)
+    return any(
+        seen.state != "ready" or seen.ended or seen.interruptions or seen.token for seen in replica.groups
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -112,7 +113,8 @@ class Worked:
 
     Attributes:
         done: acked.
-        retried: rejected, to come again: an exception in ``retry``, ``timeout``, or cancelled at the end of the grace.
+        retried: rejected, to come again: an exception in ``retry``, or ``timeout``.
+        interrupted: cancelled at the end of the grace, and given back. That costs no attempt, up to 10 times a message.
         dead_lettered: given up, with the exception.
         given_back: fetched and not begun, therefore given back and counted nowhere.
         lost: handled, but the verdict did not reach the cluster, or came when the hold was over: they may come again.
@@ -121,6 +123,7 @@ class Worked:
 
     done: int = 0
     retried: int = 0
+    interrupted: int = 0
     dead_lettered: int = 0
     given_back: int = 0
     lost: int = 0
@@ -257,13 +260,14 @@ class Pool:
     ) -> None:
         try:
             error, again = await self._attempt(task, consumer, limiter, message)
-        except BaseException:  # cancelled, or the handler ends the program
+        except BaseException as ended:  # cancelled, or the handler ends the program
             consumer.let_go(message)
             # A thread cannot be stopped and may still work on the message: nobody else gets it until its hold is over.
             if task.is_async and message.outcome is None:
-                with trio.move_on_after(LAST_WORD_S, shield=True), suppress(QuorumqError):
-                    await message.reject(0.0)
-            self._worked.count(message.outcome)
+                is_told = trio.current_effective_deadline() == -math.inf  # to end, whatever it raises then
+                await self._give_back(message, interrupted=is_told or isinstance(ended, KeyboardInterrupt))
+            else:
+                self._worked.count(message.outcome)
             raise
         try:
             await self._settle(consumer, message, error, again)
@@ -271,6 +275,15 @@ class Pool:
             with trio.move_on_after(LAST_WORD_S, shield=True):
                 await self._settle(consumer, message, error, again)
             raise
+
+    async def _give_back(self, message: Message, *, interrupted: bool) -> None:
+        """Have a message come again at once whose handler has ended without a verdict."""
+        with trio.move_on_after(LAST_WORD_S, shield=True), suppress(QuorumqError):
+            await (message.reject(interrupted=True) if interrupted else message.reject(0.0))
+        if interrupted and message.outcome is Outcome.REQUEUED:
+            self._worked.interrupted += 1
+        else:
+            self._worked.count(message.outcome)
 
     async def _attempt(
         self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, message: Message
@@ -287,6 +300,8 @@ class Pool:
                 await self._in_thread(task, consumer, limiter, message, end)
                 late = trio.current_time() >= end
         except Exception as error:
+            if task.is_async:  # cancelled, it may raise what it likes: it is interrupted, and has not failed
+                await trio.lowlevel.checkpoint_if_cancelled()
             again = trio.current_time() >= end or task.retries_on(error)
             log.warning("%r failed at attempt %d: %r", message, message.attempt, error)
             return error, again

@@ -20,7 +20,7 @@ from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.holdround import HoldRound
-from quorumq.core.partition.attempts import Attempts
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
 from quorumq.core.partition.choice import OVERDUE
 from quorumq.core.partition.fate import EXHAUSTED
 from quorumq.core.partition.group import GroupView
@@ -95,7 +95,7 @@ class Burial(FetchCoordinator):
         self, context: Context, this: HoldRound, span: Span, attempts: Attempts, now: Now
     ) -> list[Effect]:
         """The voters do not call it dead: it goes back, with what they know of its attempts."""
-        effects = self._learn(this, span, attempts, now) if attempts.ended else []
+        effects = self._learn(this, span, attempts, now) if attempts != NO_ATTEMPTS else []
         self.conflict = True  # to choose it again at once would bring it again
         return effects + context.free([m.Freed(this.partition, self.request.group, this.owner, (span,))], now)
 

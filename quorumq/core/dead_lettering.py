@@ -7,6 +7,7 @@ from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import Fetch, Owned, PeerMessage, Reject
+from quorumq.core.partition.attempts import Attempts
 from quorumq.core.printable import plural
 from quorumq.core.rounds import Round
 from quorumq.core.types import Letter, NodeId, Now, Span
@@ -20,7 +21,7 @@ class DeadLettering(Coordinator):
 
     __slots__ = ("attempts", "reason", "request", "span", "won")
 
-    def __init__(self, won: HoldRound, span: Span, attempts: int, reason: str, request: Fetch) -> None:
+    def __init__(self, won: HoldRound, span: Span, attempts: Attempts, reason: str, request: Fetch) -> None:
         super().__init__(0)
         self.won = won
         self.span = span
@@ -31,7 +32,7 @@ class DeadLettering(Coordinator):
     def start(self, context: Context, now: Now) -> list[Effect]:
         effects: list[Effect] = []
         replica = context.replicas[self.won.partition]
-        ended = plural(self.attempts, "delivery", "deliveries")
+        ended = plural(self.attempts.ended, "delivery", "deliveries")
         message = f"{ended} ended without an ack"
         if self.reason == "expired":
             message = f"its time to live was over, after {ended}"
@@ -42,11 +43,12 @@ class DeadLettering(Coordinator):
                     reason=self.reason,
                     message=message,
                     fingerprint=self.reason,
-                    attempts=self.attempts,
+                    attempts=self.attempts.ended,
                     published_ms=replica.batches.stored[slot.number].header.published_ms,
                     died_ms=now.wall_ms,
                     node=context.state.me,
                     redrives=n,
+                    interruptions=self.attempts.interruptions,
                 )
                 this = self.open_round(context, self.won.members, now)
                 reject = Reject(

@@ -20,6 +20,7 @@ class Won(NamedTuple):
     attempt: int
     expires: float  # the coordinator's deadline, monotonic seconds
     lot: int = 0  # how many that expired may come together with it; 0: any others (`attempts.lot_of`)
+    interruptions: int = 0  # of deliveries before it
 
 
 def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span: Span) -> None:
@@ -32,7 +33,7 @@ def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span
     ]:
         first, stop = piece.start + slot.shift, piece.stop + slot.shift
         receipt = Receipt(won.partition, group, won.generation, won.n, piece, won.owner)
-        delivery = Delivery(receipt, won.attempt, b"", letter, won.lot > 0)
+        delivery = Delivery(receipt, won.attempt, b"", letter, won.lot > 0, won.interruptions)
         last = slices[-1] if slices else None
         if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
             header = replica.batches.stored[slot.number].header
@@ -41,8 +42,7 @@ def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span
         before = last.deliveries[-1]
         ours = before.receipt
         if (
-            (before.attempt, before.suspect) == (won.attempt, won.lot > 0)
-            and before.letter == letter
+            before[1:] == delivery[1:]
             and (ours.span.origin, ours.span.stop) == (piece.origin, piece.start)
             and (ours._replace(span=piece) == receipt)
         ):

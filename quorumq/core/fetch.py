@@ -24,7 +24,7 @@ from quorumq.core.errors import Code
 from quorumq.core.groupreader import GroupReader
 from quorumq.core.holdround import BACKOFF_S, HoldRound, wants_of
 from quorumq.core.partition import fate
-from quorumq.core.partition.attempts import Attempts, is_exhausted
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, is_exhausted
 from quorumq.core.partition.choice import Picked
 from quorumq.core.partition.replica import Replica
 from quorumq.core.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
@@ -359,16 +359,16 @@ class FetchCoordinator(GroupReader):
         valid = this.valid(context.state)
         mine = 1 << this.members.index(context.state.me)
         lost: list[Span] = []
-        buried: list[tuple[Span, int, str]] = []
+        buried: list[tuple[Span, Attempts, str]] = []
         for span, yes, no, dead, late, attempts in this.atoms(valid):
             if this.is_won(yes, mine):
                 if dead and this.is_majority(dead):
-                    buried.append((span, attempts.ended, "max-deliveries"))
+                    buried.append((span, attempts, "max-deliveries"))
                 elif dead & ~mine and not dead & mine and is_exhausted(attempts, most):
                     effects += self._learn(this, span, attempts, now)
                     lost.append(span)  # to be asked for again, with the count that others know of
                 elif late and this.is_over(late):
-                    buried.append((span, attempts.ended, "expired"))
+                    buried.append((span, attempts, "expired"))
                 elif late and not timed_out and not this.everyone:
                     continue  # clocks differ: the others decide, if they answer in time
                 else:
@@ -390,8 +390,8 @@ class FetchCoordinator(GroupReader):
             for span in lost:
                 for part, remaining in this.not_due.within(span):
                     self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
-        for span, ended, reason in buried:
-            dead_lettering = DeadLettering(this, span, ended, reason, self.request)
+        for span, attempts, reason in buried:
+            dead_lettering = DeadLettering(this, span, attempts, reason, self.request)
             effects += dead_lettering.start(context, now)
         if not this.pending.runs:
             self.close_round(context, this.number)
@@ -414,8 +414,9 @@ class FetchCoordinator(GroupReader):
         effects: list[Effect] = []
         lot = this.replica.lot_of(self.request.group, attempts) if attempts[3] else 0
         for part, n in this.redrives.within(span):
+            attempt, before = attempts.ended + 1, attempts.interruptions
             won = Won(
-                this.partition, part, n, this.generation, this.owner, attempts.ended + 1, this.expires, lot
+                this.partition, part, n, this.generation, this.owner, attempt, this.expires, lot, before
             )
             if lot:
                 self.lot.append(won)
@@ -432,7 +433,7 @@ class FetchCoordinator(GroupReader):
             if stop - start > room:
                 rest = (Span(origin, start + room, stop),)
                 effects += context.free([m.Freed(this.partition, self.request.group, this.owner, rest)], now)
-        if attempts.ended:
+        if attempts != NO_ATTEMPTS:
             effects += self._learn(this, span, attempts, now)
         return effects
 
@@ -440,9 +441,7 @@ class FetchCoordinator(GroupReader):
         """Our own replica learns how many attempts have ended: it may have missed some."""
         effects: list[Effect] = []
         for part, n in this.redrives.within(span):
-            counted = m.Counted(
-                part, n, attempts.ended, this.generation, attempts.last_expired, attempts.expiries
-            )
+            counted = m.Counted(part, n, attempts.ended, this.generation, *attempts[3:])
             effects += this.replica.learning.adopt_won(self.request.group, this.owner, counted, now)
         return effects
 

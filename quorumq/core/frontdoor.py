@@ -357,6 +357,10 @@ class FrontDoor:
                 f"{limits.TOPIC_BACKOFF_S} for the topic's backoff"
             )
             return m.Failed(Code.USAGE, detail)
+        if request.interrupted and (letter is not None or request.delay):
+            return m.Failed(
+                Code.USAGE, "what is interrupted comes again at once: give no delay and no dead_letter"
+            )
         if letter is not None:
             letter = letter._replace(died_ms=now.wall_ms, node=self.context.state.me)
         return RejectCoordinator(key, request._replace(letter=letter))

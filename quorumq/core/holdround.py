@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumq.core import limits
 from quorumq.core.messages import Granted, Hold, HoldReply, Resolved, Want
@@ -100,7 +100,7 @@ class HoldRound(Round):
     def count(self, bit: int, reply: HoldReply, now: Now) -> None:
         """Take the votes of a member that has not voted yet, and what it says of deliveries and times left."""
         self.answered = now.mono
-        for span, attempts, exhausted, expired, unseen, last_expired, expiries in reply.granted:
+        for span, attempts, exhausted, expired, unseen, *how in reply.granted:
             if unseen:
                 blind = self.replica.delayed_parts(span)  # it cannot tell whether they are due
                 self.votes.add(subtract(span, blind), bit)
@@ -108,8 +108,8 @@ class HoldRound(Round):
                 said = 0
             else:
                 said = bit
-            if attempts:
-                ended = Attempts(0, 0, attempts, last_expired, expiries)
+            ended = Attempts(0, 0, attempts, *how)
+            if ended != NO_ATTEMPTS:
                 self.attempts.update(span, lambda old, new=ended: greater(old or new, new))  # type: ignore[misc]
             said |= (bit << DEAD if exhausted else 0) | (bit << LATE if expired else 0)
             if said:
@@ -174,11 +174,11 @@ class HoldRound(Round):
 def wants_of(granted: tuple[Granted, ...], redrives: SpanMap[int]) -> tuple[Want, ...]:
     """What the others are asked for: what is held here, in runs of as many attempts, of one redrive number each."""
     if len(granted) == 1:
-        ((span, attempts, _, _, _, last_expired, expiries),) = granted
-        return tuple([Want(part, n, attempts, last_expired, expiries) for part, n in redrives.within(span)])
-    runs: dict[tuple[int, bool, int], SpanSet] = {}  # by how many attempts have ended, and how
+        ((span, attempts, _, _, _, *how),) = granted
+        return tuple([Want(part, n, attempts, *how) for part, n in redrives.within(span)])
+    runs: dict[tuple[Any, ...], SpanSet] = {}  # by how many attempts have ended, and how
     for item in granted:
-        runs.setdefault((item.attempts, item.last_expired, item.expiries), SpanSet()).add(item.span)
+        runs.setdefault((item.attempts, *item[5:]), SpanSet()).add(item.span)
     return tuple(
         Want(part, n, *ended)
         for ended, spans in runs.items()

@@ -144,6 +144,8 @@ DELAY_MAX_S = 366 * 86400.0
 """How far ahead a message may be published, and how far a REJECT may put one off."""
 TOPIC_BACKOFF_S = -1.0
 """The delay of a REJECT that leaves it to the topic's backoff list."""
+INTERRUPTIONS_MAX = 10
+"""How many deliveries of one message to one group a clean stop of the consumer may end before they cost attempts."""
 BACKOFF_STEPS_MAX = 32
 BACKOFF_MAX_S = 7 * 86400.0
 """One entry of a topic's backoff list."""

@@ -296,7 +296,7 @@ class RejectCoordinator(SettleCoordinator):
     request: m.RejectRequest
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.Reject:
-        how = (self.request.delay, self.request.letter)
+        how = (self.request.delay, self.request.letter, self.request.interrupted)
         return m.Reject(number, ask.partition, epoch, ask.group, ask.generation, ask.entries, *how)
 
     def count(self, ballot: Ballot, reply: m.RejectReply, bit: int) -> None:

@@ -147,6 +147,7 @@ class Letter(NamedTuple):
     host: str = ""
     node: NodeId = ""
     redrives: int = 0
+    interruptions: int = 0  # deliveries beside the attempts that clean stops of their consumers ended
 
     @property
     def text_bytes(self) -> int:

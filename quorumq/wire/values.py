@@ -93,6 +93,7 @@ class WireDelivery(NamedTuple):
     receipt: Receipt
     letter: Letter | None = None
     suspect: bool = False
+    interruptions: int = 0
 
 
 class WireSlice(NamedTuple):
@@ -193,9 +194,9 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
     for delivery in value.deliveries:
         if not delivery.sealed:
             raise TypeError("a Delivery is being encoded before its receipt was sealed")
-        out += (b"\x84", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
+        out += (b"\x85", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
         out.append(cbor.NULL if delivery.letter is None else encode_value(delivery.letter))
-        out.append(cbor.TRUE if delivery.suspect else cbor.FALSE)
+        out += (cbor.TRUE if delivery.suspect else cbor.FALSE, cbor.uint(delivery.interruptions))
     return b"".join(out)
 
 
@@ -215,13 +216,15 @@ def _decode_slice(data: object, body: Body | None) -> WireSlice:
         if type(item) is not tuple or len(item) < 2:
             bad("slice.deliveries", item, "a delivery is an array of receipt and attempt")
         sealed, attempt = _sealed(item[0]), item[1]
-        if type(attempt) is not int or not 0 <= attempt < 1 << 63:
-            bad("slice.attempt", attempt, "must be an integer from 0")
+        interruptions = item[4] if len(item) > 4 else 0
+        for name, count in (("attempt", attempt), ("interruptions", interruptions)):
+            if type(count) is not int or not 0 <= count < 1 << 63:
+                bad(f"slice.{name}", count, "must be an integer from 0")
         letter = decode_value(Letter, item[2]) if len(item) > 2 and item[2] is not None else None
         suspect = item[3] if len(item) > 3 else False
         if type(suspect) is not bool:
             bad("slice.suspect", suspect, "must be true or false")
-        deliveries.append(WireDelivery(sealed, attempt, read_sealed(sealed), letter, suspect))
+        deliveries.append(WireDelivery(sealed, attempt, read_sealed(sealed), letter, suspect, interruptions))
     part = memoryview(b"") if body is None else body.take(batches.body_size(header), "a slice")
     return WireSlice(topic, header, tuple(deliveries), part)
 

@@ -344,6 +344,7 @@ class Consumer(Deriving):
         *,
         delay: float = 0.0,
         hold_time: float = 0.0,
+        interrupted: bool = False,
         tried: str = "",
     ) -> None:
         """One settling request, repeated through other nodes while its outcome is unknown."""
@@ -357,7 +358,7 @@ class Consumer(Deriving):
         if kind == "ack":
             request = AckRequest(items)
         elif kind == "reject":
-            request = RejectRequest(items, delay)
+            request = RejectRequest(items, delay, interrupted=interrupted)
             extra = {"delay": delay} if delay != TOPIC_BACKOFF_S else {}
         elif kind == "extend":
             request = ExtendRequest(items, hold_time, sent_at)
@@ -372,7 +373,8 @@ class Consumer(Deriving):
         def then(answer: Answer, _: Any) -> None:
             again = self.on_settled(kind, items, answer, op, sent_at + DEADLINE_SHARE * hold_time)
             if again and (tries > 1 or (world.healed and kind == "ack")):
-                how: dict[str, Any] = {"delay": delay, "hold_time": hold_time, "tried": node}
+                how: dict[str, Any] = {"delay": delay, "hold_time": hold_time, "interrupted": interrupted}
+                how["tried"] = node
                 self.later(0.02 + self.rng.random() * 0.1, partial(self.call, kind, again, tries - 1, **how))
 
         self.ask(node, request, self.timeout, then, op)

@@ -2,8 +2,8 @@
 
 It keeps some messages in stock, as the client library does, but nothing beside a lot of suspects, and makes room where
 some wait. Nobody ever hears what became of what a dead process had. A supervisor starts it again at once. Where workers
-come and go, they join late, and one may stop: it rejects what it has in hand, as a pool does when its grace is over,
-and comes again as another process. Each life has a name of its own in the history.
+come and go, they join late, and one may stop: it gives back what it has in hand as interrupted, as a pool does when its
+grace is over, and comes again as another process. Each life has a name of its own in the history.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Worker(Consumer):
         for op in list(self.pending):
             self.give_up(op)
         if rejected:
-            self.call("reject", rejected, 6)
+            self.call("reject", rejected, 6, interrupted=True)
         self.hand.clear()
         self.life += 1
         self.who = f"client:{self.name}.{self.life}"

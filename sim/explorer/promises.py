@@ -69,6 +69,14 @@ def unnamed(world: World, locals_: Locals) -> str:
     return ""
 
 
+def spared(world: World, locals_: Locals) -> str:
+    """ATTEMPTS: what was only interrupted, and had no time to expire, is no dead letter."""
+    for this in (world.nodes.locals[local] for local in locals_):
+        if this.rank[3] == Kind.DEAD:
+            return f"interrupted: node {this.node} has a dead letter whose delivery was given back as interrupted"
+    return ""
+
+
 def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
     """CREATE: all nodes serve the same topic of that name; none serves what was answered `conflict`; and a majority
     serves what was answered with success, so that whoever looks for it finds it."""

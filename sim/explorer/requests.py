@@ -122,6 +122,8 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
             return RejectRequest(items, 0.0)
         case "delay":
             return RejectRequest(items, TICK_S)
+        case "interrupted":
+            return RejectRequest(items, interrupted=True)
         case "dead":
             letter = Letter(receipt.owner.ballot, "rejected", fingerprint="f")
             return RejectRequest(items, 0.0, letter)

@@ -103,7 +103,9 @@ class Scenario:
     purge_via: tuple[NodeId, ...] = ()
     publish_via: tuple[NodeId, ...] = ()
     full: tuple[NodeId, ...] = ()  # nodes whose disks take no message
-    reject_as: tuple[str, ...] = ("dead",)  # what a REJECT may ask for: "now", "delay" (one tick) or "dead"
+    reject_as: tuple[str, ...] = (
+        "dead",
+    )  # what a REJECT may ask for: "now", "delay" (one tick), "interrupted" or "dead"
     give_up: bool = True  # whether a round may time out at any moment (else: never)
     # Whether a FETCH may also take its ballot from a clock that lags behind all others.
     low_clocks: bool = False

@@ -126,6 +126,8 @@ class Explorer:
             problem = problem or promises.conserved(world, locals_, facts)
         if self.scenario.beside:
             problem = problem or promises.unnamed(world, locals_)
+        if self.scenario.reject_as == ("interrupted",):
+            problem = problem or promises.spared(world, locals_)
         if self.scenario.operators:
             problem = problem or promises.one_topic(world, locals_, facts)
         if self._on_groups:

@@ -262,7 +262,8 @@ class Teller:
                 word = "exclusive" if message.exclusive else word
                 return f"TOMBED ({word}) to round {message.round} of"
             case Reject():
-                how = "DEAD" if message.letter is not None else f"delay {message.delay:g} s"
+                how = "interrupted" if message.interrupted else f"delay {message.delay:g} s"
+                how = "DEAD" if message.letter is not None else how
                 return f"REJECT {self.ballot(message.entries[0].owner.ballot)} ({how})"
             case RejectReply():
                 word = "applied" if message.applied else "refused"

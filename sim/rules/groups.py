@@ -35,9 +35,11 @@ def void_stands(record: Record, facts: Facts, generation: int) -> Record:
     return record
 
 
-def count_across_generations(lease: Lease, held: Held, *, last_expired: bool) -> Lease:
+def count_across_generations(
+    lease: Lease, held: Held, *, expired: bool = False, interrupted: bool = False
+) -> Lease:
     ended = lease.attempts.ended + 1 if lease.attempts is not None else 1
-    return lease._replace(attempts=Attempts(held.generation, held.n, ended, last_expired, ended))
+    return lease._replace(attempts=Attempts(held.generation, held.n, ended, expired, ended))
 
 
 def attempts_of_any_generation(lease: Lease, asked: Record) -> Attempts:

@@ -7,6 +7,7 @@ from typing import Any
 
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.partition import attempts
+from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.choice import Choice
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
@@ -30,6 +31,20 @@ def take_named_for_idle(self: FetchCoordinator, context: Any, now: Any) -> Any:
     if self.request.spans:
         self.request = self.request._replace(idle=True)
     return _start(self, context, now)
+
+
+def interrupted_as_rejected(
+    before: Attempts, *, expired: bool = False, interrupted: bool = False
+) -> Attempts:
+    return _with_another(before, expired=expired)
+
+
+def interrupted_for_ever(before: Attempts, *, expired: bool = False, interrupted: bool = False) -> Attempts:
+    known = _with_another(before._replace(interruptions=0), expired=expired, interrupted=interrupted)
+    return known._replace(interruptions=known.interruptions + before.interruptions)
+
+
+_with_another = attempts.with_another
 
 
 BESIDE_OTHERS = Scenario(
@@ -83,6 +98,29 @@ RULES: tuple[Rule, ...] = (
             ticks=2,
             coordinators=(A, C),
         ),
+    ),
+    Rule(
+        "interrupted-is-no-attempt",
+        "a delivery that is given back as interrupted counts as no attempt",
+        ((attempts, "with_another", interrupted_as_rejected),),
+        off="it counts as one that was rejected",
+        scenario=Scenario(
+            "interrupted",
+            "1 attempt that is given back as interrupted, and time for a dead letter, but not for an expiry",
+            attempts=1,
+            rejects=2,
+            ticks=1,
+            max_deliveries=1,
+            coordinators=(A, C),
+            reject_as=("interrupted",),
+        ),
+    ),
+    Rule(
+        "interruptions-end",
+        "from the eleventh on a delivery that is given back as interrupted counts as an attempt",
+        ((attempts, "with_another", interrupted_for_ever),),
+        survives="no promise says for how long a message that is always interrupted is delivered",
+        test="test_interruptions::test_from_the_eleventh_on_it_counts_and_the_letter_tells_of_both",
     ),
     Rule(
         "idle-clients-get-suspects",

@@ -41,6 +41,10 @@ def gated(message):
     while not pathlib.Path("go").exists():
         time.sleep(0.02)
 
+async def endless(message):
+    import trio
+    await trio.sleep_forever()
+
 def stuck(message):
     time.sleep(0.5)
 
@@ -157,6 +161,19 @@ def test_sigterm_gives_back_what_is_not_begun(shell: Shell, start: Start) -> Non
     assert shell.states("many").get("ready", 0) == 100 - worked["done"]
     lines = shell("consume many --group g --max 99 --wait 1 --json").lines()
     assert {line["attempt"] for line in lines} == {1}
+
+
+@pytest.mark.e2e
+def test_a_stop_that_interrupts_a_job_costs_it_no_attempt(shell: Shell, start: Start) -> None:
+    shell("topics create long --max-deliveries 1")
+    shell("publish long job")
+    for count in range(2):
+        worker = start("work", "long", "tasks:endless", "--group", "g", "--grace", "0.1", "--json")
+        until(lambda: [line["state"] for line in peeked(shell, "long")] == ["held"], "it has begun")
+        assert stopped(worker)["interrupted"] == 1
+        (line,) = peeked(shell, "long")
+        assert (line["state"], line["attempts"], line["interruptions"]) == ("ready", 0, count + 1)
+    assert "2 deliveries interrupted" in shell(f"show long {line['id']}").out
 
 
 @pytest.mark.e2e

@@ -272,7 +272,7 @@ async def test_what_came_for_a_cancelled_task_comes_again_at_once(client: Client
         with pytest.raises(asyncio.CancelledError):
             await waiting
         message = await anext(consumer)
-        assert (message.payload, message.attempt) == (b"x", 2)
+        assert (message.payload, message.attempt, message.interruptions) == (b"x", 1, 1)
 
 
 @looped
@@ -359,6 +359,35 @@ async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(
     (letter,) = [found async for found in client.peek("jobs", "g", "dead")]
     assert letter.peeked.record.letter is not None
     assert letter.peeked.record.letter.error_class == "quorumq.core.errors.QuorumqError"
+
+
+@looped
+async def test_what_the_end_of_the_grace_interrupts_comes_again_once_its_coroutine_has_ended(
+    client: Client,
+) -> None:
+    stopping = asyncio.Event()
+    ended: list[bytes] = []
+
+    async def handler(message: Message) -> None:
+        stopping.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)
+            ended.append(message.payload)
+            if message.payload == b"fails":
+                raise ValueError from None
+            if message.payload != b"ends":
+                raise
+
+    for payload in (b"stops", b"fails", b"ends"):
+        await client.publish("jobs", payload)
+    worked = await client.work("jobs", "g", handler, stop=stopping, grace=0.1, concurrency=3)
+    assert (worked.done, worked.interrupted, worked.dead_lettered) == (1, 2, 0)
+    assert sorted(ended) == [b"ends", b"fails", b"stops"]
+    left = await client.fetch("jobs", "g", max_messages=3)
+    assert {(message.attempt, message.interruptions) for message in left} == {(1, 1)}
+    assert len(left) == 2
 
 
 @looped

@@ -278,9 +278,60 @@ async def test_when_the_grace_is_over_handlers_are_cancelled_and_their_messages_
         began = trio.current_time()
         worked = await work_for(client, 1.0, handler, grace=4.0, concurrency=2)
         assert trio.current_time() - began == pytest.approx(5.0, abs=0.1)
-        assert (worked.done, worked.retried) == (0, 2)
+        assert worked == Worked(interrupted=2, given_back=worked.given_back, signal=signal.SIGTERM)
         found = await client.fetch("jobs", "g")
-        assert sorted(message.attempt for message in found) == [1, 2, 2]
+        assert sorted((message.attempt, message.interruptions) for message in found) == [
+            (1, 0),
+            (1, 1),
+            (1, 1),
+        ]
+
+
+@pytest.mark.parametrize("max_deliveries", [1, 5])
+async def test_stops_cost_a_healthy_job_no_attempt_ten_times_over(max_deliveries: int) -> None:
+    """Five deploys made a dead letter of a job that takes longer than the grace, and says nothing of itself."""
+    async with jobs(1) as (_, client):
+        await client.alter_topic("jobs", max_deliveries=max_deliveries)
+        attempts = []
+
+        async def handler(message: Message) -> None:
+            attempts.append((message.attempt, message.interruptions))
+            await trio.sleep_forever()
+
+        for _ in range(10):
+            assert (await work_for(client, 1.0, handler, grace=0.5)).interrupted == 1
+        assert attempts == [(1, count) for count in range(10)]
+        for _ in range(max_deliveries):  # as one that blocks its loop would go on
+            await work_for(client, 1.0, handler, grace=0.5)
+        assert attempts[10:] == [(1 + count, 10) for count in range(max_deliveries)]
+        await trio.sleep(1.0)
+        (letter,) = await letters(client)
+        assert (letter.reason, letter.attempts, letter.interruptions) == (
+            "max-deliveries",
+            max_deliveries,
+            10,
+        )
+
+
+async def test_a_cancelled_handler_may_raise_what_it_likes_and_another_that_fails_is_not_interrupted() -> (
+    None
+):
+    async with jobs(3) as (_, client):
+
+        async def handler(message: Message) -> None:
+            try:
+                await trio.sleep(1.0 if message.payload == b"1" else 100.0)
+                raise SystemExit(3)
+            finally:
+                if message.payload == b"0":
+                    raise ValueError("the connection is closed")
+
+        with pytest.raises(SystemExit):
+            await client.work("jobs", "g", handler, concurrency=3)
+        assert await letters(client) == []
+        found = await client.fetch("jobs", "g", max_messages=3)
+        told = {bytes(message.payload): (message.attempt, message.interruptions) for message in found}
+        assert told == {b"0": (1, 1), b"1": (2, 0), b"2": (1, 1)}
 
 
 async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
@@ -294,7 +345,7 @@ async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
             nursery.start_soon(stop_after, 2.0)
             worked = await client.work("jobs", "g", handler, grace=1000.0)
         assert trio.current_time() < 100.0
-        assert worked.retried == 1
+        assert worked.interrupted == 1
 
 
 async def test_cancelling_it_does_the_same_at_once() -> None:
@@ -311,7 +362,9 @@ async def test_cancelling_it_does_the_same_at_once() -> None:
         assert trio.current_time() - began == pytest.approx(3.0, abs=0.1)
         assert signal.getsignal(signal.SIGTERM) is before
         found = await client.fetch("jobs", "g", max_messages=100)
-        assert sorted(message.attempt for message in found) == [1] * 9 + [2]
+        assert sorted((message.attempt, message.interruptions) for message in found) == [(1, 0)] * 9 + [
+            (1, 1)
+        ]
 
 
 async def test_a_verdict_that_is_under_way_when_the_grace_ends_is_carried_through() -> None:

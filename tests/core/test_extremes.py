@@ -12,6 +12,7 @@ from quorumq.core.clock import RESERVE_STEP
 from quorumq.core.effects import Received
 from quorumq.core.limits import AGES_ASKED_END, DELAY_MAX_S, NUMBERS_END, STAMPS_END, STARTS_MAX, WORDS_END
 from quorumq.core.messages import Envelope
+from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import NOBODY, Held, Lease, count_attempt
 from quorumq.core.types import (
     Batch,
@@ -202,8 +203,8 @@ def test_counts_that_a_node_made_up_grow_no_further() -> None:
     refused = cluster.ask("a", m.CreateTopic("far"))
     assert isinstance(refused, m.Failed)
     assert str(NUMBERS_END) in refused.detail
-    held = Held(NOBODY, 1.0, 0, 0, NUMBERS_END - 1)
-    counted = count_attempt(Lease(), held, last_expired=False)
+    held = Held(NOBODY, 1.0, 0, 0, Attempts(0, 0, NUMBERS_END - 1))
+    counted = count_attempt(Lease(), held)
     assert counted.attempts is not None
     assert counted.attempts.ended == NUMBERS_END - 1
     start_again(cluster, topic)

@@ -154,12 +154,15 @@ class FateMachine(RuleBasedStateMachine):
         generation=GENERATIONS,
         n=REDRIVES,
         dead=st.booleans(),
+        interrupted=st.booleans(),
     )
-    def reject(self, which: int, span: Span, who: Owner, generation: int, n: int, dead: bool) -> None:
+    def reject(
+        self, which: int, span: Span, who: Owner, generation: int, n: int, dead: bool, interrupted: bool
+    ) -> None:
         asked = self.views[which].asked(generation, n)
         if dead and which == 0:
             asked = Record(generation, n, Kind.DEAD, letter(who.ballot.time))
-        self.ask(which, span, fate.on_reject, fate.RejectAsk(who, asked, (1.0, 3.0)))
+        self.ask(which, span, fate.on_reject, fate.RejectAsk(who, asked, (1.0, 3.0), interrupted))
 
     @rule(span=SPANS, record=RECORDS)
     def merge(self, span: Span, record: Record) -> None:
@@ -172,9 +175,15 @@ class FateMachine(RuleBasedStateMachine):
             return  # RECOVERY ends before this start grants anything: a report is never above what was granted
         self.ask(which, span, fate.on_reported, Held(who, self.now + time, 0))
 
-    @rule(span=SPANS, generation=GENERATIONS, ended=st.integers(1, 3), suspect=st.booleans())
-    def counted(self, span: Span, generation: int, ended: int, suspect: bool) -> None:
-        self.ask(0, span, fate.on_counted, Attempts(generation, 0, ended, suspect))
+    @rule(
+        span=SPANS,
+        generation=GENERATIONS,
+        ended=st.integers(1, 3),
+        suspect=st.booleans(),
+        interruptions=st.integers(0, 2),
+    )
+    def counted(self, span: Span, generation: int, ended: int, suspect: bool, interruptions: int) -> None:
+        self.ask(0, span, fate.on_counted, Attempts(generation, 0, ended, suspect, 0, interruptions))
 
     @rule(span=SPANS, generation=GENERATIONS, n=REDRIVES, ballot=st.integers(8, 20), time=TIMES)
     def delayed(self, span: Span, generation: int, n: int, ballot: int, time: float) -> None:
@@ -232,7 +241,7 @@ def seqs(entry: Any) -> range:
 
 
 def counted(entry: Counted) -> Attempts:
-    return Attempts(entry.generation, entry.n, entry.ended, entry.last_expired, entry.expiries)
+    return Attempts(entry.generation, entry.n, entry.ended, *entry[4:])
 
 
 TestFateMachine = FateMachine.TestCase

@@ -125,8 +125,8 @@ def test_the_more_often_a_message_expired_the_less_company_it_has(most: int, end
     lease = fate.FREE
     for end in endings:
         known = lease.attempts or NO_ATTEMPTS
-        held = fate.Held(fate.NOBODY, 0.0, 0, 0, known.ended, known.expiries)
-        lease = fate.count_attempt(lease, held, last_expired=end == "e")
+        held = fate.Held(fate.NOBODY, 0.0, 0, 0, known)
+        lease = fate.count_attempt(lease, held, expired=end == "e")
     attempts = lease.attempts or NO_ATTEMPTS
     left = not is_exhausted(attempts, most)
     assert (lot_of(attempts, most) if left else None) == ENDINGS[most, endings]

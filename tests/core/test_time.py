@@ -23,6 +23,7 @@ from quorumq.core.messages import (
     StoreReply,
     SyncOffer,
 )
+from quorumq.core.partition.attempts import NO_ATTEMPTS
 from quorumq.core.records import BatchStored
 from quorumq.core.types import PartitionId
 from tests.core.cluster import Cluster
@@ -484,7 +485,7 @@ def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
         assert lease.attempts is not None
         assert lease.held is not None
         if name == "b":
-            view.leases.set(span, lease._replace(attempts=None, held=lease.held._replace(ended=0)))
+            view.leases.set(span, lease._replace(attempts=None, held=lease.held._replace(before=NO_ATTEMPTS)))
     cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
     cluster.ask("a", RejectRequest(mine, limits.TOPIC_BACKOFF_S))
     assert {name: shown(cluster, name) for name in "abc"} == {

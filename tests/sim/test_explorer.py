@@ -81,6 +81,7 @@ BROKEN = {
     "voters-name-suspects": "neighbours",
     "names-are-no-exception": "neighbours",
     "fetch-what-is-named": "named",
+    "interrupted-is-no-attempt": "interrupted",
     "purge-asks-enough": "purge",
     "one-answer-counts-once": "purge",
     "purge-at-a-majority": "purge",

@@ -220,7 +220,7 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
             value.header.offsets[4 * value.first : 4 * value.stop],
             cut.header.crcs,
             [
-                [item.sealed, item.attempt, positional(item.letter, extra), item.suspect, *extra]
+                [item.sealed, item.attempt, positional(item.letter, extra), *item[4:], *extra]
                 for item in value.deliveries
             ],
             *extra,
@@ -252,8 +252,7 @@ def as_received(value: Any) -> Any:
             crc=0,
         )
         deliveries = tuple(
-            WireDelivery(item.sealed, item.attempt, item.receipt, item.letter, item.suspect)
-            for item in value.deliveries
+            WireDelivery(item.sealed, item.attempt, item.receipt, *item[3:]) for item in value.deliveries
         )
         return WireSlice(value.topic, header, deliveries, memoryview(read_part(value)))
     if isinstance(value, Batch):

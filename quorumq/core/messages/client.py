@@ -174,6 +174,7 @@ class Delivery(NamedTuple):
     sealed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
     letter: Letter | None = None  # of a dead letter, in a dead-letter group
     suspect: bool = False  # it may be what ended its consumers: nothing but a lot of such is in the reply
+    interruptions: int = 0  # deliveries before it that clean stops ended, and that are no attempts
 
 
 class Slice(NamedTuple):
@@ -235,12 +236,14 @@ class SettleReply(NamedTuple):
 class RejectRequest(NamedTuple):
     """REJECT receipts: requeue after ``delay`` seconds, or dead-letter when ``letter`` is given.
 
-    TOPIC_BACKOFF_S as ``delay`` leaves it to the topic's backoff list; 0 is at once.
+    TOPIC_BACKOFF_S as ``delay`` leaves it to the topic's backoff list; 0 is at once. ``interrupted``: not what the
+    consumer did with them ended the deliveries, but a clean stop of it.
     """
 
     items: tuple[ReceiptPart, ...]
     delay: float = 0.0
     letter: Letter | None = None
+    interrupted: bool = False
 
 
 class ExtendRequest(NamedTuple):

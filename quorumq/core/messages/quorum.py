@@ -82,7 +82,7 @@ class Want(NamedTuple):
     """Messages that a HOLD asks for, all at redrive number ``n``.
 
     ``ended``: how many of their attempts have ended, as far as the sender knows; ``expiries``: how many of these by
-    expiry; ``last_expired``: the last one, too.
+    expiry; ``last_expired``: the last one, too. ``interruptions``: how many deliveries beside them were interrupted.
     """
 
     span: Span
@@ -90,6 +90,7 @@ class Want(NamedTuple):
     ended: int = 0
     last_expired: bool = False
     expiries: int = 0
+    interruptions: int = 0
 
 
 class Freed(NamedTuple):
@@ -126,7 +127,8 @@ class Granted(NamedTuple):
     """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win.
 
     ``unseen``: the replica has no batch with these messages, so it cannot tell whether they are due. ``expiries``: how
-    many of the attempts ended by expiry; ``last_expired``: the last one, too.
+    many of the attempts ended by expiry; ``last_expired``: the last one, too. ``interruptions``: how many deliveries
+    beside them were interrupted.
     """
 
     span: Span
@@ -136,6 +138,7 @@ class Granted(NamedTuple):
     unseen: bool = False
     last_expired: bool = False
     expiries: int = 0
+    interruptions: int = 0
 
 
 class Resolved(NamedTuple):
@@ -257,7 +260,8 @@ class Reject(NamedTuple):
     """REJECT: where exactly the owner holds, requeue after ``delay`` seconds, or write DEAD with ``letter``.
 
     TOPIC_BACKOFF_S as ``delay``: each replica takes the step of the topic's backoff for its count of attempts. In what
-    is written, the letter has the ballot and the redrive number of the message's own entry.
+    is written, the letter has the ballot and the redrive number of the message's own entry. ``interrupted``: a clean
+    stop of the consumer ended the deliveries.
     """
 
     round: int
@@ -268,6 +272,7 @@ class Reject(NamedTuple):
     entries: tuple[Owned, ...]
     delay: float
     letter: Letter | None
+    interrupted: bool = False
 
 
 class RejectReply(NamedTuple):
@@ -399,6 +404,7 @@ class Peeked(NamedTuple):
     attempts: int
     remaining: float  # seconds of hold or delay left; 0.0 otherwise
     owner: Owner | None
+    interruptions: int = 0
 
 
 class Survey(NamedTuple):

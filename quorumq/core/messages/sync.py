@@ -84,7 +84,8 @@ class SyncOffer(NamedTuple):
 class Counted(NamedTuple):
     """``ended`` attempts of these messages at (generation, n) have ended by expiry or REJECT.
 
-    ``expiries``: how many of these by expiry; ``last_expired``: the last one, too.
+    ``expiries``: how many of these by expiry; ``last_expired``: the last one, too. ``interruptions``: how many
+    deliveries beside them were interrupted.
     """
 
     span: Span
@@ -93,6 +94,7 @@ class Counted(NamedTuple):
     generation: int = 0
     last_expired: bool = False
     expiries: int = 0
+    interruptions: int = 0
 
 
 class GroupState(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from quorumq.core.limits import INTERRUPTIONS_MAX, NUMBERS_END
+
 LOT_MAX = 4
 """How many messages that expired twice are delivered together at most."""
 
@@ -11,9 +13,9 @@ LOT_MAX = 4
 class Attempts(NamedTuple):
     """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT, and how the last did.
 
-    The greater one is kept, and the greater number of expiries of the two. Of equal counts the greater is the one whose
-    last attempt expired: a message that is wrongly suspected loses some time, while one that is wrongly trusted takes
-    its neighbours along.
+    The greater one is kept, and the greater numbers of expiries and of interruptions of the two. Of equal counts the
+    greater is the one whose last attempt expired: a message that is wrongly suspected loses some time, while one that
+    is wrongly trusted takes its neighbours along.
     """
 
     generation: int
@@ -21,6 +23,7 @@ class Attempts(NamedTuple):
     ended: int
     last_expired: bool = False  # the last of them ended by expiry: it may have taken its process along
     expiries: int = 0  # how many of them did
+    interruptions: int = 0  # deliveries beside them that a clean stop of their consumer ended
 
 
 NO_ATTEMPTS = Attempts(0, 0, 0)
@@ -30,8 +33,21 @@ def greater(ours: Attempts, theirs: Attempts) -> Attempts:
     """Merge two counts; each part is the maximum, as nobody counts an attempt that has not ended."""
     best = max(ours, theirs)
     if ours[:2] == theirs[:2]:
-        return best._replace(expiries=max(ours.expiries, theirs.expiries))
+        expiries = max(ours.expiries, theirs.expiries)
+        return best._replace(expiries=expiries, interruptions=max(ours.interruptions, theirs.interruptions))
     return best
+
+
+def with_another(before: Attempts, *, expired: bool = False, interrupted: bool = False) -> Attempts:
+    """Return the count once another delivery has ended: by expiry, interrupted by a clean stop, or else by REJECT.
+
+    An interruption says nothing of the message: no attempt has ended, and how the last one did stays. Up to the limit:
+    a message that blocks its worker is met by stops as well, because that is what operators do then.
+    """
+    if interrupted and before.interruptions < INTERRUPTIONS_MAX:
+        return before._replace(interruptions=before.interruptions + 1)
+    ended = min(before.ended + 1, NUMBERS_END - 1)
+    return before._replace(ended=ended, last_expired=expired, expiries=min(before.expiries + expired, ended))
 
 
 def is_exhausted(attempts: Attempts, max_deliveries: int) -> bool:

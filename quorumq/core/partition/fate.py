@@ -53,8 +53,7 @@ class Held(NamedTuple):
     deadline: float
     n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
     generation: int = 0  # likewise
-    ended: int = 0  # attempts that had ended when it was granted here: when it ends, one more have
-    expiries: int = 0  # and how many of them by expiry
+    before: Attempts = NO_ATTEMPTS  # what had ended when it was granted here: when it ends, one more has
 
 
 class Delay(NamedTuple):
@@ -124,6 +123,7 @@ class HoldAsk(NamedTuple):
     ended: int = 0  # attempts of the record, as far as who asks knows
     last_expired: bool = False  # the last of them ended by expiry
     expiries: int = 0  # how many of them did
+    interruptions: int = 0  # deliveries beside them that were interrupted
 
 
 def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
@@ -141,9 +141,8 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     early = not_due(lease, facts, ask.record) if lease.delay is not None or facts.early > 0 else None
     if early is not None:
         return heard, lease, ballots, (NotDue, *early)
-    if ask.ended:
-        told = Attempts(ask.record.generation, ask.record.n, ask.ended, ask.last_expired, ask.expiries)
-        lease = counted(lease, told)
+    if ask.ended or ask.interruptions:
+        lease = counted(lease, Attempts(ask.record.generation, ask.record.n, *ask[5:]))
     held, attempts = lease.held, NO_ATTEMPTS if lease.attempts is None else attempts_at(lease, ask.record)
     mine = held is not None and is_owner(held, ask.owner)
     if held is not None and mine and ballots.highest is not None:  # asked again
@@ -153,8 +152,7 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     ):
         # A hold of this very owner that was learned from a peer was not granted here: it is now.
         until = max(held.deadline, ask.until) if held is not None and mine else ask.until
-        ended, expiries = attempts[2], attempts[4]
-        held = _new(Held, (ask.owner, until, ask.record.n, ask.record.generation, ended, expiries))
+        held = _new(Held, (ask.owner, until, ask.record.n, ask.record.generation, attempts))
         ballots = _new(Ballots, (ask.owner.ballot, ballots.floor))
     else:
         remaining = held.deadline - facts.now if held is not None else 0.0
@@ -266,7 +264,7 @@ def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:
         return lease
     lease = with_hold(lease, None)
     over = is_acked(record, facts, held.generation) or held.generation < facts.since
-    return lease if over else count_attempt(lease, held, last_expired=True)
+    return lease if over else count_attempt(lease, held, expired=True)
 
 
 class AckAsk(NamedTuple):
@@ -297,6 +295,7 @@ class RejectAsk(NamedTuple):
     owner: Owner
     record: Record  # with a letter what the message becomes, else what it must be
     backoff: tuple[float, ...]  # seconds after the first attempt, the second, …; the last entry repeats
+    interrupted: bool = False  # a clean stop of the consumer ended the delivery
 
 
 def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RejectAsk) -> Fate:
@@ -314,7 +313,7 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     else:
         stands = as_read(record, facts, asked.generation)
         if stands[:3] == asked[:3]:
-            lease = count_attempt(lease, held, last_expired=False)
+            lease = count_attempt(lease, held, interrupted=ask.interrupted)
             step = max(1, min(attempts_at(lease, asked).ended, len(ask.backoff)))
             due = facts.now + ask.backoff[step - 1]
             lease = delayed(lease, Delay(asked.n, ask.owner.ballot, due, asked.generation))
@@ -378,7 +377,7 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, as
     NOBODY, so that nobody is granted, extended or rejected, until both have given it up or all time is over.
     """
     known = attempts_at(lease, Record(ask.generation, ask.n, Kind.OPEN))
-    theirs = ask._replace(ended=known.ended, expiries=known.expiries)
+    theirs = ask._replace(before=known)
     ours = lease.held
     if ours is None:
         return record, with_hold(lease, theirs), ballots, None
@@ -389,9 +388,7 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, as
     if theirs.owner not in rivals:
         rivals = (*rivals, theirs.owner)
     n, generation = max(ours.n, theirs.n), max(ours.generation, theirs.generation)
-    nobody = Held(
-        NOBODY, until, n, generation, max(ours.ended, theirs.ended), max(ours.expiries, theirs.expiries)
-    )
+    nobody = Held(NOBODY, until, n, generation, greater(ours.before, theirs.before))
     return record, lease._replace(held=nobody, rivals=rivals), ballots, None
 
 
@@ -410,8 +407,7 @@ def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tu
     record, lease, ballots, _ = on_counted(record, lease, ballots, facts, attempts)
     held = lease.held
     if held is not None and is_owner(held, owner):
-        ended, expiries = max(held.ended, attempts.ended), max(held.expiries, attempts.expiries)
-        lease = lease._replace(held=held._replace(ended=ended, expiries=expiries))
+        lease = lease._replace(held=held._replace(before=greater(held.before, attempts)))
     return record, lease, ballots, None
 
 
@@ -443,7 +439,7 @@ def on_restored(
     held, theirs = ask
     if held is not None:
         known = attempts_at(lease, Record(held.generation, held.n, Kind.OPEN))
-        lease = with_hold(lease, held._replace(ended=known.ended, expiries=known.expiries))
+        lease = with_hold(lease, held._replace(before=known))
     return record, lease, Ballots(theirs.highest or ballots.highest, theirs.floor or ballots.floor), None
 
 
@@ -539,14 +535,13 @@ def is_acked(record: Record, facts: Facts, generation: int) -> bool:
     return record.kind == Kind.ACKED and record.generation >= generation and not facts.dead
 
 
-def count_attempt(lease: Lease, held: Held, *, last_expired: bool) -> Lease:
-    """A hold ended by time (``last_expired``) or by REJECT: there is one more attempt than when it was granted.
+def count_attempt(lease: Lease, held: Held, **how: bool) -> Lease:
+    """Count the end of a hold by time or by REJECT (`with_another`): there is one more than when it was granted.
 
     A peer's count of the same hold may be here already.
     """
-    ended = min(held.ended + 1, NUMBERS_END - 1)
-    expiries = min(held.expiries + last_expired, ended)
-    return counted(lease, Attempts(held.generation, held.n, ended, last_expired, expiries))
+    before = held.before._replace(generation=held.generation, n=held.n)
+    return counted(lease, counts.with_another(before, **how))
 
 
 def counted(lease: Lease, attempts: Attempts) -> Lease:

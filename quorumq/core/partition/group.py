@@ -508,8 +508,7 @@ class GroupView:
 
 def counted(span: Span, attempts: Attempts) -> Counted:
     """The attempts at ``span`` as the journal and peers get them."""
-    generation, n, ended, last_expired, expiries = attempts
-    return Counted(span, n, ended, generation, last_expired, expiries)
+    return Counted(span, attempts.n, attempts.ended, attempts.generation, *attempts[3:])
 
 
 kind_of: Any = attrgetter("kind")

@@ -36,15 +36,12 @@ class Learning(Duty):
 
     def adopt_won(self, name: str, owner: Owner, won: Counted, now: Now) -> list[Effect]:
         """A coordinator learns of attempts that it missed, by the voters for a hold of its own."""
-        ask = (owner, Attempts(won.generation, won.n, won.ended, won.last_expired, won.expiries))
+        ask = (owner, Attempts(won.generation, won.n, won.ended, *won[4:]))
         return self._learn(self.views.named(name), fate.on_won, [(won.span, ask)], now)
 
     def adopt_attempts(self, name: str, attempts: tuple[Counted, ...], now: Now) -> list[Effect]:
         """The greater count stays."""
-        told = [
-            (span, Attempts(generation, n, ended, last_expired, expiries))
-            for span, n, ended, generation, last_expired, expiries in attempts
-        ]
+        told = [(item.span, Attempts(item.generation, item.n, item.ended, *item[4:])) for item in attempts]
         return self._learn(self.views.named(name), fate.on_counted, told, now)
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:

@@ -211,7 +211,7 @@ def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: boo
     for whole, record in view.shown(span, covered):
         for part, lease in view.leases.split(whole):
             lease = lease or FREE
-            held, count = lease.held, fate.attempts_at(lease, record).ended
+            held, count = lease.held, fate.attempts_at(lease, record)
             state, remaining, owner = record.kind.name.lower(), 0.0, None
             if readable.covers(part):
                 due = fate.not_due(lease, facts, record)
@@ -220,7 +220,8 @@ def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: boo
                     state, remaining, owner = "held", held.deadline - now.mono, held.owner
             elif record.kind == Kind.OPEN and view.home is view:
                 state = "skipped"  # before the start of the generation
-            join(items, Peeked(part, state, record, count, remaining, owner))
+            item = Peeked(part, state, record, count.ended, remaining, owner, count.interruptions)
+            join(items, item)
     return items
 
 

@@ -89,9 +89,9 @@ class Recall(ClosingDuty):
                     self.views.note(view, span, fate.on_merge, value)
             case AttemptsCounted():
                 view = self.views.named(record.group)
-                for span, n, ended, generation, last_expired, expiries in record.entries:
-                    told = Attempts(generation, n, ended, last_expired, expiries)
-                    self.views.note(view, span, fate.on_counted, told)
+                for item in record.entries:
+                    told = Attempts(item.generation, item.n, item.ended, *item[4:])
+                    self.views.note(view, item.span, fate.on_counted, told)
             case DelaysSet():
                 view = self.views.named(record.group)
                 gone = (now.wall_ms - record.at_ms) / 1000

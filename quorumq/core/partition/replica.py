@@ -173,19 +173,17 @@ class Replica:
         changes = Changes()
         owner = Owner(sender, incarnation, message.ballot)
         until = now.mono + message.hold_time
-        for span, n, ended, last_expired, expiries in message.wants:
+        for want in message.wants:
             before = len(votes[m.Granted])
             ask = HoldAsk(
                 owner,
-                view.asked(message.generation, n),
+                view.asked(message.generation, want.n),
                 until,
                 self.topic.max_deliveries,
                 self.topic.ttl_s,
-                ended,
-                last_expired,
-                expiries,
+                *want[2:],
             )
-            for part, (kind, *fields) in self.views.apply(view, span, fate.on_hold, ask, now, changes):
+            for part, (kind, *fields) in self.views.apply(view, want.span, fate.on_hold, ask, now, changes):
                 votes[kind].append(kind(part, *fields))
             for vote in votes[m.Granted][before:]:  # no more than that: timers tell what was granted
                 self.node.at(until, ("expire", self.partition, view.name, vote.span, owner))
@@ -333,7 +331,7 @@ class Replica:
             if message.letter is not None:
                 letter = message.letter._replace(ballot=owner.ballot, redrives=n)
                 asked = Record(message.generation, n, Kind.DEAD, letter)
-            ask = RejectAsk(owner, asked, backoff or (0.0,))
+            ask = RejectAsk(owner, asked, backoff or (0.0,), message.interrupted)
             view.give_up(span, owner, now.mono, rivals=False)
             for part, (done, record) in self.views.apply(view, span, fate.on_reject, ask, now, changes):
                 if record is not None:
