@@ -224,15 +224,16 @@ def show(topic: str, group: Group, as_json: bool) -> None:
 def _print_backlog(found: Backlog) -> None:
     waiting, reading = [], []
     for part in (*found.partitions, ("all", *found[:5], *found[6:])):
-        name, *counts, oldest, delivered, settled, consumers, suspects, dying = part
+        name, *counts, oldest, delivered, settled, consumers, suspects, dying, dropped = part
         age = "" if oldest is None else timedelta(seconds=round(oldest))
         waiting.append((name, *(f"{count:,}" for count in counts), age))
         names = ", ".join(dict.fromkeys(shown(consumer.name.encode()) or "?" for consumer in consumers))
-        reading.append(
-            (name, f"{suspects:,}", f"{dying:,}", per_s(delivered), per_s(settled), names or "nobody")
-        )
+        few = (f"{count:,}" for count in (suspects, dying, dropped))
+        reading.append((name, *few, per_s(delivered), per_s(settled), names or "nobody"))
     print_table((">partition", ">ready", ">held", ">delayed", ">dead", ">oldest"), waiting)
-    print_table((">partition", ">suspects", ">dying", ">delivered/s", ">settled/s", "read by"), reading)
+    print_table(
+        (">partition", ">suspects", ">dying", ">dropped", ">delivered/s", ">settled/s", "read by"), reading
+    )
     if found.consumers:
         who = [(*(shown(text.encode()) for text in texts), per_s(count)) for *texts, count in found.consumers]
         print_table(("consumer", "version", "client", "machine", ">delivered/s"), who)

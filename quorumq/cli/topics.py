@@ -22,6 +22,7 @@ from quorumq.cli.common import (
 )
 from quorumq.core import limits
 from quorumq.core.printable import plural
+from quorumq.core.topics import ON_EXPIRY
 
 if TYPE_CHECKING:
     from quorumq.core.messages import MetadataReply
@@ -48,6 +49,11 @@ def settings_options(command: F) -> F:
             "would keep every message; `quorumq groups create` makes groups. [default: it does]",
         ),
         click.option(
+            "--on-expiry",
+            type=click.Choice(ON_EXPIRY),
+            help="What becomes of a message whose TTL is over: a dead letter, or it is dropped. [default: dead-letter]",
+        ),
+        click.option(
             "--backoff",
             type=durations,
             metavar="TIME,...",
@@ -58,7 +64,7 @@ def settings_options(command: F) -> F:
             "--ttl",
             type=duration,
             metavar="TIME",
-            help="A message that nobody has acked after so long is a dead letter; 0 is never. [default: 0]",
+            help="A message that nobody has acked after so long expires, see --on-expiry; 0 is never. [default: 0]",
         ),
         click.option(
             "--retention",
@@ -185,4 +191,5 @@ def facts_of(topic: Topic) -> dict[str, object]:
         "ttl_s": topic.ttl_s,
         "backoff": list(topic.backoff),
         "auto_create_groups": topic.auto_create_groups,
+        "on_expiry": topic.on_expiry,
     }

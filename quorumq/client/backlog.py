@@ -40,6 +40,7 @@ class PartitionBacklog(NamedTuple):
     consumers: tuple[GroupConsumer, ...] = ()
     suspects: int = 0
     dying: int = 0
+    dropped: int = 0
 
 
 class Backlog(NamedTuple):
@@ -51,6 +52,7 @@ class Backlog(NamedTuple):
     who asked for any meanwhile, as far as nodes answer that did not start since. ``suspects`` are those of the ready
     ones that were in hand when consumers ended, and come in lots of at most 4 with nothing else.
     ``dying`` are out of deliveries: nobody gets them, and they are dead letters within seconds.
+    ``dropped`` expired, since the nodes started, in a topic that drops what expires.
     """
 
     ready: int
@@ -64,6 +66,7 @@ class Backlog(NamedTuple):
     consumers: tuple[GroupConsumer, ...] = ()
     suspects: int = 0
     dying: int = 0
+    dropped: int = 0
 
 
 class BacklogCalls(Calls):
@@ -105,7 +108,7 @@ class BacklogCalls(Calls):
                     f"no replica of {topic!r}/{number} answers: try again", needed=1, answered=0
                 )
             parts.append(merged(number, views, answers))
-        counted = ("ready", "held", "delayed", "dead", "delivered", "settled", "suspects", "dying")
+        counted = ("ready", "held", "delayed", "dead", "delivered", "settled", "suspects", "dying", "dropped")
         return Backlog(
             **{name: sum(getattr(part, name) for part in parts) for name in counted},
             oldest=oldest_of(part.oldest for part in parts),
@@ -144,6 +147,7 @@ def merged(
         consumers=joined(consumers),
         suspects=middle(view.suspects for view in views),
         dying=middle(view.dying for view in views),
+        dropped=max(view.dropped for view in views),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from quorumq.client.context import Calls
 from quorumq.client.nodes import left_of
@@ -28,6 +28,7 @@ class TopicCalls(Calls):
         ttl: Duration | None = None,
         backoff: Sequence[Duration] | None = None,
         auto_create_groups: bool | None = None,
+        on_expiry: Literal["dead-letter", "drop"] | None = None,
         timeout: float | None = None,
     ) -> Topic:
         """Create a topic. Done twice, it is done once: of one that is there, what is given must agree.
@@ -43,6 +44,7 @@ class TopicCalls(Calls):
                 attempt; the last one repeats. No wait if None.
             auto_create_groups: whether the first consumer of a group creates it, from the beginning; true if None.
                 Where false, it hears `NotFound`: a group by a mistyped name would keep all messages for ever.
+            on_expiry: what becomes of a message that expires: a dead letter, also if None, or "drop", and it is gone.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -56,7 +58,7 @@ class TopicCalls(Calls):
         """
         given = {
             "rf": rf,
-            **_settings(partitions, max_deliveries, retention, ttl, backoff, auto_create_groups),
+            **_settings(partitions, max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry),
         }
         named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         unnamed = tuple(field for field in given if field not in named)
@@ -104,6 +106,7 @@ class TopicCalls(Calls):
         ttl: Duration | None = None,
         backoff: Sequence[Duration] | None = None,
         auto_create_groups: bool | None = None,
+        on_expiry: Literal["dead-letter", "drop"] | None = None,
         timeout: float | None = None,
     ) -> Topic:
         """Change what is given of a topic's settings; what is None stays. Of two that change one, the last one wins.
@@ -111,7 +114,7 @@ class TopicCalls(Calls):
         Args:
             partitions: how many there are to be; never fewer than there are. Messages of a key that is published from
                 now on may go to another partition than those before.
-            max_deliveries, retention, ttl, backoff, auto_create_groups: as in `create_topic`.
+            max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry: as in `create_topic`.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -122,7 +125,9 @@ class TopicCalls(Calls):
             UsageError: a value that cannot be, or nothing given.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        settings = _settings(partitions, max_deliveries, retention, ttl, backoff, auto_create_groups)
+        settings = _settings(
+            partitions, max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry
+        )
         request = m.AlterTopic(name, **settings)
         watch = self.context.calling("set_topic", name)
         reply = await self.context.ask(request, f"change topic {name!r}", timeout, writes=True, watch=watch)
@@ -210,6 +215,7 @@ def _settings(
     ttl: Duration | None,
     backoff: Sequence[Duration] | None,
     auto_create_groups: bool | None,
+    on_expiry: str | None,
 ) -> dict[str, Any]:
     """A topic's settings as CreateTopic and AlterTopic name them; None where nothing is given."""
     return {
@@ -219,4 +225,5 @@ def _settings(
         "ttl_s": None if ttl is None else number_of("ttl", ttl),
         "backoff": None if backoff is None else tuple(number_of("backoff", step) for step in backoff),
         "auto_create_groups": auto_create_groups,
+        "on_expiry": on_expiry,
     }

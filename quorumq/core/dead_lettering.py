@@ -8,6 +8,7 @@ from quorumq.core.effects import Effect
 from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import Fetch, Owned, PeerMessage, Reject
 from quorumq.core.partition.attempts import Attempts
+from quorumq.core.partition.replica import Replica
 from quorumq.core.printable import plural
 from quorumq.core.rounds import Round
 from quorumq.core.types import Letter, NodeId, Now, Span
@@ -15,6 +16,8 @@ from quorumq.core.types import Letter, NodeId, Now, Span
 
 class DeadLettering(Coordinator):
     """What was won but has no deliveries or no time left: REJECT it to the dead letters, as its owner. Nobody waits.
+
+    What has no time left is dropped instead where the topic says so.
 
     If no majority applies it, the hold runs out and the next coordinator that wins the message tries again.
     """
@@ -30,39 +33,55 @@ class DeadLettering(Coordinator):
         self.request = request
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        effects: list[Effect] = []
         replica = context.replicas[self.won.partition]
+        drops = self.reason == "expired" and replica.topic.on_expiry == "drop"
+        effects: list[Effect] = []
+        for part, n in self.won.redrives.within(self.span):
+            if drops:
+                effects += self._reject(context, replica, part, n, None, now)
+                continue
+            for piece, slot in replica.batches.index.within(part):
+                published_ms = replica.batches.stored[slot.number].header.published_ms
+                effects += self._reject(
+                    context, replica, piece, n, self._letter(context, n, published_ms, now), now
+                )
+        return effects
+
+    def _letter(self, context: Context, n: int, published_ms: int, now: Now) -> Letter:
         ended = plural(self.attempts.ended, "delivery", "deliveries")
         message = f"{ended} ended without an ack"
         if self.reason == "expired":
             message = f"its time to live was over, after {ended}"
-        for part, n in self.won.redrives.within(self.span):
-            for piece, slot in replica.batches.index.within(part):
-                letter = Letter(
-                    ballot=self.won.owner.ballot,
-                    reason=self.reason,
-                    message=message,
-                    fingerprint=self.reason,
-                    attempts=self.attempts.ended,
-                    published_ms=replica.batches.stored[slot.number].header.published_ms,
-                    died_ms=now.wall_ms,
-                    node=context.state.me,
-                    redrives=n,
-                    interruptions=self.attempts.interruptions,
-                )
-                this = self.open_round(context, self.won.members, now)
-                reject = Reject(
-                    this.number,
-                    self.won.partition,
-                    replica.topic.epoch,
-                    self.request.group,
-                    self.won.generation,
-                    (Owned(piece, self.won.owner, n),),
-                    0.0,
-                    letter,
-                )
-                effects += self.ask(context, this, self.won.partition, reject, now)
-        return effects
+        return Letter(
+            ballot=self.won.owner.ballot,
+            reason=self.reason,
+            message=message,
+            fingerprint=self.reason,
+            attempts=self.attempts.ended,
+            published_ms=published_ms,
+            died_ms=now.wall_ms,
+            node=context.state.me,
+            redrives=n,
+            interruptions=self.attempts.interruptions,
+        )
+
+    def _reject(
+        self, context: Context, replica: Replica, span: Span, n: int, letter: Letter | None, now: Now
+    ) -> list[Effect]:
+        """Have every replica make a dead letter of the messages, or drop them where there is no letter."""
+        this = self.open_round(context, self.won.members, now)
+        reject = Reject(
+            this.number,
+            self.won.partition,
+            replica.topic.epoch,
+            self.request.group,
+            self.won.generation,
+            (Owned(span, self.won.owner, n),),
+            0.0,
+            letter,
+            drop=letter is None,
+        )
+        return self.ask(context, this, self.won.partition, reject, now)
 
     def on_answer(
         self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now

@@ -100,7 +100,8 @@ class HoldRound(Round):
     def count(self, bit: int, reply: HoldReply, now: Now) -> None:
         """Take the votes of a member that has not voted yet, and what it says of deliveries and times left."""
         self.answered = now.mono
-        for span, attempts, exhausted, expired, unseen, *how in reply.granted:
+        for item in reply.granted:
+            span, attempts, exhausted, expired, unseen = item[:5]
             if unseen:
                 blind = self.replica.delayed_parts(span)  # it cannot tell whether they are due
                 self.votes.add(subtract(span, blind), bit)
@@ -108,7 +109,7 @@ class HoldRound(Round):
                 said = 0
             else:
                 said = bit
-            ended = Attempts(0, 0, attempts, *how)
+            ended = Attempts(0, 0, attempts, *item[5:])
             if ended != NO_ATTEMPTS:
                 self.attempts.update(span, lambda old, new=ended: greater(old or new, new))  # type: ignore[misc]
             said |= (bit << DEAD if exhausted else 0) | (bit << LATE if expired else 0)
@@ -174,8 +175,8 @@ class HoldRound(Round):
 def wants_of(granted: tuple[Granted, ...], redrives: SpanMap[int]) -> tuple[Want, ...]:
     """What the others are asked for: what is held here, in runs of as many attempts, of one redrive number each."""
     if len(granted) == 1:
-        ((span, attempts, _, _, _, *how),) = granted
-        return tuple([Want(part, n, attempts, *how) for part, n in redrives.within(span)])
+        (one,) = granted
+        return tuple([Want(part, n, one.attempts, *one[5:]) for part, n in redrives.within(one.span)])
     runs: dict[tuple[Any, ...], SpanSet] = {}  # by how many attempts have ended, and how
     for item in granted:
         runs.setdefault((item.attempts, *item[5:]), SpanSet()).add(item.span)

@@ -15,13 +15,18 @@ from quorumq.core import limits
 from quorumq.core.messages import AlterTopic, CreateTopic
 from quorumq.core.types import STAMP_ZERO, Decision, Machines, NodeId, Stamp, Topic, replica_set, topic_id
 
-SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_groups")
+SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_groups", "on_expiry")
 """Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
+
+
+ON_EXPIRY = ("dead-letter", "drop")
 
 
 def stamps_of(topic: Topic) -> tuple[Stamp, ...]:
     """The stamp of each setting, in the order of SETTINGS."""
-    return topic.stamps or (topic.stamp,) * len(SETTINGS)
+    if not topic.stamps:
+        return (topic.stamp,) * len(SETTINGS)
+    return (*topic.stamps, *[topic.made] * (len(SETTINGS) - len(topic.stamps)))  # of settings that came later
 
 
 def stamped(topic: Topic, stamps: tuple[Stamp, ...]) -> Topic:
@@ -82,6 +87,7 @@ def first_topic(
         deletions=deletions,
         made=made,
         auto_create_groups=request.auto_create_groups,
+        on_expiry=request.on_expiry,
     )
     return with_partitions(topic, request.partitions, nodes, machines)
 
@@ -219,4 +225,6 @@ def check_settings(wanted: Topic | CreateTopic) -> str:
     for seconds in wanted.backoff:
         if not 0 <= seconds <= limits.BACKOFF_MAX_S:
             return f"backoff has a step of {seconds} s: each must be from 0 to {limits.BACKOFF_MAX_S:.0f} s"
+    if wanted.on_expiry not in ON_EXPIRY:
+        return f"on_expiry is {wanted.on_expiry!r}: it must be one of {', '.join(ON_EXPIRY)}"
     return ""

@@ -119,7 +119,7 @@ class Kind(IntEnum):
     """What a record says, in the order in which equal (generation, n) merge. ACKED beats all of them."""
 
     OPEN = 0
-    SKIPPED = 1  # the group's backlog was purged
+    SKIPPED = 1  # the group's backlog was purged, or the message expired and its topic drops such
     DEAD = 2  # a dead letter
     PURGED = 3  # a dead letter that was purged, or acked in the dead-letter queue
     ACKED = 4
@@ -226,6 +226,7 @@ class Topic(NamedTuple):
     made: Stamp = STAMP_ZERO  # of the proposal that was chosen
     proposed: int = 0
     auto_create_groups: bool = True
+    on_expiry: str = "dead-letter"  # what becomes of a message that expires; or "drop"
 
     @property
     def partitions(self) -> int:

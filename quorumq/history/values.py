@@ -44,7 +44,7 @@ def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object
         if value is not None and name == "auto_create_groups":
             found[name] = int(value)
         elif value is not None:
-            exact = name in ("partitions", "max_deliveries")
+            exact = name in ("partitions", "max_deliveries", "on_expiry")
             found[name] = (
                 value if exact else [float(it) for it in value] if name == "backoff" else float(value)
             )

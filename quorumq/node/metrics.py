@@ -45,6 +45,7 @@ OF_GROUP: Final = {
     "held": ("held", "Messages that a consumer holds."),
     "delayed": ("delayed", "Messages that are not due."),
     "dead": ("dead", "Dead letters."),
+    "dropped": ("dropped", "Messages that expired, since the node started, where their topic drops such."),
 }
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 

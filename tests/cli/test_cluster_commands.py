@@ -235,8 +235,9 @@ def test_partitions_are_no_afterthought_of_a_topic_that_has_messages(shell: Shel
 
 
 def test_settings_change_one_by_one(shell: Shell) -> None:
-    (made,) = shell("topics create tuned --ttl 5m --backoff 1s,10s --json").lines()
+    (made,) = shell("topics create tuned --ttl 5m --on-expiry drop --backoff 1s,10s --json").lines()
     assert (made["ttl_s"], made["backoff"], made["retention_s"]) == (300.0, [1.0, 10.0], 0.0)
+    assert made["on_expiry"] == "drop"
     (now,) = shell("topics set tuned --retention 7d --backoff none --partitions 3 --json").lines()
     changed = {"retention_s": 604800.0, "backoff": [], "partitions": 3, "replicas": now["replicas"]}
     assert now == {**made, **changed}

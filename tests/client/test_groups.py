@@ -284,6 +284,22 @@ async def test_a_consumer_with_a_mistyped_group_hears_so_where_the_topic_wants_g
         assert payloads(await client.fetch("jobs", "mian", max_wait=0.5)) == [0]
 
 
+async def test_what_expires_is_gone_where_the_topic_drops_it_and_the_backlog_counts_it() -> None:
+    async with jobs(ttl=60.0, on_expiry="drop") as (_, client):
+        await client.create_group("jobs", "g")
+        await publish(client, 3)
+        await trio.sleep(70.0)
+        found = await client.backlog("jobs", "g")
+        assert (found.ready, found.dead, found.dropped) == (0, 0, 3)
+        assert (await client.alter_topic("jobs", on_expiry="dead-letter")).on_expiry == "dead-letter"
+        await publish(client, 2)
+        await trio.sleep(70.0)
+        found = await client.backlog("jobs", "g")
+        assert (found.ready, found.dead, found.dropped) == (0, 2, 3)
+        with pytest.raises(UsageError, match="on_expiry is 'keep'"):
+            await client.create_topic("mail", on_expiry="keep")  # type: ignore[arg-type]
+
+
 async def test_a_backlog_counts_what_is_ready_held_delayed_and_dead_and_how_old_it_is() -> None:
     async with jobs(partitions=2) as (cluster, client):
         with pytest.raises(NotFound, match="no group 'g'"):

@@ -133,7 +133,13 @@ async def test_changes_of_topics_are_written_with_what_they_name_and_what_they_l
         ("jobs", "invoke"), ("jobs", "fail"),
     ]  # fmt: skip
     invoked = found[::2]
-    defaults = {"retention_s": 0.0, "ttl_s": 0.0, "backoff": [], "auto_create_groups": 1}
+    defaults = {
+        "retention_s": 0.0,
+        "ttl_s": 0.0,
+        "backoff": [],
+        "auto_create_groups": 1,
+        "on_expiry": "dead-letter",
+    }
     assert invoked[0]["settings"] == {"partitions": 2, "max_deliveries": 7}
     assert invoked[0]["defaults"] == defaults
     assert invoked[1]["settings"] == {"ttl_s": 60.0}

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import AckRequest, Hold, OpenSession, Publish
+from quorumq.core.messages import (
+    AckRequest,
+    AlterTopic,
+    AlterTopicReply,
+    CreateTopic,
+    Failed,
+    Hold,
+    OpenSession,
+    Publish,
+)
 from quorumq.core.partition.tally import part_of
 from quorumq.core.types import Origin, Topic
 from tests.core.cluster import Cluster
@@ -55,6 +64,41 @@ def test_what_is_too_old_is_buried_though_nobody_reads(own: bool) -> None:
     cluster.advance(18.0)
     for node in "abc":
         assert counts(cluster, node) == (0, 0, 300)
+
+
+@pytest.mark.parametrize("reader", [False, True])
+def test_what_is_too_old_is_dropped_where_the_topic_says_so(reader: bool) -> None:
+    """With the setting by CREATE, or by ALTER; what is out of deliveries is a dead letter there as well."""
+    cluster = Cluster()
+    settings = {} if reader else {"on_expiry": "drop"}
+    published(cluster, 300, ttl_s=MINUTE_S, max_deliveries=1, **settings)
+    if reader:
+        reply = cluster.ask("b", AlterTopic("jobs", on_expiry="drop"))
+        assert isinstance(reply, AlterTopicReply)
+        assert reply.topic.on_expiry == "drop"
+    assert seqs(cluster.ask("a", fetch(most=2, hold_time=5.0))) == [0, 1]
+    cluster.advance(59.9)
+    if reader:
+        cluster.advance(0.2)
+        assert seqs(cluster.ask("c", fetch())) == []
+    else:
+        cluster.advance(9.0)
+    for node in "abc":
+        part = part_of(replica_of(cluster, node), "g", cluster.now)
+        assert (part.ready, part.dying, part.dead, part.dropped) == (0, 0, 2, 298)
+    cluster.advance(30.0)
+    assert len(replica_of(cluster, "a").batches.stored) == 2, "and their payload goes as that of acked ones"
+
+
+def test_an_answer_to_an_expiry_that_is_none_is_refused_by_name() -> None:
+    cluster = Cluster()
+    reply = cluster.ask("a", CreateTopic("jobs", on_expiry="forget"))
+    assert isinstance(reply, Failed)
+    assert (reply.code, "'forget'" in reply.detail) == ("usage", True)
+    cluster.topic()
+    reply = cluster.ask("a", AlterTopic("jobs", on_expiry=""))
+    assert isinstance(reply, Failed)
+    assert (reply.code, "on_expiry is ''" in reply.detail) == ("usage", True)
 
 
 def test_what_is_too_old_costs_who_asks_for_one_message_no_round_each() -> None:

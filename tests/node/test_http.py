@@ -171,7 +171,7 @@ async def test_a_page_is_made_in_pieces_and_at_most_once_a_second(monkeypatch: p
 
 def test_of_so_many_groups_the_rest_are_summed_up() -> None:
     facts = {
-        "available": 1, "suspects": 0, "dying": 0, "held": 2, "delayed": 0, "dead": 3, "oldest_s": None
+        "available": 1, "suspects": 0, "dying": 0, "held": 2, "delayed": 0, "dead": 3, "dropped": 0, "oldest_s": None
     }  # fmt: skip
     table = Table()
     for number in range(metrics.GROUPS_MAX + 50):
@@ -179,7 +179,8 @@ def test_of_so_many_groups_the_rest_are_summed_up() -> None:
         table.add([{**row, "groups": {"g": {**facts, "oldest_s": float(number)}}}])
     assert len(table.groups) == len(table.topics) == metrics.GROUPS_MAX + 1
     assert table.groups["other", "other"] == {
-        "available": 50, "suspects": 0, "dying": 0, "held": 100, "delayed": 0, "dead": 150, "oldest_s": 249.0,
+        "available": 50, "suspects": 0, "dying": 0, "held": 100, "delayed": 0, "dead": 150, "dropped": 0,
+        "oldest_s": 249.0,
     }  # fmt: skip
     assert table.left_out == 100
 

@@ -59,6 +59,7 @@ class CreateTopic(NamedTuple):
     backoff: tuple[float, ...] = ()
     unnamed: tuple[str, ...] = ()
     auto_create_groups: bool = True
+    on_expiry: str = "dead-letter"
 
 
 class CreateTopicReply(NamedTuple):
@@ -75,6 +76,7 @@ class AlterTopic(NamedTuple):
     ttl_s: float | None = None
     backoff: tuple[float, ...] | None = None
     auto_create_groups: bool | None = None
+    on_expiry: str | None = None
 
 
 class AlterTopicReply(NamedTuple):
@@ -410,6 +412,7 @@ class GroupPart(NamedTuple):
 
     ``oldest_s`` is the age of the oldest that is ready, held or delayed; None where there is none. ``suspects``: how
     many of those that are ready come in lots, with nothing else. ``dying``: out of deliveries, and no dead letters yet.
+    ``dropped`` are those that expired, since the replica started, where the topic drops such.
     """
 
     partition: int
@@ -420,6 +423,7 @@ class GroupPart(NamedTuple):
     oldest_s: float | None = None
     suspects: int = 0
     dying: int = 0
+    dropped: int = 0
 
 
 class GroupFlow(NamedTuple):

@@ -261,7 +261,7 @@ class Reject(NamedTuple):
 
     TOPIC_BACKOFF_S as ``delay``: each replica takes the step of the topic's backoff for its count of attempts. In what
     is written, the letter has the ballot and the redrive number of the message's own entry. ``interrupted``: a clean
-    stop of the consumer ended the deliveries.
+    stop of the consumer ended the deliveries. ``drop``: write SKIPPED, as the messages expired and their topic says so.
     """
 
     round: int
@@ -273,6 +273,7 @@ class Reject(NamedTuple):
     delay: float
     letter: Letter | None
     interrupted: bool = False
+    drop: bool = False
 
 
 class RejectReply(NamedTuple):

@@ -293,13 +293,13 @@ def exclusive(ballots: Ballots, facts: Facts, owner: Owner) -> bool | None:
 
 class RejectAsk(NamedTuple):
     owner: Owner
-    record: Record  # with a letter what the message becomes, else what it must be
+    record: Record  # SKIPPED, or with a letter, what the message becomes; else what it must be
     backoff: tuple[float, ...]  # seconds after the first attempt, the second, …; the last entry repeats
     interrupted: bool = False  # a clean stop of the consumer ended the delivery
 
 
 def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RejectAsk) -> Fate:
-    """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD, in one step with the release.
+    """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD or SKIPPED, in one step with the release.
 
     Answers whether it is applied, and the record that stands instead.
     """
@@ -308,7 +308,7 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     if held is None or not is_owner(held, ask.owner):
         return record, unhinted(lease), ballots, (is_retry(record, lease, facts, ask), None)
     lease = unhinted(with_hold(lease, None))
-    if asked.letter is not None:
+    if asked.letter is not None or asked.kind == Kind.SKIPPED:
         record, lease, ballots, stands = on_merge(record, lease, ballots, facts, asked)
     else:
         stands = as_read(record, facts, asked.generation)

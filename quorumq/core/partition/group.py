@@ -83,6 +83,7 @@ class GroupView:
         suspects: what may be delivered in lots, with nothing else.
         kept: what else the group keeps of the batches here.
         behind: what the group has not looked at yet; None where it has looked at all.
+        dropped: messages that expired here, since the start, where the topic drops such.
         given_up: what each owner gave up of its holds, and until when the longest of them was to last.
         digests: of records, attempts and delays; dropped where those change.
         lasting: whether attempts or delays are known; dropped likewise.
@@ -108,6 +109,7 @@ class GroupView:
     given_up: dict[Owner, tuple[float, SpanSet]] = field(default_factory=dict)
     digests: dict[Origin, Digest] = field(default_factory=dict)
     lasting: dict[Origin, bool] = field(default_factory=dict)
+    dropped: int = 0
 
     def __post_init__(self) -> None:
         self.home = self if self.source is None else self.source

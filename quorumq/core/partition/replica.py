@@ -331,6 +331,8 @@ class Replica:
             if message.letter is not None:
                 letter = message.letter._replace(ballot=owner.ballot, redrives=n)
                 asked = Record(message.generation, n, Kind.DEAD, letter)
+            elif message.drop:
+                asked = Record(message.generation, n, Kind.SKIPPED)
             ask = RejectAsk(owner, asked, backoff or (0.0,), message.interrupted)
             view.give_up(span, owner, now.mono, rivals=False)
             for part, (done, record) in self.views.apply(view, span, fate.on_reject, ask, now, changes):
@@ -338,6 +340,7 @@ class Replica:
                     resolved.append(m.Resolved(part, record))
                 else:
                     (applied if done else refused).append(m.Owned(part, owner, n))
+                    view.dropped += part.size if done and message.drop else 0
         reply = m.RejectReply(
             message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector()
         )

@@ -15,9 +15,10 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
     """Counts of messages; ages in seconds, None where there is nothing of which to tell one.
 
     Of a group that begins, what it has looked at is available, and never nothing; ``suspects`` are those of the
-    available ones that come in lots. ``dying`` have no deliveries left, and are about to be dead letters. ``held`` and
-    ``delayed`` are of messages that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed;
-    ``kept_s`` that of the oldest batch that the group keeps, for a dead letter as well.
+    available ones that come in lots. ``dying`` have no deliveries left, and are about to be dead letters. ``dropped``
+    are those that expired, since the node started, where the topic drops such. ``held`` and ``delayed`` are of messages
+    that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed; ``kept_s`` that of the oldest
+    batch that the group keeps, for a dead letter as well.
     """
     kept = view.kept
     ready = [row[:2] for offer in (view.available, view.suspects) if (row := offer.ready.first())]
@@ -33,6 +34,7 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
         "tombstone_spans": view.records.spans,
         "resolved": view.records.messages - view.records.count(Kind.OPEN),
         "dead": view.records.count(Kind.DEAD),
+        "dropped": view.dropped,
     }
 
 
@@ -42,9 +44,8 @@ def part_of(replica: Replica, group: str, now: Now) -> GroupPart:
     if view is None:
         return GroupPart(number)
     facts = tally(replica.batches, view, now)
-    counts = (
-        facts[name] for name in ("available", "held", "delayed", "dead", "oldest_s", "suspects", "dying")
-    )
+    names = ("available", "held", "delayed", "dead", "oldest_s", "suspects", "dying", "dropped")
+    counts = (facts[name] for name in names)
     return GroupPart(number, *counts)  # type: ignore[arg-type]
 
 
