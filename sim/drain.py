@@ -142,7 +142,7 @@ class Drain:
         cores = cores_of(self.hosts).values()
         replicas = [core.replicas[here.partition] for core in cores if here.partition in core.replicas]
         return any(known_of(other, origin) == count for other in replicas) and all(
-            other.batches.digest(origin) == here.batches.digest(origin) for other in replicas
+            other.batches.content(origin) == here.batches.content(origin) for other in replicas
         )
 
     def one_by_one(self) -> int:

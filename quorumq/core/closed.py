@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from quorumq.core.limits import NUMBERS_END
+from quorumq.core.partition.digests import Digests
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.core.types import DERIVED, Origin, Span
+
+BLOCK: Final = 4096
+"""Numbers that replicas compare together; the origin of the first one stands for them."""
 
 
 def number_of(origin: Origin) -> Span:
@@ -15,12 +20,17 @@ def number_of(origin: Origin) -> Span:
 
 
 class ClosedOrigins:
-    """The origins of a partition that are closed, as spans of their numbers."""
+    """The origins of a partition that are closed, as spans of their numbers.
 
-    __slots__ = ("numbers",)
+    Attributes:
+        digests: by block of numbers.
+    """
+
+    __slots__ = ("digests", "numbers")
 
     def __init__(self) -> None:
         self.numbers = SpanSet()
+        self.digests = Digests()
 
     def __contains__(self, origin: Origin) -> bool:
         return bool(self.numbers.runs) and self.numbers.contains(origin._replace(k=0), origin.k)
@@ -28,15 +38,56 @@ class ClosedOrigins:
     def __bool__(self) -> bool:
         return bool(self.numbers)
 
-    def forget_in(self, table: SpanSet | SpanMap[Any] | dict[Origin, Any]) -> None:
-        """Drop what ``table`` has of closed origins."""
-        if isinstance(table, dict):
-            for origin in [origin for origin in table if origin in self]:
-                del table[origin]
-            return
-        for origin in table.origins():
-            if origin in self:
-                table.remove(Span(origin, 0, NUMBERS_END))
+    def add(self, numbers: Span) -> None:
+        """Take in origins that are over, by their numbers."""
+        self.numbers.add(numbers)
+        family, start, stop = numbers
+        for first in range(start - start % BLOCK, stop, BLOCK):
+            self.digests.stale[family._replace(k=first)] = None
+
+    def block(self, first: Origin) -> list[Span]:
+        """Return the numbers of a block."""
+        return self.numbers.within(Span(first._replace(k=0), first.k, first.k + BLOCK))
+
+    def blocks(self) -> list[Origin]:
+        """Return the blocks of which some number is closed."""
+        return list(
+            dict.fromkeys(
+                family._replace(k=first)
+                for family, start, stop in self.numbers.items()
+                for first in range(start - start % BLOCK, stop, BLOCK)
+            )
+        )
+
+    def content(self, first: Origin) -> bytes:
+        """Return what replicas compare of a block of numbers."""
+        return b",".join([b"%d,%d" % span[1:] for span in self.block(first)])
+
+
+def among(numbers: Iterable[Span], table: Mapping[Origin, Any]) -> list[Origin]:
+    """Return the origins of a table that have one of these numbers, at the cost of whichever are fewer."""
+    origins: list[Origin] = []
+    for (node, n, nonce, _), start, stop in numbers:
+        if stop - start <= len(table):
+            named = (Origin(node, n, nonce, k) for k in range(start, stop))
+            origins += [origin for origin in named if origin in table]
+        else:
+            family = (node, n, nonce)
+            origins += [origin for origin in table if origin[:3] == family and start <= origin.k < stop]
+    return origins
+
+
+def forget(numbers: Iterable[Span], table: SpanSet | SpanMap[Any] | dict[Origin, Any]) -> list[Origin]:
+    """Drop what ``table`` has of the origins with these numbers; the origins that it had."""
+    if isinstance(table, dict):
+        origins = among(numbers, table)
+        for origin in origins:
+            del table[origin]
+        return origins
+    origins = among(numbers, table.runs)
+    for origin in origins:
+        table.put(Span(origin, 0, NUMBERS_END), None)
+    return origins
 
 
 def may_close(origin: Origin) -> bool:

@@ -11,6 +11,7 @@ from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.limits import NUMBERS_END
 from quorumq.core.messages import CreateTopic, CreateTopicReply, PeerMessage, ProposalReply
+from quorumq.core.partition.digests import DIGEST_BYTES
 from quorumq.core.proposing import PAUSE_FIRST_S, PAUSE_MAX_S, PROPOSALS_MAX, Proposer
 from quorumq.core.registers import ChangeCoordinator
 from quorumq.core.topics import as_change, difference, first_topic
@@ -62,8 +63,11 @@ class CreateTopicCoordinator(ChangeCoordinator):
         """The register that we were asked for; the same in each proposal."""
         assert self.proposer is not None
         config, deletions = context.config, self.proposer.instance.number
-        first = first_topic(self.request, config.nodes, deletions, ballot, config.machines)
-        return self.ours.setdefault(deletions, first)
+        if deletions not in self.ours:
+            key = context.rng.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES, "big")
+            first = first_topic(self.request, config.nodes, deletions, ballot, config.machines, key)
+            self.ours[deletions] = first
+        return self.ours[deletions]
 
     def pause(self, context: Context, now: Now) -> list[Effect]:
         """Look again, from the start, in a while."""

@@ -95,8 +95,8 @@ REFRESHED_PER_STEP = 512
 """Sections of a new batch, times groups, that one step offers to the groups."""
 LOOKS_PER_STEP = 512
 """Runs of messages, and batches, that one step looks at for groups that begin or are rewound: some 5 ms."""
-OFFERED_PER_STEP = 2048
-"""Groups of partitions, each once for each, whose digests one step tells a peer: some 3 ms."""
+COMPARED_PER_STEP = 2048
+"""What one step looks at for anti-entropy: groups whose digests are summed up, parts of trees, origins: some 3 ms."""
 GROUPS_MADE_PER_STEP = 40
 """Topics in which one FETCH registers a new group at a time."""
 PEEK_SCAN_MAX = 1024

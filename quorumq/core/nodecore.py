@@ -206,6 +206,7 @@ class NodeCore:
         if self.stopped or (self.vouching.lost and not events):
             return effects
         state.looks_left = limits.LOOKS_PER_STEP
+        state.compares_left = limits.COMPARED_PER_STEP
         waited = bool(self.context.costly.lines)
         if state.timers and state.timers[0][0] <= now.mono:
             self._absorb(self.timers.run(now), effects, now)
@@ -248,7 +249,7 @@ class NodeCore:
                 while over and over[0][0] <= now.mono:
                     heapq.heappop(over)
                 heapq.heappush(over, popped)
-        state.looks_left = NO_END
+        state.looks_left = state.compares_left = NO_END
         return self.context.peers.positions.count(effects) if effects else effects
 
     def next_deadline(self) -> float | None:
@@ -505,8 +506,8 @@ class NodeCore:
                 return [Send(sender, self.replicas[message.partition].on_peek(message, now))]
             case m.SyncTopics(topics, groups):
                 return context.take_in_registers(sender, topics, groups, now)
-            case m.SyncOffer() if message.partition in self.replicas:
-                return self.replicas[message.partition].on_sync_offer(sender, message, now)
+            case m.SyncOffer() | m.SyncListed() if message.partition in self.replicas:
+                return self.upkeep.on_compared(sender, message, now)
             case m.SyncState() if message.partition in self.replicas:
                 return self.replicas[message.partition].on_sync_state(sender, message, now)
             case m.SyncPull() if message.partition in self.replicas:

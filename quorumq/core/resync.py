@@ -23,8 +23,8 @@ from quorumq.core.types import Decision, Group, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
 
-PIECES_MAX = 32
-"""Pieces that one request is answered with, but for those of a single bucket of origins, which are never parted."""
+ORIGINS_MAX = 2048
+"""Origins that one answer tells of, each once for each group, about."""
 
 REGISTERS_PER_PIECE = 50
 
@@ -49,7 +49,7 @@ class Resync:
         self.survivors: tuple[NodeId, ...] = ()
         self.heard: dict[Part, None] = {}
         self._asked: dict[Part, int] = {}  # the number of the request that an answer counts for
-        self._at: dict[Part, int] = {}  # the bucket to go on from
+        self._at: dict[Part, int] = {}  # the place to go on from
         self._pieces: dict[Part, dict[int, None]] = {}
 
     # --------------------------------------------------------------------- what is needed
@@ -148,7 +148,7 @@ def far_above(n: int) -> int:
 
 
 def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> list[Effect]:
-    """RESYNC-ASK: all that this node has of a partition from a bucket on, or its registers. Only if it can vouch."""
+    """RESYNC-ASK: what this node has of a partition from a place on, or its registers. Only if it can vouch."""
     if not context.state.vouched:
         return []
     catalogue = context.catalogue
@@ -161,7 +161,10 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         decisions = [catalogue.decisions[found] for found in sorted(catalogue.decisions)]
         answers += [(nothing, None, piece) for piece in pieces_of(decisions, REGISTERS_PER_PIECE)]
     elif (replica := context.replicas.get(message.partition)) is not None:
-        states, following = replica.sync.everything(message.start, PIECES_MAX, replica.topic.epoch, now)
+        if not replica.sync.renew():
+            context.state.compare_later(message.partition)
+            return []  # it asks again
+        states, following = replica.sync.everything(message.start, ORIGINS_MAX, replica.topic.epoch, now)
         answers += [(nothing, state, ()) for state in states]
     answers = answers or [(nothing, None, ())]
     return [

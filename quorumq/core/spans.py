@@ -7,7 +7,7 @@ finished origin is a single interval.
 
 The promise: a SpanMap behaves like a dict from (origin, seq) to a value, and a SpanSet like a set
 of (origin, seq). Whatever the order of operations, equal content has the same intervals, so
-state() and digest() are canonical: the explorer recognises a state by the one, replicas compare
+state() and content() are canonical: the explorer recognises a state by the one, replicas compare
 themselves by the other. An operation costs O(log n + k) for n intervals of its origin and k that
 the span touches.
 
@@ -23,7 +23,6 @@ sorted order of origin, never in order of arrival, or two runs of one seed would
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -355,14 +354,14 @@ class _Runs:
             return ((origin, self._all(origin)),)
         return tuple([(origin, self._all(origin)) for origin in sorted(runs)])
 
-    def digest(self, origin: Origin, encode: Callable[[Any], bytes | None] | None = None) -> int:
-        """64 bits that are equal where two replicas agree on an origin (docs/protocol.md, ANTI-ENTROPY).
+    def content(self, origin: Origin, encode: Callable[[Any], bytes | None] | None = None) -> bytes:
+        """Return bytes that are equal where two replicas agree on an origin (docs/protocol.md, ANTI-ENTROPY).
 
-        A function of the origin and of what each of its messages maps to: ``encode(value)``, or with no
-        ``encode`` just whether it is covered (then it equals the digest of a SpanSet of the same
-        messages). Messages whose value encodes as None are left out. 0 if nothing of the origin is left.
+        A function of what each of the origin's messages maps to: ``encode(value)``, or with no ``encode`` just
+        whether it is covered (then it equals the content of a SpanSet of the same messages). Messages whose
+        value encodes as None are left out. b"" if nothing of the origin is left.
         """
-        # Runs whose values encode alike are taken together: what is digested is the mapping from
+        # Runs whose values encode alike are taken together: what is compared is the mapping from
         # message to encoding, so that replicas that differ in what is not encoded still agree.
         parts: list[bytes] = []
         start, at, code = 0, 0, b""
@@ -377,12 +376,9 @@ class _Runs:
                 parts.append(b"%d,%d,%d:%b" % (start, at, len(code), code))
             start, at, code = run[0], run[1], theirs
         if start == at:
-            return 0
+            return b""
         parts.append(b"%d,%d,%d:%b" % (start, at, len(code), code))
-        # The origin is part of it: digests of several origins may be combined by xor, and two
-        # origins with the same spans must not cancel out.
-        head = "\0".join(map(str, origin)).encode() + b"\0\n"
-        return int.from_bytes(hashlib.blake2b(head + b"".join(parts), digest_size=8).digest(), "little")
+        return b"".join(parts)
 
     def check(self) -> None:
         """Assert what holds between any two operations. O(everything): for tests and the simulator."""

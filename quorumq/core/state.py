@@ -34,10 +34,10 @@ Timer = (
     | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over
     | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
     | tuple[Literal["look"]]  # groups that begin look at more
+    | tuple[Literal["compare"]]  # anti-entropy goes on
     | tuple[Literal["serve"]]  # what is costly has its turn
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]
-    | tuple[Literal["offer"], NodeId, bool, tuple[PartitionId, ...], int]  # the rest of what it is offered
     | tuple[Literal["bury", "heartbeat", "reclaim", "resync"]]
 )
 """What a node is to do at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
@@ -160,6 +160,9 @@ class NodeState:
     # Runs of messages that this step may still look at for groups that begin, and partitions with more of them.
     looks_left: float = NO_END
     behind: dict[PartitionId, None] = field(default_factory=dict)
+    # Likewise for anti-entropy: digests, and parts of trees.
+    compares_left: float = NO_END
+    comparing: dict[PartitionId, None] = field(default_factory=dict)
     # To which groups of which partitions something became available since the parked FETCHes last looked.
     stirred: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     me: NodeId = field(init=False)  # this node's id
@@ -217,6 +220,12 @@ class NodeState:
         if not self.behind:
             self.at(0.0, ("look",))
         self.behind[partition] = None
+
+    def compare_later(self, partition: PartitionId) -> None:
+        """Anti-entropy of ``partition`` has more to do than this step has time for: the next one goes on."""
+        if not self.comparing:
+            self.at(0.0, ("compare",))
+        self.comparing[partition] = None
 
     # ------------------------------------------------------- who else is fetching
 

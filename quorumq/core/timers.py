@@ -101,12 +101,14 @@ class Timers:
                 context.costly.put(asker, costs.runs(len(timer[-1])), timer)
             case ("close", asker, origin, partitions):
                 return self.door.close_session(asker, origin, partitions, now)
-            case ("look",) | ("batch", *_) if waits:
+            case ("look" | "compare",) | ("batch", *_) if waits:
                 context.costly.put(NOBODY, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):
                 context.replicas[partition].storing.on_offered(number, first, now)
             case ("look",):
                 return self._look(now)
+            case ("compare",):
+                return self.upkeep.go_on_comparing(now)
             case ("free", asker, freed):
                 return context.free_in_steps(asker, freed, now)
             case ("forget", key):
@@ -136,8 +138,6 @@ class Timers:
                 state.at(now.mono + pause, ("sync", peer))
                 if peer in state.links and state.vouched:
                     return self.upkeep.sync(peer, now)
-            case ("offer", peer, absent, shared, first) if peer in state.links:
-                return self.upkeep.go_on_offering(peer, absent, shared, first, now)
         return []
 
     def _look(self, now: Now) -> list[Effect]:

@@ -49,6 +49,7 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
     merged = ours if ours.partitions >= theirs.partitions else theirs
     later = max(ours, theirs, key=rank)  # they are of one creation, unless one was forgotten
     merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
+    merged = merged._replace(digest_key=later.digest_key)
     pairs = list(zip(stamps_of(ours), stamps_of(theirs), strict=True))
     newer = {
         name: getattr(ours if mine >= other else theirs, name)
@@ -65,7 +66,12 @@ def closed(topic: Topic) -> Topic:
 
 
 def first_topic(
-    request: CreateTopic, nodes: tuple[NodeId, ...], deletions: int, made: Stamp, machines: Machines = ()
+    request: CreateTopic,
+    nodes: tuple[NodeId, ...],
+    deletions: int,
+    made: Stamp,
+    machines: Machines = (),
+    digest_key: bytes = b"",
 ) -> Topic:
     """The register that a creation proposes, under the ballot ``made``.
 
@@ -88,6 +94,7 @@ def first_topic(
         made=made,
         auto_create_groups=request.auto_create_groups,
         on_expiry=request.on_expiry,
+        digest_key=digest_key,
     )
     return with_partitions(topic, request.partitions, nodes, machines)
 

@@ -204,9 +204,9 @@ class Topic(NamedTuple):
     ``auto_create_groups`` a FETCH for a group that was never created makes none. ``stamps`` are
     those of the settings (core/topics.py), each of which goes to its last writer; () says that ``stamp`` is that of
     all. ``deletions`` counts how often the name had been deleted before: a topic with more has taken the place of the
-    others. ``made`` tells the creation that this topic comes from, and like ``born`` never changes. ``proposed`` counts
-    all partitions that anybody has begun to add, where these are more than ``replicas`` has: until one is confirmed, it
-    is only counted. A deleted topic, whose ``replicas`` are gone, keeps that count.
+    others. ``made`` tells the creation that this topic comes from; it, ``born`` and ``digest_key`` never change.
+    ``proposed`` counts all partitions that anybody has begun to add, where these are more than ``replicas`` has: until
+    one is confirmed, it is only counted. A deleted topic, whose ``replicas`` are gone, keeps that count.
     """
 
     id: bytes
@@ -227,6 +227,7 @@ class Topic(NamedTuple):
     proposed: int = 0
     auto_create_groups: bool = True
     on_expiry: str = "dead-letter"  # what becomes of a message that expires; or "drop"
+    digest_key: bytes = b""  # of what replicas compare; no client is told it
 
     @property
     def partitions(self) -> int:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from quorumq.core import limits
 from quorumq.core.burial import bury
 from quorumq.core.closing import ORIGINS_PER_ROUND, CloseCoordinator
 from quorumq.core.context import Context, forget
 from quorumq.core.effects import Done, Effect, Persist, Send
-from quorumq.core.messages import Heartbeat, SyncPull
+from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer
 from quorumq.core.resync import in_pieces
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
+from quorumq.core.types import Incarnation, NodeId, Now
 from quorumq.core.vouching import TOKEN_POSITION
-
-PARTITION: Final = 3
-"""What the digest of a partition costs beside those of its groups, in groups."""
 
 
 class Upkeep:
@@ -63,34 +57,44 @@ class Upkeep:
         return [Send(peer, piece) for piece in in_pieces(catalogue.registers(), catalogue.all_groups())]
 
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
-        """What we have of each partition that the peer has, too; and ask for what has been ``absent`` for long."""
-        replicas = self.context.replicas
-        shared = tuple([partition for partition in replicas if peer in replicas[partition].members])
-        return self.go_on_offering(peer, absent, shared, 0, now)
+        """Offer what we have of each partition that the peer has, too. ``absent``: and ask for what is, for long."""
+        for partition, replica in self.context.replicas.items():
+            if peer in replica.members:
+                replica.sync.owed[peer] = absent
+                self.context.state.comparing[partition] = None
+        return self.go_on_comparing(now)
 
-    def go_on_offering(
-        self, peer: NodeId, absent: bool, shared: tuple[PartitionId, ...], first: int, now: Now
-    ) -> list[Effect]:
-        """The same from the partition at ``first`` on, as far as one step has time; the next goes on after a pause."""
+    def on_compared(self, sender: NodeId, message: SyncOffer | SyncListed, now: Now) -> list[Effect]:
+        """Compare what a peer has with what we have: now, or when the step's time for it is over, later."""
+        replica = self.context.replicas[message.partition]
+        if message.epoch != replica.topic.epoch:
+            return []
+        replica.sync.take(sender, message)
+        self.context.state.comparing[message.partition] = None
+        return self.go_on_comparing(now)
+
+    def go_on_comparing(self, now: Now) -> list[Effect]:
+        """Do what anti-entropy has to do, partition by partition, as far as one step has time for it.
+
+        The rest has its turn later. Offers that come meanwhile replace older ones.
+        """
+        state = self.context.state
         effects: list[Effect] = []
-        asked: list[Effect] = []
-        left = limits.OFFERED_PER_STEP
-        for at in range(first, len(shared)):
-            replica = self.context.replicas.get(shared[at])
+        waiting, state.comparing = state.comparing, {}
+        left = iter(waiting)
+        for partition in left:
+            replica = self.context.replicas.get(partition)
             if replica is None:
                 continue  # its topic was deleted meanwhile
-            if left <= 0:
-                pause = now.mono + limits.COSTLY_PAUSE_S
-                self.context.state.at(pause, ("offer", peer, absent, shared, at))
+            if state.compares_left > 0:
+                effects += replica.sync.work(replica.topic, now)
+            if replica.sync.is_left():
+                state.compare_later(partition)
+            if state.compares_left <= 0:
                 break
-            left -= PARTITION + len(replica.views.groups)
-            effects.append(Send(peer, replica.sync.offer(replica.topic.epoch)))
-            ages = replica.batches.ages_wanted(peer, replica.topic.ttl_s)
-            if ages:
-                effects.append(Send(peer, SyncPull(replica.partition, (), ages)))
-            if absent:
-                asked += replica.sync.ask_absent(peer, now)
-        return effects + asked
+        for partition in left:
+            state.compare_later(partition)
+        return effects
 
     # --------------------------------------------------------------------- RECLAIM
 

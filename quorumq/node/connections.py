@@ -57,7 +57,7 @@ from quorumq.wire.frames import Frame
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import seal_fetched, seal_session
 from quorumq.wire.requests import check_header, oversize
-from quorumq.wire.rights import visible
+from quorumq.wire.rights import public, visible
 
 INFLIGHT_BYTES_MAX: Final = 8 * MIB
 """Bytes of requests of one connection that are under way; one request is always let in."""
@@ -437,6 +437,7 @@ class Inbound:
         if isinstance(reply, m.Welcome):
             self._welcomed = True
         try:
+            reply = public(reply)
             if isinstance(reply, m.MetadataReply) and self.badge is not None:
                 reply = visible(self.badge.client, reply)
             if isinstance(reply, m.OpenSessionReply):

@@ -21,6 +21,7 @@ from quorumq.core.limits import (
     STORE_BATCHES_MAX,
     WORDS_END,
 )
+from quorumq.core.partition.digests import BRANCHES, DIGEST_BYTES, DIGITS
 from quorumq.wire import batch as batches
 
 NODE_CHARS_MAX: Final = batches.NODE_CHARS_MAX
@@ -60,6 +61,7 @@ BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("Topic", "id"): batches.TOPIC_ID_BYTES,
     ("DeleteTopic", "id"): batches.TOPIC_ID_BYTES,
     ("Group", "topic"): batches.TOPIC_ID_BYTES,
+    ("Digest", "digest"): DIGEST_BYTES,
 }
 _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("Span", "start"): (0, NUMBERS_END),
@@ -70,12 +72,14 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("PartitionId", "number"): (0, PARTITIONS_MAX),
     ("Heartbeat", "disk_free"): (-1, 1 << 63),
     ("Publish", "age_ms"): (-AGES_ASKED_END, AGES_ASKED_END),
+    ("SyncOffer", "places"): (1, 1 << 4 * DIGITS),
+    ("SyncListed", "places"): (1, 1 << 4 * DIGITS + 1),
 }
 _INT_ENDS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("stamp", "time", "floor", "ballot"), STAMPS_END),
     **dict.fromkeys(("position_by",), STARTS_MAX),
     **dict.fromkeys(
-        ("round", "nonce", "directory", "digest", "digests", "messages", "place"),
+        ("round", "nonce", "directory", "place"),
         WORDS_END,
     ),
 }
@@ -87,6 +91,11 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         "(v_kind != 4 or not v_n) and (v_letter is None or v_kind == 2)",
         "kind",
         "ACKED is at n = 0, and only DEAD has a letter",
+    ),
+    "SyncOffer": (
+        f"len(v_sums) == {DIGEST_BYTES} * ({BRANCHES} * len(v_places) or 1)",
+        "sums",
+        "a sum for each part of each place, or that of the root",
     ),
     "Instance": ("len(v_topic) in (0, 16)", "topic", "the id of a topic, or empty"),
     "Decision": ("v_topic is None or v_group is None", "group", "a topic or a group, not both"),

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from quorumq.core import messages as m
 from quorumq.core.deadnames import dead_letter_names, source_of
 from quorumq.core.errors import NotFound, Unauthorized
 from quorumq.core.topics import is_pattern
+from quorumq.core.types import Topic
 
 RIGHTS: Final = ("publish", "consume", "admin")
 EVERYTHING: Final = "*"
@@ -150,6 +151,20 @@ def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
                 f"client {client.name!r} lacks the right {' or '.join(need.rights)} to {what}, which "
                 f"{type(request).__name__} needs: rights are in the nodes' clients file (`quorumq clients`)"
             )
+
+
+Reply = TypeVar("Reply", bound=m.ClientReply)
+
+
+def public(reply: Reply) -> Reply:
+    """Return a reply as any client may have it: without the keys of digests in its registers of topics."""
+    fields: dict[str, Any] = {}
+    for name, value in zip(getattr(reply, "_fields", ()), reply, strict=False):
+        if isinstance(value, Topic):
+            fields[name] = value._replace(digest_key=b"")
+        elif type(value) is tuple and value and isinstance(value[0], Topic):
+            fields[name] = tuple([topic._replace(digest_key=b"") for topic in value])
+    return reply._replace(**fields) if fields else reply  # type: ignore[return-value]
 
 
 def visible(client: Client, reply: m.MetadataReply) -> m.MetadataReply:

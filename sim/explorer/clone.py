@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from sortedcontainers import SortedDict, SortedList
 
 from quorumq.core.nodecore import NodeCore
+from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.stored import StoredBatches
 from quorumq.core.rows import Rows
 from quorumq.core.spans import SpanMap, SpanSet
@@ -43,11 +44,12 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Replica": frozenset(
         {"members", "topic", "partition", "choice", "learning", "recall", "storing", "unanswered"}
     ),
-    "Batches": frozenset({"fresh", "members", "partition", "digests", "idle_since", "order"}),
+    "Batches": frozenset({"fresh", "members", "partition", "digests", "idle_since", "lacking", "order"}),
     "Offer": frozenset({"ready"}),
     "Views": frozenset({"partition", "to_reclaim"}),
     "Reclaim": frozenset({"settled"}),
-    "GroupView": frozenset({"digests", "kept", "lasting"}),
+    "GroupView": frozenset({"digests", "kept"}),
+    "ClosedOrigins": frozenset({"digests"}),
 }
 """What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
 rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and when a batch was
@@ -129,7 +131,7 @@ def _cloner_for(kind: type) -> Cloner:
     if is_atomic(kind):
         _atomic.add(kind)
         return lambda value, memo: value
-    if issubclass(kind, SpanMap | SpanSet | Rows | StoredBatches):
+    if issubclass(kind, SpanMap | SpanSet | Rows | StoredBatches | Digests):
         return lambda value, memo: value.clone()
     return _OF_CONTAINERS.get(kind) or _object_cloner(kind)
 

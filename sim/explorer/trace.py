@@ -36,6 +36,7 @@ from quorumq.core.messages import (
     StoreReply,
     Survey,
     SurveyReply,
+    SyncListed,
     SyncOffer,
     SyncPull,
     SyncState,
@@ -81,6 +82,7 @@ OPERATORS = {
 SAID = {
     HoldsRequest: "HOLDS-ASK",
     SyncOffer: "SYNC-OFFER",
+    SyncListed: "SYNC-LISTED",
     SyncPull: "SYNC-PULL",
     Store: "STORE",
     RemoteFetch: "FETCH passed on",

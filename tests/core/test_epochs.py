@@ -27,6 +27,7 @@ from quorumq.core.messages import (
     SettleReply,
     Store,
     StoreReply,
+    SyncListed,
     SyncOffer,
     SyncState,
     SyncTopics,
@@ -98,7 +99,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
     core = cluster.nodes["b"]
     replica = core.replicas[PartitionId(topic.id, 0)]
     by_kind = {type(envelope.message): envelope for envelope in sent if hasattr(envelope.message, "epoch")}
-    assert set(by_kind) == {*QUORUM_REQUESTS, SyncOffer, SyncState}, (
+    assert set(by_kind) == {*QUORUM_REQUESTS, SyncOffer, SyncListed, SyncState}, (
         "every kind was sent, and no other has an epoch"
     )
 
@@ -119,7 +120,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
             other = envelope._replace(message=message)
             answers = heard(core.step([Received(other)], cluster.now, cluster.rng))
             assert kept() == before, kind
-            if kind in (SyncOffer, SyncState):
+            if kind in (SyncOffer, SyncListed, SyncState):
                 assert answers == []
                 continue
             (answer,) = answers

@@ -133,7 +133,10 @@ def test_anti_entropy_carries_the_age() -> None:
     cluster.advance(7)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(20)
-    assert shown(cluster, "c") == shown(cluster, "a") == [("delayed", 33.0)]
+    ((state, left),) = shown(cluster, "a")
+    ((there, left_there),) = shown(cluster, "c")
+    assert (state, there) == ("delayed", "delayed")
+    assert (left, left_there) == pytest.approx((33.0, 33.0), abs=0.002), "ages travel in milliseconds"
 
 
 @pytest.mark.parametrize("off_ms", [0, 1_000, -1_000, -YEAR_MS])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import trio
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.errors import Busy
-from quorumq.core.types import Span
+from quorumq.core.types import STAMP_ZERO, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.node.quotas import BURST_S, DELAY_MAX_S, Bucket, Quotas, Usage
 from quorumq.wire.codec import sealed_items
-from quorumq.wire.rights import Client
+from quorumq.wire.rights import Client, public
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
 
 GREEDY, GREEDY_ENTRY = new_token("greedy")
@@ -107,6 +107,37 @@ async def test_a_greedy_client_is_told_to_wait_and_a_modest_one_notices_nothing(
         facts = (await modest.ask(m.StatusRequest())).facts
         assert facts["requests_beyond_quota"] == 20
         assert len(cluster.logs["a"].of("client_held_back")) == 1, "once, when it begins"
+
+
+async def test_no_client_is_told_under_which_key_replicas_compare(tmp_path: Path) -> None:
+    async with world("a") as cluster:
+        client = await cluster.client("a")
+        topic = await client.topic(rf=1)
+        held = cluster.services["a"].node.core.topic_named("jobs")
+        assert held is not None
+        assert len(held.digest_key) == 16
+        told = [
+            topic,
+            (await client.ask(m.AlterTopic("jobs", partitions=2))).topic,
+            *(await client.ask(m.Metadata(("jobs",)))).topics,
+            (await client.ask(m.DeleteTopic("jobs", topic.id))).topic,
+        ]
+        assert {register.digest_key for register in told} == {b""}
+
+
+def test_every_reply_that_may_have_a_register_is_known() -> None:
+    """Who adds one sees here that `public` leaves the key out of it, too."""
+    topic = Topic(bytes(16), "jobs", 1, 1, (("a",),), 5, STAMP_ZERO, digest_key=b"k" * 16)
+    found = {}
+    for kind in get_args(m.ClientReply):
+        hints = {name: hint for name, hint in get_type_hints(kind).items() if "Topic" in repr(hint)}
+        for name, hint in hints.items():
+            assert hint in (Topic, tuple[Topic, ...]), f"{kind.__name__}.{name} hides a register"
+            blank = dict.fromkeys(kind._fields)
+            reply = kind(**{**blank, name: topic if hint is Topic else (topic,)})
+            assert b"k" * 16 not in repr(public(reply)).encode(), kind
+            found[kind.__name__] = name
+    assert set(found) == {"CreateTopicReply", "AlterTopicReply", "DeleteTopicReply", "MetadataReply"}
 
 
 async def test_who_opens_many_connections_waits_for_his_own_costly_requests(tmp_path: Path) -> None:

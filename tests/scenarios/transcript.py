@@ -41,6 +41,7 @@ GENERATION: Final = re.compile(r"<g(\d+)>")
 UNSAID: Final = (
     m.Heartbeat,
     m.SyncOffer,
+    m.SyncListed,
     m.SyncPull,
     m.SyncTopics,
     m.SyncState,

@@ -49,36 +49,45 @@ class HoldsReply(NamedTuple):
     holds: tuple[HeldThere, ...]
 
 
-class Digest(NamedTuple):
-    """What the sender has of one origin: how many messages, and a digest of the spans."""
-
-    origin: Origin
-    messages: int
-    digest: int
-
-
-class GroupDigest(NamedTuple):
-    """What the sender has of one (group, origin): records, attempts and delays, digested."""
-
-    group: str
-    generation: int
-    origins: tuple[Digest, ...]
-
-
 class SyncOffer(NamedTuple):
-    """Anti-entropy of a partition: what the sender has, in digest.
+    """Anti-entropy of a partition: sums of digests, as 16 bytes each.
 
-    The first offer has one digest for each of a fixed number of buckets that origins fall into. Who differs answers
-    with full offers, which have a digest for each origin of the ``buckets`` that they speak of.
+    Of each of the 16 parts of every node of the tree in ``places``; the first offer, which has none, of its root.
+    Whoever differs answers with those of the parts where it does, or lists them.
+
+    ``tells``: the sender tells in the end what it has, and the receiver learns; else the other way round.
     """
 
     partition: PartitionId
     epoch: int
-    digests: tuple[int, ...]
-    buckets: tuple[int, ...] = ()
-    origins: tuple[Digest, ...] = ()
-    groups: tuple[GroupDigest, ...] = ()
-    closed: tuple[Digest, ...] = ()  # of the numbers of closed origins
+    tells: bool
+    places: tuple[int, ...]
+    sums: bytes
+
+
+class Digest(NamedTuple):
+    """A digest of what the sender has of one origin, or of a block of closed ones."""
+
+    origin: Origin
+    digest: bytes
+
+
+class GroupDigest(NamedTuple):
+    """What the sender has of one group: records, attempts and delays, digested by origin."""
+
+    group: str
+    origins: tuple[Digest, ...]
+
+
+class SyncListed(NamedTuple):
+    """Anti-entropy: all that the sender has in these places, by origin. The receiver tells what it has otherwise."""
+
+    partition: PartitionId
+    epoch: int
+    places: tuple[int, ...]
+    origins: tuple[Digest, ...]
+    groups: tuple[GroupDigest, ...]
+    closed: tuple[Digest, ...]
 
 
 class Counted(NamedTuple):
@@ -114,7 +123,7 @@ class Aged(NamedTuple):
 
 
 class SyncState(NamedTuple):
-    """Anti-entropy: the answer to a full offer: the sender's spans and records for what differed.
+    """Anti-entropy: the answer to a list: the sender's spans and records for what differed.
 
     Records are merged before any batch is pulled. A long answer comes in several of these. With ``rest`` it
     ends the answer to a SyncPull: ``spans`` are those asked for and not sent yet.
@@ -187,7 +196,7 @@ class SyncTopics(NamedTuple):
 
 
 class ResyncRequest(NamedTuple):
-    """A node that cannot vouch asks for what the receiver has of a partition, from bucket ``start`` on.
+    """A node that cannot vouch asks for what the receiver has of a partition, from place ``start`` on.
 
     Without a partition it asks for the registers.
     """
@@ -198,7 +207,7 @@ class ResyncRequest(NamedTuple):
 
 
 class ResyncReply(NamedTuple):
-    """One of ``pieces`` pieces of the answer; ``following`` is the bucket to go on from, 0 at the end."""
+    """One of ``pieces`` pieces of the answer; ``following`` is the place to go on from, 0 at the end."""
 
     round: int
     partition: PartitionId | None

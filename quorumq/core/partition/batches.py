@@ -7,11 +7,12 @@ reclaimed; of a closed origin only its number is kept.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from quorumq.core import limits
-from quorumq.core.closed import ClosedOrigins, number_of
-from quorumq.core.messages import Digest
+from quorumq.core.closed import ClosedOrigins, among, forget, number_of
+from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.places import Places, Slot
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
 from quorumq.core.records import BatchStored
@@ -21,6 +22,9 @@ from quorumq.core.spans import SpanSet, merge_spans, subtract
 from quorumq.core.state import NodeState
 from quorumq.core.tallied import TalliedMap
 from quorumq.core.types import BatchHeader, NodeId, Now, Origin, PartitionId, Span
+
+LOOKED_AT = 2048
+"""Batches, or origins, that one request to a peer is made of."""
 
 AGE_UNKNOWN = -1
 """Of a batch that a peer brought: its age is by the peer's clock."""
@@ -52,7 +56,8 @@ class Batches:
         damaged: batches that cannot be read here, and what is in them.
         waiting: batches that are not due yet by our clock.
         doubtful: batches of unknown age, and when they were made, as peers say.
-        digests: of what is known, by origin; dropped where that changes.
+        digests: of what is known.
+        lacking: by peer, origins of which something was absent, and that it was not asked about since.
         listed: the origins, as a survey goes through them (core/partition/listing.py).
     """
 
@@ -65,6 +70,7 @@ class Batches:
         "fresh",
         "idle_since",
         "index",
+        "lacking",
         "listed",
         "members",
         "node",
@@ -96,7 +102,8 @@ class Batches:
         self.fresh: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
         self.doubtful: dict[int, dict[NodeId, float]] = {}
-        self.digests: dict[Origin, Digest] = {}
+        self.digests = Digests()
+        self.lacking: dict[NodeId, list[Origin]] = {}
         self.listed: dict[tuple[Any, ...], list[Origin]] = {}
 
     # ------------------------------------------------------------- questions
@@ -136,18 +143,13 @@ class Batches:
             return spans
         return [part for span in spans for part in subtract(span, self.wanted.within(span))]
 
-    def known_origins(self) -> list[Origin]:
-        """The origins of which something is present or reclaimed, sorted."""
-        return sorted({*self.present.origins(), *self.reclaimed.origins()})
-
-    def digest(self, origin: Origin) -> Digest:
-        """Of what counts as here when replicas compare: present, or reclaimed and not wanted again."""
-        known = self.digests.get(origin)
-        if known is None:
-            spans = [*self.present.spans_of(origin), *self._not_wanted(self.reclaimed.spans_of(origin))]
-            known = Digest(origin, sum(span.size for span in spans), SpanSet.from_spans(spans).digest(origin))
-            self.digests[origin] = known
-        return known
+    def content(self, origin: Origin) -> bytes:
+        """Return what replicas compare of an origin: what is present, or reclaimed and not wanted again."""
+        gone = self._not_wanted(self.reclaimed.spans_of(origin)) if origin in self.reclaimed.runs else []
+        if not gone:
+            return self.present.content(origin)
+        here = merge_spans([*self.present.spans_of(origin), *gone])
+        return SpanSet.from_spans(here).content(origin)
 
     @property
     def lost(self) -> int:
@@ -174,7 +176,7 @@ class Batches:
         self.index.put(span, slot)
         self.present.put(span, True)
         self.idle_since.pop(span.origin, None)
-        self.digests.pop(span.origin, None)
+        self.digests.stale[span.origin] = None
         if self.absent.runs:
             self.absent.remove(span)
         back = self.reclaimed.remove(span) if self.reclaimed.runs else []
@@ -266,7 +268,7 @@ class Batches:
         for part in parts:
             self.index.remove(part)
             self.present.remove(part)
-            self.digests.pop(part.origin, None)
+            self.digests.stale[part.origin] = None
         self.order.pop(batch.key)
         self.with_ttl -= batch.header.ttl_ms > 0
         del self.stored[batch.number]
@@ -284,33 +286,32 @@ class Batches:
             self.idle_since.setdefault(part.origin, now.mono)
             self.reclaimed.add(part)
             self.absent.remove(part)
-            self.digests.pop(part.origin, None)
+            self.digests.stale[part.origin] = None
         return learned
 
     def want(self, span: Span) -> None:
         """Some group would read ``span``, which was reclaimed."""
         self.wanted.add(span)
-        self.digests.pop(span.origin, None)
+        self.digests.stale[span.origin] = None
 
     def unwant(self, span: Span) -> None:
         """No group would read ``span``, which was reclaimed."""
         if self.wanted.remove(span):
-            self.digests.pop(span.origin, None)
+            self.digests.stale[span.origin] = None
 
     def close(self, numbers: Iterable[Span]) -> tuple[Span, ...]:
         """These origins are over: keep but their numbers; which, newly. One of which something is present stays."""
-        alive = [number_of(origin) for origin in self.present.origins()]
         fresh = [
             part
             for span in numbers
             for gap in self.closed.numbers.gaps(span)
-            for part in subtract(gap, alive)
+            for part in subtract(gap, map(number_of, among((gap,), self.present.runs)))
         ]
         for span in fresh:
-            self.closed.numbers.add(span)
-        if fresh:
-            for table in (self.reclaimed, self.wanted, self.absent, self.idle_since, self.digests):
-                self.closed.forget_in(table)
+            self.closed.add(span)
+        self.digests.stale.update(dict.fromkeys(forget(fresh, self.reclaimed)))
+        for table in (self.wanted, self.absent, self.idle_since):
+            forget(fresh, table)
         return merge_spans(fresh)
 
     # ------------------------------------------------------------- due and ages
@@ -324,13 +325,15 @@ class Batches:
             self.doubtful[batch.number] = {}
 
     def ages_wanted(self, peer: NodeId, ttl_s: float) -> tuple[Span, ...]:
-        """A message of each batch whose age we want to hear from ``peer``, as many as one request may have."""
+        """Return a message of each batch whose age we want to hear from ``peer``: of some batches at a time."""
         asked: list[Span] = []
-        for number in list(self.doubtful):
+        for number in list(islice(self.doubtful, LOOKED_AT)):
+            told = self.doubtful.pop(number)
+            self.doubtful[number] = told  # behind the others, for the next time
             batch = self.stored[number]
             if number not in self.waiting and not batch.header.ttl_ms and not ttl_s:
                 del self.doubtful[number]  # due by now: its age matters no more
-            elif peer not in self.doubtful[number] and len(asked) < limits.SPANS_PER_REQUEST_MAX:
+            elif peer not in told and len(asked) < limits.SPANS_PER_REQUEST_MAX:
                 part = self.parts_of(batch)[0]
                 asked.append(part._replace(stop=part.start + 1))
         return tuple(asked)
@@ -389,10 +392,13 @@ class Batches:
                 self.absent.set(part, entry._replace(denied=tuple(sorted(denied))))
 
     def absent_for_long(self, peer: NodeId, now: Now) -> tuple[Span, ...]:
-        """What has been missing for a while and ``peer`` has not denied to have, as much as one request may ask."""
+        """Return what has been missing for a while and ``peer`` has not denied to have: of some origins at a time."""
+        origins = self.lacking.get(peer) or list(self.absent.runs)
+        few, self.lacking[peer] = origins[-LOOKED_AT:], origins[:-LOOKED_AT]
         spans = [
             span
-            for span, entry in self.absent.items()
+            for origin in sorted(few)
+            for span, entry in self.absent.spans_of(origin)
             if peer not in entry.denied and entry.since + self.node.config.sync_grace <= now.mono
         ]
         return tuple(spans[: limits.SPANS_PER_REQUEST_MAX])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from quorumq.core.closed import may_close
+from quorumq.core.closed import among, forget, may_close
 from quorumq.core.effects import Effect, Persist
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.duty import Duty
@@ -68,14 +68,12 @@ class Closing(Duty):
         fresh = self.batches.close(numbers)
         if not fresh:
             return []
-        closed = self.batches.closed
-        closed.forget_in(self.promised)
+        forget(fresh, self.promised)
         for view in self.views.with_holds():
-            for table in (view.records, view.ballots, view.digests, view.lasting):
-                closed.forget_in(table)
-            for origin in view.leases.origins():
-                if origin in closed:
-                    view.keep_holds(origin)
+            forget(fresh, view.ballots)
+            view.digests.stale.update(dict.fromkeys(forget(fresh, view.records)))
+            for origin in among(fresh, view.leases.runs):
+                view.keep_holds(origin)
         return [Persist((OriginsClosed(self.batches.partition, fresh),))]
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from quorumq.core import limits
 from quorumq.core.closed import ClosedOrigins
-from quorumq.core.messages import Counted, Digest, NotDue, Resolved
+from quorumq.core.messages import Counted, NotDue, Resolved
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.behind import Behind
+from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.fate import (
     FREE,
     NO_BALLOTS,
@@ -85,8 +86,7 @@ class GroupView:
         behind: what the group has not looked at yet; None where it has looked at all.
         dropped: messages that expired here, since the start, where the topic drops such.
         given_up: what each owner gave up of its holds, and until when the longest of them was to last.
-        digests: of records, attempts and delays; dropped where those change.
-        lasting: whether attempts or delays are known; dropped likewise.
+        digests: of records, attempts and delays.
     """
 
     name: str
@@ -107,8 +107,7 @@ class GroupView:
     kept: Kept = field(default_factory=Kept)
     behind: Behind | None = None
     given_up: dict[Owner, tuple[float, SpanSet]] = field(default_factory=dict)
-    digests: dict[Origin, Digest] = field(default_factory=dict)
-    lasting: dict[Origin, bool] = field(default_factory=dict)
+    digests: Digests = field(default_factory=Digests)
     dropped: int = 0
 
     def __post_init__(self) -> None:
@@ -172,7 +171,7 @@ class GroupView:
                         answers.append((part, answer))
                 if kept is not record:
                     home.records.put(part, kept)
-                    home.digests.pop(origin, None)
+                    home.digests.stale[origin] = None
                     if changes.records:
                         join(changes.records, Resolved(part, kept))
                     else:
@@ -219,8 +218,7 @@ class GroupView:
         self.leases.put(span, lease if lease != FREE else None)
         attempts, delay = lease.attempts, lease.delay
         if attempts is not before.attempts or delay is not before.delay:
-            self.digests.pop(span.origin, None)
-            self.lasting.pop(span.origin, None)
+            self.digests.stale[span.origin] = None
             if attempts is not None and attempts is not before.attempts:
                 join(changes.counted, counted(span, attempts))
             if delay is not None and delay is not before.delay:
@@ -384,17 +382,30 @@ class GroupView:
         return found
 
     def lasting_origins(self) -> list[Origin]:
-        """The origins of which the group has any state that outlives a restart."""
-        for origin in self.leases.origins():
-            if origin not in self.lasting:
-                self.lasting[origin] = any(
-                    lease.attempts is not None or lease.delay is not None
-                    for _, lease in self.leases.spans_of(origin)
-                )
-        return sorted({*self.records.origins(), *(origin for origin, yes in self.lasting.items() if yes)})
+        """The origins of which the group has any state that outlives a restart, sorted."""
+        lasting = [
+            origin
+            for origin in self.leases.runs
+            if any(
+                lease.attempts is not None or lease.delay is not None
+                for _, lease in self.leases.spans_of(origin)
+            )
+        ]
+        return sorted({*self.records.runs, *lasting})
+
+    def content(self, origin: Origin) -> bytes:
+        """Return what replicas compare of an origin: records, attempts and delays; holds are no part of it."""
+        records = self.records.content(origin, encode_record)
+        leases = self.leases.content(origin, encode_lease) if origin in self.leases.runs else b""
+        return b"%b;%b" % (records, leases) if records or leases else b""
+
+    def compare_anew(self) -> None:
+        """Have all digests made anew."""
+        self.digests.clear([*self.records.runs, *self.leases.runs])
 
     def keep_holds(self, origin: Origin) -> None:
         """The origin is closed: of its leases only what is held is kept, as long as it is."""
+        self.digests.stale[origin] = None
         for part, lease in self.leases.spans_of(origin):
             self.leases.put(part, Lease(lease.held, lease.rivals) if lease.held is not None else None)
 
@@ -442,8 +453,7 @@ class GroupView:
             )
             if left != lease:
                 self.leases.put(span, left if left != FREE else None)
-        self.digests.clear()
-        self.lasting.clear()
+        self.compare_anew()
 
     def end(self, floor: int) -> None:
         """The group was deleted: nothing is offered. Holds stay until they run out: somebody may be at work under them.
@@ -457,8 +467,7 @@ class GroupView:
         self.floor = floor
         self.ballots = SpanMap()
         self.offer_anew()
-        self.digests.clear()
-        self.lasting.clear()
+        self.compare_anew()
 
     # ------------------------------------------------------------- a clean stop
 
@@ -533,3 +542,18 @@ def join(items: list[Any], item: Any) -> None:
             items[-1] = (joined, *last[1:]) if type(last) is tuple else last._replace(span=joined)
             return
     items.append(item)
+
+
+def encode_lease(lease: Lease) -> bytes | None:
+    """What replicas compare of a lease, as bytes: its attempts, and its delay but for the time."""
+    attempts, delay = lease.attempts, lease.delay
+    if attempts is None and delay is None:
+        return None
+    known = (delay.generation, delay.n, tuple(delay.ballot)) if delay is not None else None
+    return repr((attempts and tuple(attempts), known)).encode()
+
+
+def encode_record(record: Record) -> bytes:
+    """A record as bytes for a digest; of a letter only its ballot, which decides which of two stays."""
+    ballot = tuple(record.letter.ballot) if record.letter is not None else ()
+    return repr((record.generation, record.n, int(record.kind), ballot)).encode()

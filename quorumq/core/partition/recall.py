@@ -14,9 +14,9 @@ from quorumq.core.messages import HeldThere
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.closing import ClosingDuty
+from quorumq.core.partition.comparing import group_states
 from quorumq.core.partition.fate import Ballots, Delay, Held
 from quorumq.core.partition.group import Changes, GroupView
-from quorumq.core.partition.sync import group_states
 from quorumq.core.pieces import pieces_of
 from quorumq.core.records import (
     AttemptsCounted,
@@ -78,6 +78,7 @@ class Recall(ClosingDuty):
             case Reclaimed():
                 for span in record.spans:
                     self.batches.reclaimed.add(span)
+                    self.batches.digests.stale[span.origin] = None
                     self.batches.idle_since.setdefault(span.origin, now.mono)
             case OriginsPromised():
                 self.closing.promise(record.origins)

@@ -88,7 +88,7 @@ class Replica:
         self.batches = Batches(node, partition, self.members)
         self.views = Views(node, partition, self.batches, topic.max_deliveries)
         self.choice = Choice(node, self.batches, topic.ttl_s)
-        self.sync = Sync(self.batches, self.views)
+        self.sync = Sync(self.batches, self.views, topic.digest_key)
         self.reclaim = Reclaim(self.batches, self.views)
         self.closing = Closing(self.batches, self.views)
         self.storing = Storing(self.closing)
@@ -102,6 +102,7 @@ class Replica:
     def alter(self, topic: Topic, now: Now) -> None:
         """The topic's register has changed: its settings, its epoch."""
         self.topic = topic
+        self.sync.rekey(topic.digest_key)
         self.choice.ttl_s = topic.ttl_s
         self.views.limit_deliveries(topic.max_deliveries, now)
 
@@ -402,12 +403,6 @@ class Replica:
         )
         return m.SurveyReply(message.round, items, upto, "", self.vector(), begun)
 
-    def on_sync_offer(self, sender: NodeId, message: m.SyncOffer, now: Now) -> list[Effect]:
-        """Anti-entropy, step 2: offer or tell what differs."""
-        if message.epoch != self.topic.epoch:
-            return []
-        return [Send(sender, answer) for answer in self.sync.answer(message, now)]
-
     def on_sync_state(
         self, sender: NodeId, message: m.SyncState, now: Now, *, pull: bool = True
     ) -> list[Effect]:
@@ -446,6 +441,7 @@ class Replica:
         self.batches.check(now)
         self.views.check(now)
         self.reclaim.check()
+        self.sync.check()
 
 
 def is_unheard(ours: Record | None, redriven: Record) -> bool:

@@ -1,177 +1,229 @@
-"""Anti-entropy of one partition: what replicas compare, what they tell each other, and which payload they pull.
+"""Anti-entropy of one partition: what peers have sent of it, and which payload is pulled.
 
 Nothing is merged here: the replica merges what it is told, as it merges what any other message says.
 """
 
 from __future__ import annotations
 
-import functools
-from itertools import zip_longest
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from quorumq.core import limits
 from quorumq.core import messages as m
+from quorumq.core.closed import ClosedOrigins
 from quorumq.core.effects import Effect, Send, SendStored
 from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.comparing import BATCHES, CLOSED, Answer, Listed, Trees, label_of
+from quorumq.core.partition.digests import (
+    BRANCHES,
+    DIGEST_BYTES,
+    DIGITS,
+    ROOT,
+    Keyed,
+    bounds_of,
+    depth_of,
+    parts_of,
+)
 from quorumq.core.partition.duty import Duty
-from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.hashing import mix, salt_of
 from quorumq.core.partition.views import Views
-from quorumq.core.pieces import pieces_of
 from quorumq.core.spans import merge_spans, subtract
-from quorumq.core.types import NodeId, Now, Origin, Record, Span
-
-SYNC_BUCKETS = 64
-
-SYNC_DIGESTS_MAX = 4000
-"""Digests in one piece of a full offer."""
+from quorumq.core.types import NodeId, Now, Span, Topic
 
 PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
 
-CLOSED_SALT = 0x9E3779B97F4A7C15
-"""Sets the digest of closed origins apart from that of present ones."""
+WAITING_MAX: Final = 1 << 16
+"""Comparisons with one peer that wait at most: what is left out comes again with a later offer."""
+
+RENEWED: Final = 5
+"""What it costs to make one digest anew, in looks."""
+
+Table = Batches | ClosedOrigins | GroupView
+"""What replicas compare has `digests`, and the `content` of each origin."""
+
+NOTHING: Final[Listed] = {}
+ALL: Final = 1 << 62
+
+
+class Compare(NamedTuple):
+    """A peer's sums of the parts of node ``place`` of its tree; of the root itself where that is 0.
+
+    ``tells``: the peer tells in the end what it has, and we learn.
+    """
+
+    place: int
+    sums: bytes
+    tells: bool
+
+
+class Tell(NamedTuple):
+    """A peer's digests, all of them in the node ``place``: it is to be told what we have otherwise."""
+
+    place: int
+    theirs: Listed
 
 
 class Sync(Duty):
     """Anti-entropy of one partition.
 
+    Args:
+        key: of the partition's digests.
+
     Attributes:
+        keyed: makes the digests.
         pulling_until: a pull is under way until then (monotonic seconds).
+        owed: the peers that are to have an offer, and whether they are to be asked for what is absent.
+        offers: the newest offer of each peer that is not answered yet.
+        waiting: what else is to be compared with, and told to, each peer.
     """
 
-    __slots__ = ("pulling_until",)
+    __slots__ = ("keyed", "offers", "owed", "pulling_until", "waiting")
 
-    def __init__(self, batches: Batches, views: Views) -> None:
+    def __init__(self, batches: Batches, views: Views, key: bytes) -> None:
         super().__init__(batches, views)
+        self.keyed = Keyed(key)
         self.pulling_until = 0.0
+        self.owed: dict[NodeId, bool] = {}
+        self.offers: dict[NodeId, bytes] = {}
+        self.waiting: dict[NodeId, deque[Compare | Tell]] = {}
 
     # ---------------------------------------------------------------- digests
 
-    def offer(self, epoch: int) -> m.SyncOffer:
-        """Step 1: a digest of all that we have, by bucket."""
-        buckets = [0] * SYNC_BUCKETS
-        for origin in self.batches.known_origins():
-            buckets[bucket_of(origin)] ^= mix(self.batches.digest(origin).digest)
-        closed = self.batches.closed.numbers
-        for family in closed.origins():
-            buckets[bucket_of(family)] ^= mix(closed.digest(family) ^ CLOSED_SALT)
-        for view in self.views.groups.values():
-            salt = salt_of(view.name)
-            for origin in view.lasting_origins():
-                buckets[bucket_of(origin)] ^= mix(view_digest(view, origin).digest ^ salt)
-        return m.SyncOffer(self.batches.partition, epoch, tuple(buckets))
-
-    def _closed_digests(self) -> list[m.Digest]:
-        numbers = self.batches.closed.numbers
-        return [
-            m.Digest(family, numbers.messages_of(family), numbers.digest(family))
-            for family in numbers.origins()
-        ]
-
-    def answer(self, offer: m.SyncOffer, now: Now) -> list[m.SyncOffer] | list[m.SyncState]:
-        """Step 2: where we differ, offer ours in full; to a full offer, tell what differs of ours."""
-        if offer.buckets:
-            return self.states(offer, now)
-        ours = self.offer(offer.epoch).digests
-        if len(offer.digests) != len(ours):
-            return []
-        differing = [at for at in range(SYNC_BUCKETS) if ours[at] != offer.digests[at]]
-        return self._full_offers(differing, offer.epoch) if differing else []
-
-    def _full_offers(self, buckets: list[int], epoch: int) -> list[m.SyncOffer]:
-        """By origin, for these buckets, in pieces that fit a frame."""
-        present: dict[int, list[m.Digest]] = {bucket: [] for bucket in buckets}
-        for origin in self.batches.known_origins():
-            if bucket_of(origin) in present:
-                present[bucket_of(origin)].append(self.batches.digest(origin))
-        views: list[tuple[GroupView, dict[int, list[m.Digest]]]] = []
+    def tables(self) -> Iterator[tuple[bytes, Table]]:
+        """Iterate over what replicas compare, by label; groups by name, so that two nodes list them alike."""
+        yield BATCHES, self.batches
+        yield CLOSED, self.batches.closed
         for view in self.views.sorted():
-            found: dict[int, list[m.Digest]] = {bucket: [] for bucket in buckets}
-            for origin in view.lasting_origins():
-                if bucket_of(origin) in found:
-                    found[bucket_of(origin)].append(view_digest(view, origin))
-            views.append((view, found))
-        pieces: list[list[int]] = [[]]
-        size = 0
-        for bucket in buckets:
-            size += len(present[bucket]) + sum(len(found[bucket]) for _, found in views)
-            if size > SYNC_DIGESTS_MAX and pieces[-1]:
-                pieces.append([])
-                size = 0
-            pieces[-1].append(bucket)
-        closed = self._closed_digests()
-        return [
-            m.SyncOffer(
-                partition=self.batches.partition,
-                epoch=epoch,
-                digests=(),
-                buckets=tuple(piece),
-                origins=tuple(digest for bucket in piece for digest in present[bucket]),
-                groups=tuple(
-                    m.GroupDigest(
-                        view.name,
-                        view.generation,
-                        tuple(digest for bucket in piece for digest in found[bucket]),
-                    )
-                    for view, found in views
-                ),
-                closed=tuple(digest for digest in closed if bucket_of(digest.origin) in piece),
-            )
-            for piece in pieces
-        ]
+            yield label_of(view.name), view
 
-    # ----------------------------------------------------------------- states
+    def trees(self) -> Trees:
+        """Return the digests that there are."""
+        groups = self.views.groups
+        trees = [(BATCHES, self.batches.digests), (CLOSED, self.batches.closed.digests)]
+        names = [name for name in groups if groups[name].digests.root is not None]
+        trees += [(label_of(name), groups[name].digests) for name in sorted(names)]
+        self.node.compares_left -= len(groups) / 8
+        return Trees([tree for tree in trees if tree[1].root is not None])
 
-    def states(self, offer: m.SyncOffer, now: Now) -> list[m.SyncState]:
-        """What we have in the buckets of a full offer and differs from it, in pieces that fit a frame."""
-        covered = dict.fromkeys(offer.buckets)
-        theirs = {digest.origin: digest for digest in offer.origins}
-        spans: list[Span] = []
-        gone: list[Span] = []
-        for origin in self.batches.known_origins():
-            if bucket_of(origin) in covered and theirs.get(origin) != self.batches.digest(origin):
-                spans += self.batches.present.spans_of(origin)
-                gone += self.batches.reclaimed.spans_of(origin)
-        shut = {digest.origin: digest for digest in offer.closed}
-        over = [
-            span
-            for ours in self._closed_digests()
-            if bucket_of(ours.origin) in covered and shut.get(ours.origin) != ours
-            for span in self.batches.closed.numbers.spans_of(ours.origin)
-        ]
-        offered = {group.group: group for group in offer.groups}
-        groups: list[m.GroupState] = []
-        for view in self.views.sorted():
-            other = offered.get(view.name)
-            heard = {digest.origin: digest for digest in other.origins} if other is not None else {}
-            origins = [
-                origin
-                for origin in view.lasting_origins()
-                if bucket_of(origin) in covered and heard.get(origin) != view_digest(view, origin)
-            ]
-            if origins:
-                groups += group_states(view, origins, now)
-        empty = m.SyncState(self.batches.partition, offer.epoch, (), ())
-        limit = limits.SPANS_PER_REQUEST_MAX
-        return [
-            *(empty._replace(groups=(group,)) for group in groups),
-            *(empty._replace(closed=piece) for piece in pieces_of(over, limit // 2)),
-            *(empty._replace(spans=piece) for piece in pieces_of(spans, limit // 2)),
-            *(empty._replace(reclaimed=piece) for piece in pieces_of(gone, limit // 2)),
-        ]
+    def rekey(self, key: bytes) -> None:
+        """Compare under another key from now on."""
+        if key != self.keyed.key:
+            self.keyed = Keyed(key)
+            for _, table in self.tables():
+                digests = table.digests
+                digests.clear([*digests.stale, *(origin for origin, _ in digests.items())])
+
+    def renew(self) -> bool:
+        """Make digests of what has changed anew, as many as this step has time for; False where some are left."""
+        node = self.node
+        tables: list[Table] = [self.batches, self.batches.closed, *self.views.groups.values()]
+        for table in tables:
+            digests = table.digests
+            if digests.stale:
+                label = self._label(table)
+                most = max(0, int(min(node.compares_left / RENEWED, ALL)))
+                node.compares_left -= RENEWED * digests.renew(self.keyed, label, table.content, most)
+                if digests.stale:
+                    return False
+        return True
+
+    def _label(self, table: Table) -> bytes:
+        if isinstance(table, GroupView):
+            return label_of(table.name)
+        return BATCHES if table is self.batches else CLOSED
+
+    # ----------------------------------------------------- what peers have sent
+
+    def take(self, sender: NodeId, message: m.SyncOffer | m.SyncListed) -> None:
+        """Note what a peer has sent, to be worked off. Of its first offers only the newest counts."""
+        if isinstance(message, m.SyncOffer) and not message.places:
+            self.offers[sender] = message.sums
+            return
+        tasks = self.waiting.setdefault(sender, deque())
+        if isinstance(message, m.SyncOffer):
+            size = BRANCHES * DIGEST_BYTES
+            for at, place in enumerate(message.places):
+                tasks.append(Compare(place, message.sums[at * size : (at + 1) * size], message.tells))
+        else:
+            listed = [(BATCHES, message.origins), (CLOSED, message.closed)]
+            listed += [(label_of(group), digests) for group, digests in message.groups]
+            theirs = {label: dict(digests) for label, digests in listed}
+            tasks += [Tell(place, theirs) for place in message.places]
+        while len(tasks) > WAITING_MAX:
+            tasks.pop()
+
+    def is_left(self) -> bool:
+        """Return True if something waits for a step with more time."""
+        return bool(self.owed or self.offers or self.waiting)
+
+    def work(self, topic: Topic, now: Now) -> list[Effect]:
+        """Make the offers that are owed, and answer what peers have sent, as far as this step has time."""
+        node = self.node
+        effects: list[Effect] = []
+        if not self.is_left() or not self.renew():
+            return effects
+        trees = self.trees()
+        for peer in list(dict.fromkeys([*self.waiting, *self.offers])):
+            effects += self._answer(peer, trees, topic.epoch, now)
+        while self.owed and trees.looks < node.compares_left:
+            peer, absent = self.owed.popitem()
+            # Where the last comparison is not worked off, another one would begin it anew.
+            if peer in node.links and peer not in self.waiting:
+                offer = m.SyncOffer(self.batches.partition, topic.epoch, True, (), trees.root())
+                effects.append(Send(peer, offer))
+            ages = self.batches.ages_wanted(peer, topic.ttl_s)
+            if ages:
+                effects.append(Send(peer, m.SyncPull(self.batches.partition, (), ages)))
+            if absent:
+                effects += self.ask_absent(peer, now)
+        node.compares_left -= trees.looks
+        return effects
+
+    def _answer(self, peer: NodeId, trees: Trees, epoch: int, now: Now) -> list[Effect]:
+        answer = Answer(trees, epoch)
+        tasks = self.waiting.pop(peer, None) or deque()
+        while trees.looks < self.node.compares_left and (tasks or peer in self.offers):
+            task = tasks.popleft() if tasks else Compare(0, self.offers.pop(peer), tells=True)
+            if isinstance(task, Compare):
+                compare(task, answer)
+            elif trees.is_listed(task.place):
+                answer.tell(task.place, task.theirs)
+            else:
+                tasks.extendleft([Tell(part, task.theirs) for part in reversed(parts_of(task.place))])
+        if tasks:
+            self.waiting[peer] = tasks
+        return [Send(peer, each) for each in answer.messages(self.batches, self.views, now)]
 
     def everything(self, start: int, most: int, epoch: int, now: Now) -> tuple[list[m.SyncState], int]:
-        """All that this replica has, from bucket ``start`` on, in some ``most`` pieces; and the bucket to go on from.
+        """Return what this replica has from place ``start`` on, of some ``most`` origins, and the place to go on from.
 
-        It is what anti-entropy sends to a replica that has nothing. 0 stands for the end.
+        It is what anti-entropy sends to a replica that has nothing. 0 stands for the end. Nothing may be stale.
         """
-        states: list[m.SyncState] = []
-        for bucket in range(start, SYNC_BUCKETS):
-            states += self.states(m.SyncOffer(self.batches.partition, epoch, (), (bucket,)), now)
-            if len(states) >= most and bucket + 1 < SYNC_BUCKETS:
-                return states, bucket + 1
-        return states, 0
+        answer = Answer(self.trees(), epoch)
+        places, following = [ROOT], 0
+        while places:
+            place = places.pop()
+            _, last = bounds_of(place)
+            if last > start and answer.differing >= most:
+                following = bounds_of(place)[0]
+                break
+            if last > start and answer.trees.is_listed(place):
+                answer.tell(place, NOTHING)
+            elif last > start:
+                places += reversed(parts_of(place))
+        return answer.states(self.batches, self.views, now), following
+
+    def check(self) -> None:
+        """Assert that the digests are what they are when computed anew."""
+        for label, table in self.tables():
+            if isinstance(table, Batches):
+                origins = [*table.present.runs, *table.reclaimed.runs]
+            else:
+                origins = table.blocks() if isinstance(table, ClosedOrigins) else table.lasting_origins()
+            contents = {origin: table.content(origin) for origin in origins}
+            table.digests.check(self.keyed, label, contents)
 
     # ------------------------------------------------------------------ pulls
 
@@ -249,45 +301,20 @@ class Sync(Duty):
         return [*effects, Send(sender, left)]
 
 
-def group_states(view: GroupView, origins: list[Origin], now: Now) -> list[m.GroupState]:
-    """Everything of ``view`` for ``origins``, in pieces that fit a frame."""
-    records = [m.Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]
-    attempts = [item for origin in origins for item in view.attempts_of(origin)]
-    delays = [item for origin in origins for item in view.delays_of(origin, now.mono)]
-    limit = limits.LETTERS_PER_PIECE if any(item.record.letter is not None for item in records) else 2048
-    pieces = zip_longest(
-        pieces_of(records, limit), pieces_of(attempts, limit), pieces_of(delays, limit), fillvalue=()
-    )
-    return [m.GroupState(view.name, *piece) for piece in pieces] or [m.GroupState(view.name, (), (), ())]
-
-
-def view_digest(view: GroupView, origin: Origin) -> m.Digest:
-    """Of what the group keeps of an origin when replicas compare; holds are no part of it."""
-    known = view.digests.get(origin)
-    if known is None:
-        records = view.records.digest(origin, encode_record)
-        leases = view.leases.digest(origin, encode_lease)
-        known = m.Digest(origin, view.records.messages_of(origin), records ^ mix(leases))
-        view.digests[origin] = known
-    return known
-
-
-@functools.lru_cache(maxsize=1 << 17)
-def bucket_of(origin: Origin) -> int:
-    """The bucket of anti-entropy that an origin falls into, the same on every node."""
-    return salt_of(repr(tuple(origin))) % SYNC_BUCKETS
-
-
-def encode_lease(lease: Lease) -> bytes | None:
-    """What replicas compare of a lease, as bytes: its attempts, and its delay but for the time."""
-    attempts, delay = lease.attempts, lease.delay
-    if attempts is None and delay is None:
-        return None
-    known = (delay.generation, delay.n, tuple(delay.ballot)) if delay is not None else None
-    return repr((attempts and tuple(attempts), known)).encode()
-
-
-def encode_record(record: Record) -> bytes:
-    """A record as bytes for a digest; of a letter only its ballot, which decides which of two stays."""
-    ballot = tuple(record.letter.ballot) if record.letter is not None else ()
-    return repr((record.generation, record.n, int(record.kind), ballot)).encode()
+def compare(task: Compare, answer: Answer) -> None:
+    """Go on where sums differ: who learns lists what is little; both go down where there is more."""
+    trees = answer.trees
+    places = parts_of(task.place) if task.place else (ROOT,)
+    ours = trees.sums(task.place) if task.place else trees.root()
+    if ours == task.sums:
+        return
+    for at, place in enumerate(places):
+        few = slice(at * DIGEST_BYTES, (at + 1) * DIGEST_BYTES)
+        if ours[few] == task.sums[few]:
+            continue
+        if task.tells and trees.is_listed(place):
+            answer.list_all(place)
+        elif depth_of(place) == DIGITS:
+            answer.tell(place, NOTHING)
+        elif task.tells or trees.has(place):  # who has nothing there has nothing to tell
+            answer.part(place, tells=not task.tells)

@@ -1,0 +1,211 @@
+"""Comparing what one partition has here with what a peer has: down the trees of both, to the origins that differ.
+
+All tables of a partition are compared together: a node's sum is over all of them, so what is alike costs one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Final
+
+from quorumq.core import limits
+from quorumq.core import messages as m
+from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.digests import (
+    BRANCHES,
+    DIGEST_BYTES,
+    DIGITS,
+    LISTED_MAX,
+    SUMS_END,
+    Digests,
+    depth_of,
+)
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.views import Views
+from quorumq.core.pieces import pieces_of
+from quorumq.core.types import Now, Origin, Span
+
+DIGESTS_MAX: Final = 4000
+"""Digests, or sums, in one message, about."""
+
+BATCHES: Final = b"batches"
+CLOSED: Final = b"closed"
+_GROUP: Final = "group "
+
+Listed = Mapping[bytes, Mapping[Origin, bytes]]
+"""A peer's digests, by table and origin."""
+
+Told = m.SyncOffer | m.SyncListed | m.SyncState
+
+
+def label_of(group: str) -> bytes:
+    """Return the label of a group's table."""
+    return (_GROUP + group).encode()
+
+
+def group_of(label: bytes) -> str:
+    """Return the group whose table has a label."""
+    return label.decode().removeprefix(_GROUP)
+
+
+class Trees:
+    """The digests of all tables, none of them stale.
+
+    Args:
+        trees: by label, those of groups in the order of their names.
+
+    Attributes:
+        looks: what was looked at: origins, and parts of nodes.
+    """
+
+    __slots__ = ("looks", "trees")
+
+    def __init__(self, trees: list[tuple[bytes, Digests]]) -> None:
+        self.trees = trees
+        self.looks = 0.0
+
+    def root(self) -> bytes:
+        """Return the sum of all."""
+        self.looks += 1 + len(self.trees) / 4
+        total = sum([tree.root.sum for _, tree in self.trees if tree.root is not None])
+        return (total % SUMS_END).to_bytes(DIGEST_BYTES, "big")
+
+    def sums(self, place: int) -> bytes:
+        """Return the sums of a node's parts."""
+        sums = [0] * BRANCHES
+        for _, tree in self.trees:
+            self.looks += tree.add_sums(place, sums) / 4
+        return b"".join([(each % SUMS_END).to_bytes(DIGEST_BYTES, "big") for each in sums])
+
+    def has(self, place: int) -> bool:
+        """Return True if there is something in a node."""
+        self.looks += 1
+        return any(tree.at(place) is not None for _, tree in self.trees)
+
+    def is_listed(self, place: int) -> bool:
+        """Return True if a node is compared origin by origin: there is little in it, or no use in parting it."""
+        self.looks += len(self.trees)
+        nodes = [tree.at(place) for _, tree in self.trees]
+        sizes = [node.size for node in nodes if node is not None]
+        return sum(sizes) <= LISTED_MAX or max(sizes) <= 1 or depth_of(place) == DIGITS
+
+    def digests_in(self, place: int) -> list[tuple[bytes, list[m.Digest]]]:
+        """Return the digests in a node, by table."""
+        listed: list[tuple[bytes, list[m.Digest]]] = []
+        for label, tree in self.trees:
+            digests = [
+                m.Digest(origin, value.to_bytes(DIGEST_BYTES, "big")) for origin, value in tree.items(place)
+            ]
+            self.looks += 1 + 2 * len(digests)
+            if digests:
+                listed.append((label, digests))
+        return listed
+
+
+class Answer:
+    """What one step says to one peer.
+
+    Args:
+        trees: what there is to compare.
+        epoch: of the partition's replica set.
+
+    Attributes:
+        runs: of messages that it tells of.
+    """
+
+    __slots__ = ("_differing", "_listed", "_parted", "epoch", "runs", "trees")
+
+    def __init__(self, trees: Trees, epoch: int) -> None:
+        self.trees = trees
+        self.epoch = epoch
+        self.runs = 0
+        self._parted: dict[bool, list[int]] = {True: [], False: []}
+        self._listed: list[int] = []
+        self._differing: dict[bytes, list[Origin]] = {}
+
+    def part(self, place: int, *, tells: bool) -> None:
+        """Say the sums of a node's parts. ``tells``: in the end we tell what we have."""
+        self._parted[tells].append(place)
+
+    def list_all(self, place: int) -> None:
+        """Say all digests in a node."""
+        self._listed.append(place)
+
+    def tell(self, place: int, theirs: Listed) -> None:
+        """Tell what we have in a node and is not as in a peer's digests."""
+        for label, digests in self.trees.digests_in(place):
+            heard = theirs.get(label, {})
+            differing = [origin for origin, digest in digests if heard.get(origin) != digest]
+            if differing:
+                self._differing.setdefault(label, []).extend(differing)
+
+    @property
+    def differing(self) -> int:
+        """How many origins it tells of, once for each table."""
+        return sum(map(len, self._differing.values()))
+
+    def messages(self, batches: Batches, views: Views, now: Now) -> list[Told]:
+        """Return all of it, in pieces that fit a frame."""
+        partition, sums = batches.partition, self.trees.sums
+        offers = [
+            m.SyncOffer(partition, self.epoch, tells, piece, b"".join(map(sums, piece)))
+            for tells, places in self._parted.items()
+            for piece in pieces_of(places, DIGESTS_MAX // BRANCHES)
+        ]
+        return [*offers, *self._lists(batches), *self.states(batches, views, now)]
+
+    def _lists(self, batches: Batches) -> list[m.SyncListed]:
+        pieces: list[m.SyncListed] = []
+        places: list[int] = []
+        listed: dict[bytes, list[m.Digest]] = {}
+        for place in self._listed:
+            places.append(place)
+            for label, digests in self.trees.digests_in(place):
+                listed.setdefault(label, []).extend(digests)
+            if place == self._listed[-1] or sum(map(len, listed.values())) >= DIGESTS_MAX:
+                origins, closed = (tuple(listed.pop(label, ())) for label in (BATCHES, CLOSED))
+                groups = tuple(
+                    m.GroupDigest(group_of(label), tuple(listed[label])) for label in sorted(listed)
+                )
+                pieces.append(
+                    m.SyncListed(batches.partition, self.epoch, tuple(places), origins, groups, closed)
+                )
+                places, listed = [], {}
+        return pieces
+
+    def states(self, batches: Batches, views: Views, now: Now) -> list[m.SyncState]:
+        """Return what there is of the origins that differ: records before the messages that they settle."""
+        spans: list[Span] = []
+        gone: list[Span] = []
+        for origin in self._differing.get(BATCHES, ()):
+            spans += batches.present.spans_of(origin)
+            gone += batches.reclaimed.spans_of(origin)
+        over = [span for first in self._differing.get(CLOSED, ()) for span in batches.closed.block(first)]
+        groups: list[m.GroupState] = []
+        for label, origins in self._differing.items():
+            if label not in (BATCHES, CLOSED):
+                groups += group_states(views.groups[group_of(label)], origins, now)
+        self.runs += len(spans) + len(gone) + len(over)
+        self.runs += sum(len(each.records) + len(each.attempts) + len(each.delays) for each in groups)
+        self.trees.looks += 2 * self.runs
+        empty = m.SyncState(batches.partition, self.epoch, (), ())
+        limit = limits.SPANS_PER_REQUEST_MAX
+        return [
+            *(empty._replace(groups=(group,)) for group in groups),
+            *(empty._replace(closed=piece) for piece in pieces_of(over, limit // 2)),
+            *(empty._replace(spans=piece) for piece in pieces_of(spans, limit // 2)),
+            *(empty._replace(reclaimed=piece) for piece in pieces_of(gone, limit // 2)),
+        ]
+
+
+def group_states(view: GroupView, origins: list[Origin], now: Now) -> list[m.GroupState]:
+    """Return all that ``view`` has of ``origins``, in pieces that fit a frame."""
+    records = [m.Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]
+    attempts = [item for origin in origins for item in view.attempts_of(origin)]
+    delays = [item for origin in origins for item in view.delays_of(origin, now.mono)]
+    limit = limits.LETTERS_PER_PIECE if any(item.record.letter is not None for item in records) else 2048
+    pieces = zip_longest(
+        pieces_of(records, limit), pieces_of(attempts, limit), pieces_of(delays, limit), fillvalue=()
+    )
+    return [m.GroupState(view.name, *piece) for piece in pieces] or [m.GroupState(view.name, (), (), ())]

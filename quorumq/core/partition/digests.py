@@ -1,0 +1,287 @@
+"""Digests of one table of a partition, origin by origin, kept summed up in a tree, for replicas to compare.
+
+The tree makes a comparison cost what differs, not what there is: an origin has a place, 60 bits, and each node of the
+tree stands for the origins whose places begin alike. Its sum is that of their digests, so an origin that changed is
+subtracted and added along one path, and whoever compares goes down only where sums differ.
+
+Clients choose origins. Both the place and the digest are therefore keyed with what no client knows (`Keyed`): nobody
+can aim origins at one node of the tree, or find origins whose digests cancel out (docs/decisions/0021).
+
+Equal content gives an equal tree: a node is parted exactly where it has more than `LISTED_MAX` origins.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from quorumq.core.types import Origin
+
+BRANCHES: Final = 16
+"""Parts of a node: one for each hexadecimal digit of a place."""
+
+DIGITS: Final = 15
+"""Hexadecimal digits of a place: 60 bits."""
+
+LISTED_MAX: Final = 64
+"""Origins up to which a node is not parted, and is compared origin by origin."""
+
+DIGEST_BYTES: Final = 16
+SUMS_END: Final = 1 << 8 * DIGEST_BYTES
+ROOT: Final = 1
+"""A node is named by its digits behind a 1, as one number: the root has none."""
+
+_PLACE_BITS: Final = 4 * DIGITS
+_PLACES: Final = (1 << _PLACE_BITS) - 1
+
+
+class Keyed(NamedTuple):
+    """Places and digests under one key.
+
+    Args:
+        key: what all replicas of a partition share, and no client knows.
+    """
+
+    key: bytes
+
+    def _hash(self, text: bytes) -> int:
+        keyed = _begun(self.key).copy()
+        keyed.update(text)
+        return int.from_bytes(keyed.digest(), "big")
+
+    def place(self, name: bytes) -> int:
+        """Return the place of an origin, by its name as `named` gives it."""
+        return self._hash(name) & _PLACES
+
+    def digest(self, label: bytes, name: bytes, content: bytes) -> int:
+        """Return the digest of what a table has of an origin.
+
+        Args:
+            label: the name of the table.
+            name: that of the origin, as `named` gives it.
+            content: what the table has.
+        """
+        return self._hash(b"%d %b%b\n%b" % (len(label), label, name, content))
+
+
+@functools.lru_cache(maxsize=1024)
+def _begun(key: bytes) -> Any:
+    return hashlib.blake2b(digest_size=DIGEST_BYTES, key=key.ljust(DIGEST_BYTES, b"\0"))
+
+
+def named(origin: Origin) -> bytes:
+    """Return an origin as bytes, equal on every node."""
+    return b"%b\0%d\0%d\0%d" % (origin[0].encode(), *origin[1:])
+
+
+class Node:
+    """One node of the tree.
+
+    Attributes:
+        sum: of the digests of its origins.
+        size: how many origins it has.
+        parts: the nodes that it is parted into; None where it is not.
+        origins: of one that is not parted, digest and place of each as one number.
+    """
+
+    __slots__ = ("origins", "parts", "size", "sum")
+
+    def __init__(self, origins: dict[Origin, int]) -> None:
+        self.sum = sum([value >> _PLACE_BITS for value in origins.values()]) % SUMS_END
+        self.size = len(origins)
+        self.parts: list[Node | None] | None = None
+        self.origins = origins
+
+    def all(self) -> dict[Origin, int]:
+        """Return digest and place of each origin."""
+        if self.parts is None:
+            return self.origins
+        return {
+            origin: value for part in self.parts if part is not None for origin, value in part.all().items()
+        }
+
+    def part(self, depth: int) -> None:
+        """Part a node that has too many origins."""
+        if len(self.origins) <= LISTED_MAX or depth == DIGITS:
+            return
+        shift = 4 * (DIGITS - 1 - depth)
+        few: list[dict[Origin, int]] = [{} for _ in range(BRANCHES)]
+        for origin, value in self.origins.items():
+            few[value >> shift & 15][origin] = value
+        self.parts, self.origins = [Node(origins) if origins else None for origins in few], {}
+        for part in self.parts:
+            if part is not None:
+                part.part(depth + 1)
+
+    def copy(self) -> Node:
+        """Return a copy that changes on its own."""
+        twin = Node({})
+        twin.sum, twin.size, twin.origins = self.sum, self.size, self.origins.copy()
+        if self.parts is not None:
+            twin.parts = [part.copy() if part is not None else None for part in self.parts]
+        return twin
+
+    def state(self) -> tuple[Any, ...]:
+        """Return all of it as a value."""
+        parts = [part and part.state() for part in self.parts] if self.parts is not None else None
+        return self.sum, self.size, parts, self.origins
+
+
+class Digests:
+    """The digests of one table.
+
+    Attributes:
+        root: the tree; None where it is empty.
+        stale: origins whose digest has to be made anew: all that who changes the table writes here.
+    """
+
+    __slots__ = ("root", "stale")
+
+    def __init__(self) -> None:
+        self.root: Node | None = None
+        self.stale: dict[Origin, None] = {}
+
+    def clear(self, stale: Iterable[Origin] = ()) -> None:
+        """Forget all digests; those of ``stale`` are made anew."""
+        self.root = None
+        self.stale = dict.fromkeys(stale)
+
+    def renew(self, keyed: Keyed, label: bytes, content_of: Callable[[Origin], bytes], most: int) -> int:
+        """Make the digests of stale origins anew.
+
+        Args:
+            content_of: returns what the table has of an origin; b"" where it has nothing.
+            most: origins to look at.
+
+        Returns:
+            how many were looked at.
+        """
+        stale, count = self.stale, 0
+        while stale and count < most:
+            origin, _ = stale.popitem()
+            count += 1
+            content, name = content_of(origin), named(origin)
+            place = keyed.place(name)
+            value = keyed.digest(label, name, content) << _PLACE_BITS | place if content else 0
+            self.put(place, origin, value)
+        return count
+
+    def put(self, place: int, origin: Origin, value: int) -> None:
+        """Have digest and place of an origin be ``value``; 0 takes it out."""
+        path: list[Node] = []
+        node, shift, digit = self.root, _PLACE_BITS, 0
+        while node is not None and node.parts is not None:
+            path.append(node)
+            shift -= 4
+            digit = place >> shift & 15
+            node = node.parts[digit]
+        if node is None:
+            if not value:
+                return
+            node = Node({})
+            if path:
+                path[-1].parts[digit] = node  # type: ignore[index]
+            else:
+                self.root = node
+        before = node.origins.get(origin, 0)
+        if before == value:
+            return
+        path.append(node)
+        change, more = (value >> _PLACE_BITS) - (before >> _PLACE_BITS), bool(value) - bool(before)
+        for each in path:
+            each.sum = (each.sum + change) % SUMS_END
+            each.size += more
+        if value:
+            node.origins[origin] = value
+        else:
+            del node.origins[origin]
+        if more > 0:
+            node.part(len(path) - 1)
+        elif more < 0:
+            self._shrink(path, place)
+
+    def _shrink(self, path: list[Node], place: int) -> None:
+        """Join what is little by now, and take out what is empty."""
+        for depth, node in enumerate(path):
+            if not node.size:
+                if depth:
+                    path[depth - 1].parts[place >> _PLACE_BITS - 4 * depth & 15] = None  # type: ignore[index]
+                else:
+                    self.root = None
+                return
+            if node.parts is not None and node.size <= LISTED_MAX:
+                node.origins, node.parts = node.all(), None
+                return
+
+    def at(self, place: int) -> Node | None:
+        """Return the node of that name, made up where it is part of one that is not parted."""
+        node, depth = self.root, depth_of(place)
+        for level in range(depth):
+            if node is None:
+                return None
+            if node.parts is None:
+                first, last = bounds_of(place)
+                few = {key: value for key, value in node.origins.items() if first <= value & _PLACES < last}
+                return Node(few) if few else None
+            node = node.parts[place >> 4 * (depth - level - 1) & 15]
+        return node
+
+    def add_sums(self, place: int, sums: list[int]) -> int:
+        """Add to ``sums`` those of the node's parts; the number of origins and parts that were looked at."""
+        node = self.at(place)
+        if node is None:
+            return 1
+        if node.parts is not None:
+            for digit, part in enumerate(node.parts):
+                if part is not None:
+                    sums[digit] += part.sum
+            return BRANCHES
+        shift = 4 * (DIGITS - 1 - depth_of(place))
+        for value in node.origins.values():
+            sums[value >> shift & 15] += value >> _PLACE_BITS
+        return 1 + node.size
+
+    def items(self, place: int = ROOT) -> list[tuple[Origin, int]]:
+        """Return the origins of a node with their digests."""
+        node = self.at(place)
+        return (
+            [(origin, value >> _PLACE_BITS) for origin, value in node.all().items()]
+            if node is not None
+            else []
+        )
+
+    def clone(self) -> Digests:
+        """Return a copy that changes on its own from now on."""
+        twin = Digests()
+        twin.root, twin.stale = self.root and self.root.copy(), self.stale.copy()
+        return twin
+
+    def check(self, keyed: Keyed, label: bytes, contents: Mapping[Origin, bytes]) -> None:
+        """Assert that what is kept is what is computed anew from ``contents``, but for what is stale."""
+        anew, kept = Digests(), self.clone()
+        fresh = {origin: None for origin, content in contents.items() if content and origin not in self.stale}
+        anew.stale = fresh
+        anew.renew(keyed, label, contents.__getitem__, len(fresh))
+        for origin in self.stale:
+            kept.put(keyed.place(named(origin)), origin, 0)
+        ours, theirs = (it.root and it.root.state() for it in (kept, anew))
+        assert ours == theirs, f"digests of {label!r}: kept are {ours}, computed anew {theirs}"
+
+
+def depth_of(place: int) -> int:
+    """Return how many digits a node's name has."""
+    return (place.bit_length() - 1) // 4
+
+
+def bounds_of(place: int) -> tuple[int, int]:
+    """Return the first place of a node, and the one behind its last."""
+    rest = 4 * (DIGITS - depth_of(place))
+    first = (place << rest) & _PLACES
+    return first, first + (1 << rest)
+
+
+def parts_of(place: int) -> range:
+    """Return the names of a node's parts."""
+    return range(place << 4, (place << 4) + BRANCHES)

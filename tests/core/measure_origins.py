@@ -1,0 +1,153 @@
+"""Processor time of anti-entropy beside many idle origins: `python -m tests.core.measure_origins`.
+
+Three cores in one process, as tests/core/cluster.py has them: no sockets, no disks, and 5 ms from node to node. Idle
+origins are derived ones, 1,024 in a batch, in one partition; then others publish, fetch and ack in it, one message a
+request. What is counted is processor time, of steps that nodes take for anti-entropy, with the frames that it sends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import time
+import tracemalloc
+from collections import Counter, deque
+from typing import Any, Final
+
+from quorumq.core import messages as m
+from quorumq.core.types import DERIVED, Origin, PartitionId, Span, Topic
+from quorumq.core.upkeep import Upkeep
+from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.codec import decode_message, encode_message
+from quorumq.wire.frames import FrameReader
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, receipts
+
+COMPARED: Final = (m.SyncOffer, m.SyncListed, m.SyncState, m.SyncPull)
+
+
+class Spent:
+    """Seconds of processor time for anti-entropy, and the messages that it was for."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.seconds = 0.0
+        self.longest = 0.0
+        self.sent: Counter[str] = Counter()
+        self._inside = False
+        for owner, name in ((Upkeep, "sync"), (Upkeep, "on_compared"), (Upkeep, "go_on_comparing")):
+            self._count(owner, name)
+        cluster.drop = self._hear
+
+    def _count(self, owner: Any, name: str) -> None:
+        method = getattr(owner, name)
+
+        def counted(*args: Any, **more: Any) -> Any:
+            if self._inside:
+                return method(*args, **more)
+            self._inside = True
+            begun = time.process_time()
+            try:
+                return method(*args, **more)
+            finally:
+                self._inside = False
+                self._add(time.process_time() - begun)
+
+        setattr(owner, name, counted)
+
+    def _hear(self, sender: str, to: str, message: object) -> bool:
+        if isinstance(message, COMPARED):
+            self.sent[type(message).__name__] += 1
+            begun = time.process_time()
+            reader = FrameReader()
+            reader.feed(b"".join(encode_message(message)))
+            frame = reader.next_frame()
+            assert frame is not None
+            decode_message(frame)
+            self._add(time.process_time() - begun)
+        return False
+
+    def _add(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.longest = max(self.longest, seconds)
+
+    def tell(self, what: str, nodes: int, virtual_s: float) -> None:
+        """Print what one node took in 2 s, and begin anew."""
+        each = 1000 * self.seconds / nodes * 2 / virtual_s
+        print(
+            f"{what}: {each:.1f} ms of each node in 2 s, longest {1000 * self.longest:.1f} ms; {dict(self.sent)}",
+            flush=True,
+        )
+        self.seconds = self.longest = 0.0
+        self.sent.clear()
+
+
+def fill(cluster: Cluster, topic: Topic, origins: int) -> None:
+    """A message of each of so many derived origins."""
+    record = encode_record(Message(b"x"))
+    for first in range(0, origins, 1024):
+        numbers = range(first, min(first + 1024, origins))
+        spans = tuple(sorted(Span(Origin(DERIVED, n, 7 * n, n), 0, 1) for n in numbers))
+        batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [record] * len(spans))
+        assert isinstance(cluster.ask("abc"[first // 1024 % 3], m.Publish(batch)), m.PublishReply)
+
+
+def work(cluster: Cluster, topic: Topic, rate: int, sessions: int, seconds: float) -> int:
+    """Others publish, fetch and ack; how many messages they acked."""
+    names = [cluster.ask("a", m.OpenSession()).origin for _ in range(sessions)]  # type: ignore[union-attr]
+    cluster.delay = 0.005
+    rng, counts, acked = random.Random(1), Counter[Origin](), 0
+    waiting: deque[int] = deque()
+    for turn in range(int(seconds * 20)):
+        for _ in range(rate // 20):
+            origin = rng.choice(names)
+            batch = cluster.batch(topic, origin, counts[origin], [b"x"])
+            counts[origin] += 1
+            cluster.submit(rng.choice("abc"), m.Publish(batch))
+            cluster.advance(1 / rate)
+        while waiting and waiting[0] in cluster.replies:
+            got = receipts(cluster.replies[waiting.popleft()])
+            acked += sum(item.receipt.span.size for item in got)
+            if got:
+                cluster.submit("b", m.AckRequest(got))
+        waiting.append(cluster.submit("abc"[turn % 3], fetch("g", most=1000, wait=1.0)))
+    return acked
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--origins", type=int, default=250_000)
+    parser.add_argument("--rate", type=int, default=1000, help="messages a second of others")
+    parser.add_argument("--sessions", type=int, default=100, help="that they are published by")
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--memory", action="store_true", help="tell bytes an origin instead")
+    args = parser.parse_args()
+    cluster = Cluster(sync_interval=2.0)
+    cluster.checks = False
+    topic = cluster.topic()
+    fill(cluster, topic, args.origins)
+    if args.memory:
+        tracemalloc.start()
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for core in cluster.nodes.values():
+            core.replicas[PartitionId(topic.id, 0)].sync.renew()
+        gc.collect()
+        digests = (tracemalloc.get_traced_memory()[0] - before) / 3 / args.origins
+        print(f"{digests:.0f} bytes of digests for each origin, for the first of its tables")
+        return
+    spent = Spent(cluster)
+    cluster.advance(20.0)
+    spent.tell(f"made anew after {args.origins} origins came", 3, 20.0)
+    cluster.advance(20.0)
+    spent.tell("idle", 3, 20.0)
+    cluster.ask("a", m.SetGroup("jobs", "g", "time", cluster.now.wall_ms + 1))
+    cluster.advance(6.0)
+    spent.tell("a group began", 3, 6.0)
+    acked = work(cluster, topic, args.rate, args.sessions, args.seconds)
+    spent.tell(f"{args.rate} messages a second of {args.sessions} sessions, {acked} acked", 3, args.seconds)
+
+
+if __name__ == "__main__":
+    main()

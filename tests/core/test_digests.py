@@ -1,0 +1,377 @@
+"""Digests are kept as their table changes, and a comparison costs what differs, not what there is."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from quorumq.core import limits
+from quorumq.core import messages as m
+from quorumq.core.partition import comparing, digests
+from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.digests import DIGEST_BYTES, LISTED_MAX, ROOT, Digests, Keyed, named, parts_of
+from quorumq.core.partition.replica import Replica
+from quorumq.core.types import DERIVED, Origin, PartitionId, Span, Topic
+from quorumq.wire.batch import Message, encode_record, pack_sections
+from tests.core.chaos import Chaos
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.test_groups import LETTER
+from tests.core.test_growth import STEP_CALLS_MAX, calls, steps_of
+from tests.core.test_reclaim import root_of
+
+KEYED = Keyed(b"a key of sixteen")
+ORIGINS = [Origin(DERIVED, n, 7 * n, n % 3) for n in range(400)]
+
+
+def derived(first: int, count: int) -> list[Origin]:
+    return [Origin(DERIVED, n, n, n) for n in range(first, first + count)]
+
+
+def publish(cluster: Cluster, topic: Topic, origins: list[Origin], node: str = "a") -> None:
+    """A message of each of these, of as many as one batch may have."""
+    spans = tuple(sorted(Span(origin, 0, 1) for origin in origins))
+    records = [encode_record(Message(b"x"))] * len(spans)
+    batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
+    assert isinstance(cluster.ask(node, m.Publish(batch)), m.PublishReply)
+
+
+def replicas(cluster: Cluster) -> list[Replica]:
+    return [core.replicas[partition] for core in cluster.nodes.values() for partition in core.replicas]
+
+
+def filled(count: int, **more: Any) -> tuple[Cluster, Topic]:
+    """A cluster of which every replica has a message of each of so many origins, compared and alike."""
+    cluster = Cluster(**more)
+    cluster.checks = False
+    topic = cluster.topic()
+    for first in range(0, count, 1024):
+        publish(cluster, topic, derived(first, min(1024, count - first)))
+    cluster.advance(10)
+    assert len({root_of(replica) for replica in replicas(cluster)}) == 1
+    return cluster, topic
+
+
+# ------------------------------------------------------------------------------------ the tree
+
+
+@given(st.lists(st.tuples(st.integers(0, 399), st.integers(0, 3)), max_size=300), st.integers(0, 399))
+@settings(deadline=None, max_examples=30)
+def test_a_tree_is_a_function_of_its_content(changes: list[tuple[int, int]], many: int) -> None:
+    """Origins come, change and go, many at a time: the tree is that which their content alone makes."""
+    table: dict[Origin, bytes] = {}
+    kept = Digests()
+
+    def renew() -> None:
+        kept.renew(KEYED, b"t", lambda origin: table.get(origin, b""), 1 << 30)
+
+    for number, content in changes:
+        few = ORIGINS[number : number + many] if content == 3 else ORIGINS[number : number + 1]
+        for origin in few:
+            table[origin] = b"%d" % content if content else b""
+            kept.stale[origin] = None
+        if content == 1:
+            twin = kept.clone()
+            before = kept.root and kept.root.state()
+            twin.put(KEYED.place(named(few[0])), few[0], 0)
+            assert (kept.root and kept.root.state()) == before, "a clone changes on its own"
+        kept.check(KEYED, b"t", table)
+        renew()
+        kept.check(KEYED, b"t", table)
+    there = {origin for origin, content in table.items() if content}
+    assert {origin for origin, _ in kept.items()} == there
+    for place in (ROOT, *parts_of(ROOT), *parts_of(parts_of(ROOT)[7])):
+        node, sums = kept.at(place), [0] * 16
+        kept.add_sums(place, sums)
+        assert sum(sums) % digests.SUMS_END == (node.sum if node is not None else 0)
+        parts = [origin for part in parts_of(place) for origin, _ in kept.items(part)]
+        assert sorted(parts) == sorted(origin for origin, _ in kept.items(place))
+
+
+def test_sums_and_places_depend_on_the_key() -> None:
+    """Who does not know the key can neither aim origins at a node of the tree nor have digests cancel out."""
+    other = Keyed(b"another key, too")
+    name = named(ORIGINS[0])
+    assert KEYED.place(name) != other.place(name)
+    assert KEYED.digest(b"t", name, b"x") != other.digest(b"t", name, b"x")
+    aimed = [origin for origin in derived(0, 40_000) if other.place(named(origin)) >> 52 == 0]
+    here = Counter(KEYED.place(named(origin)) >> 52 for origin in aimed)
+    assert max(here.values()) <= 6, "aimed under another key, they are spread"
+
+
+def test_a_sum_is_of_128_bits_and_what_is_taken_out_is_subtracted() -> None:
+    kept = Digests()
+    place = KEYED.place(named(ORIGINS[0]))
+    for value in (digests.SUMS_END - 1, digests.SUMS_END - 2):
+        kept.put(place + value % 2, ORIGINS[value % 2], (value << 60) | place + value % 2)
+    assert kept.root is not None
+    assert kept.root.sum == digests.SUMS_END - 3
+    kept.put(place, ORIGINS[0], 0)
+    assert kept.root.sum == digests.SUMS_END - 1
+
+
+def test_a_topic_has_a_key_that_no_two_topics_share_and_that_stays() -> None:
+    cluster = Cluster()
+    keys = {cluster.topic(name).digest_key for name in ("one", "two")}
+    assert len(keys) == 2
+    assert all(len(key) == DIGEST_BYTES for key in keys)
+    before = cluster.nodes["b"].topic_named("one")
+    cluster.ask("c", m.AlterTopic("one", partitions=3))
+    after = cluster.nodes["b"].topic_named("one")
+    assert before is not None
+    assert after is not None
+    assert after.partitions == 3
+    assert after.digest_key == before.digest_key
+
+
+def test_replicas_compare_alike_again_under_a_key_that_was_merged_in() -> None:
+    """Where a topic was chosen twice, as its directories were lost, the later register gives the key."""
+    cluster, topic = filled(100)
+    cluster.checks = True
+    newer = topic._replace(digest_key=b"n" * 16, made=topic.made._replace(time=topic.made.time + 1))
+    for core in cluster.nodes.values():
+        core.context.take_in_topic(newer, cluster.now)
+    assert {replica.sync.keyed.key for replica in replicas(cluster)} == {b"n" * 16}
+    cluster.advance(5)
+    assert len({root_of(replica) for replica in replicas(cluster)}) == 1
+
+
+# --------------------------------------------------------------------------------- what it costs
+
+
+class Work:
+    """Counts origins whose digest is made anew, or listed, and sums that are said."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.renewed = self.listed = self.said = self.offers = 0
+        content, listing = Batches.content, comparing.Trees.digests_in
+
+        def counted(batches: Batches, origin: Origin) -> bytes:
+            self.renewed += 1
+            return content(batches, origin)
+
+        def lists(trees: comparing.Trees, place: int) -> list[tuple[bytes, list[m.Digest]]]:
+            found = listing(trees, place)
+            self.listed += sum(len(each) for _, each in found)
+            return found
+
+        patch.setattr(Batches, "content", counted)
+        patch.setattr(comparing.Trees, "digests_in", lists)
+
+    def hear(self, sender: str, to: str, message: object) -> bool:
+        if isinstance(message, m.SyncOffer):
+            self.offers += 1
+            self.said += len(message.sums) // DIGEST_BYTES
+        return False
+
+
+@pytest.mark.parametrize("count", [100, 8000])
+def test_what_is_idle_is_not_looked_at(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, _ = filled(count)
+    work = Work(monkeypatch)
+    cluster.drop = work.hear
+    cluster.advance(20)
+    assert work.offers >= 6 * 8
+    assert work.said == work.offers, "the sum of all is all that is said"
+    assert (work.renewed, work.listed) == (0, 0)
+
+
+def test_one_origin_that_differs_costs_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8,000 origins one differs on one replica: a node of the tree at each level, and some origins of the last."""
+    cluster, topic = filled(8000, sync_grace=0.0)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Store | m.SyncOffer)
+    publish(cluster, topic, derived(9000, 1))
+    work = Work(monkeypatch)
+    cluster.drop = work.hear
+    for core in cluster.nodes.values():
+        for peer in core.state.links:
+            core.state.at(cluster.now.mono, ("sync", peer))
+    cluster.advance(0.001)
+    assert len({root_of(replica) for replica in replicas(cluster)}) == 1
+    assert work.renewed <= 3 * 4, "one origin, at each replica, when it comes and when it is known"
+    assert work.listed <= 8 * LISTED_MAX
+    assert work.said <= 6 + 8 * 4 * 16
+
+
+def test_of_offers_that_wait_the_newest_is_answered() -> None:
+    cluster, topic = filled(10)
+    core = cluster.nodes["b"]
+    (replica,) = core.replicas.values()
+    core.state.compares_left = 0.0
+    for sums in (b"1" * 16, b"2" * 16, replica.sync.trees().root()):
+        offer = m.SyncOffer(replica.partition, topic.epoch, True, (), sums)
+        assert core.upkeep.on_compared("a", offer, cluster.now) == []
+    assert replica.sync.offers == {"a": replica.sync.trees().root()}
+    core.state.compares_left = 100.0
+    assert core.upkeep.go_on_comparing(cluster.now) == [], "which is alike"
+    assert not replica.sync.is_left()
+
+
+def test_no_step_takes_long_whatever_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of origins are stale, then missing on one replica: it goes in steps, and all of it gets there."""
+    cluster = Cluster(sync_grace=0.0)
+    cluster.checks = False
+    topic = cluster.topic()
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Store)
+    for first in range(0, 4096, 512):
+        publish(cluster, topic, derived(first, 512))
+    cluster.drop = lambda sender, to, message: False
+    quiet = limits.COMPARED_PER_STEP
+    assert quiet < 4096
+    found = steps_of(monkeypatch, lambda: cluster.advance(8.0))
+    long = [calls for calls in found if calls > STEP_CALLS_MAX]
+    assert not long, sorted(found)[-5:]
+    (replica,) = cluster.nodes["c"].replicas.values()
+    assert replica.batches.present.messages == 4096
+    assert len({root_of(each) for each in replicas(cluster)}) == 1
+
+
+def closing(count: int) -> int:
+    """Calls of closing a session at a replica, beside so many other origins, which are acked and reclaimed."""
+    cluster, _ = filled(count)
+    origin = cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    (replica,) = cluster.nodes["a"].replicas.values()
+    replica.on_sync_state(
+        "b", m.SyncState(replica.partition, 1, (), (), False, (Span(origin, 0, 1),)), cluster.now
+    )
+    assert origin in replica.batches.reclaimed.runs
+    found = calls(lambda: replica.closing.close((Span(origin._replace(k=0), origin.k, origin.k + 1),)))
+    assert origin in replica.batches.closed
+    assert origin not in replica.batches.reclaimed.runs
+    return found
+
+
+def test_to_close_a_session_costs_the_same_beside_however_many_others() -> None:
+    assert closing(2000) == closing(20)
+
+
+# ------------------------------------------------------------- whatever happens, they are true
+
+
+class Kept(RuleBasedStateMachine):
+    """Three replicas to which everything happens: after each step digests are what they are when made anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Chaos(3, 1, origin_idle=5.0, sync_grace=0.1)
+        self.topic = self.cluster.topic()
+        self.sessions: list[tuple[Origin, int]] = []
+        self.got: list[m.ReceiptPart] = []
+        self.derived = 0
+
+    @initialize()
+    def begin(self) -> None:
+        self.cluster.submit("a", fetch(most=1))
+
+    @rule(node=st.sampled_from("abc"), count=st.integers(1, 3))
+    def store(self, node: str, count: int) -> None:
+        origin = getattr(self.cluster.ask(node, m.OpenSession()), "origin", None)
+        if origin is not None:
+            self.sessions.append((origin, 0))
+            self.cluster.submit(node, m.Publish(self.cluster.batch(self.topic, origin, 0, [b"x"] * count)))
+
+    @rule(node=st.sampled_from("abc"), count=st.integers(1, 9))
+    def derive(self, node: str, count: int) -> None:
+        spans = tuple(Span(origin, 0, 1) for origin in derived(self.derived, count))
+        self.derived += count
+        record = [encode_record(Message(b"y"))] * count
+        where = PartitionId(self.topic.id, 0)
+        batch = pack_sections(where, tuple(sorted(spans)), self.cluster.now.wall_ms, record)
+        self.cluster.submit(node, m.Publish(batch))
+
+    @rule(node=st.sampled_from("abc"), group=st.sampled_from(["g", "h", "g!dead"]), most=st.integers(1, 20))
+    def take(self, node: str, group: str, most: int) -> None:
+        reply = self.cluster.ask(node, fetch(group, most=most))
+        self.got += receipts(reply) if isinstance(reply, m.FetchReply) else ()
+
+    @rule(node=st.sampled_from("abc"), how=st.sampled_from(["ack", "reject", "bury", "leave"]))
+    def settle(self, node: str, how: str) -> None:
+        got, self.got = tuple(self.got), []
+        request = {
+            "ack": m.AckRequest(got),
+            "reject": m.RejectRequest(got, 1.0, None),
+            "bury": m.RejectRequest(got, 0.0, LETTER),
+            "leave": m.LeaveRequest(got),
+        }[how]
+        if got:
+            self.cluster.submit(node, request)
+
+    @rule(seconds=st.sampled_from([0.3, 2.5, 11.0]))
+    def wait(self, seconds: float) -> None:
+        self.cluster.advance(seconds)
+
+    @rule(node=st.sampled_from("abc"))
+    def close(self, node: str) -> None:
+        if self.sessions:
+            origin, _ = self.sessions.pop()
+            self.cluster.submit(node, m.CloseSession(origin, (PartitionId(self.topic.id, 0),)))
+
+    @rule(node=st.sampled_from("abc"), how=st.sampled_from(["purge", "rewind", "delete", "latest"]))
+    def operate(self, node: str, how: str) -> None:
+        request = {
+            "purge": m.PurgeRequest("jobs", 0, "g"),
+            "rewind": m.SetGroup("jobs", "h", rewind=True),
+            "delete": m.DeleteGroup("jobs", "h"),
+            "latest": m.SetGroup("jobs", "late", "latest"),
+        }[how]
+        self.cluster.submit(node, request)
+
+    @rule(lost=st.sampled_from(["restart", "wipe", "nothing"]), seed=st.integers(0, 3))
+    def lose(self, lost: str, seed: int) -> None:
+        self.cluster.draw = random.Random(seed)
+        if lost == "restart":
+            self.cluster.restart()
+        elif lost == "wipe":
+            self.cluster.wipe()
+
+    @rule(mute=st.sampled_from("abc"))
+    def miss(self, mute: str) -> None:
+        """Until the next wait one node hears of no STORE, ACK or REJECT."""
+        kinds = (m.Store, m.Ack, m.Reject, m.SyncOffer)
+        self.cluster.drop = lambda sender, to, message: to == mute and isinstance(message, kinds)
+
+    @rule()
+    def heal(self) -> None:
+        self.cluster.drop = lambda sender, to, message: False
+
+    @invariant()
+    def digests_are_kept(self) -> None:
+        for replica in replicas(self.cluster):
+            replica.sync.check()
+
+    def teardown(self) -> None:
+        self.heal()
+        for _ in range(20):  # what ends meanwhile has to spread
+            self.cluster.advance(5.0)
+            if len({root_of(replica) for replica in replicas(self.cluster)}) == 1:
+                break
+        else:
+            raise AssertionError("replicas that compare are not alike in the end")
+        self.digests_are_kept()
+
+
+@pytest.fixture(autouse=True)
+def deep(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the machine, trees are parted where they have more than two origins."""
+    if "whatever_happens" in request.node.name:
+        monkeypatch.setattr(digests, "LISTED_MAX", 2)
+        monkeypatch.setattr(comparing, "LISTED_MAX", 2)
+
+
+@pytest.mark.parametrize("examples", [8, pytest.param(100, marks=pytest.mark.soak)])
+def test_digests_are_true_whatever_happens(examples: int) -> None:
+    run_state_machine_as_test(
+        Kept,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
