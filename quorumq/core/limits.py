@@ -91,6 +91,9 @@ ORIGIN_IDLE_S = 86_400.0
 RECLAIM_BATCHES_MAX = 4096
 """Batches of a partition that one sweep of RECLAIM looks at, or drops."""
 
+RECLAIMED_PER_STEP = 2048
+"""Runs of messages, each once for each group, that one step of RECLAIM looks at or drops: some 5 ms."""
+
 REFRESHED_PER_STEP = 512
 """Sections of a new batch, times groups, that one step offers to the groups."""
 LOOKS_PER_STEP = 512

@@ -206,7 +206,7 @@ class NodeCore:
         if self.stopped or (self.vouching.lost and not events):
             return effects
         state.looks_left = limits.LOOKS_PER_STEP
-        state.compares_left = limits.COMPARED_PER_STEP
+        state.compares_left, state.reclaims_left = limits.COMPARED_PER_STEP, limits.RECLAIMED_PER_STEP
         waited = bool(self.context.costly.lines)
         if state.timers and state.timers[0][0] <= now.mono:
             self._absorb(self.timers.run(now), effects, now)
@@ -249,7 +249,7 @@ class NodeCore:
                 while over and over[0][0] <= now.mono:
                     heapq.heappop(over)
                 heapq.heappush(over, popped)
-        state.looks_left = state.compares_left = NO_END
+        state.looks_left = state.compares_left = state.reclaims_left = NO_END
         return self.context.peers.positions.count(effects) if effects else effects
 
     def next_deadline(self) -> float | None:

@@ -35,6 +35,7 @@ Timer = (
     | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
     | tuple[Literal["look"]]  # groups that begin look at more
     | tuple[Literal["compare"]]  # anti-entropy goes on
+    | tuple[Literal["sweep"]]  # RECLAIM goes on
     | tuple[Literal["serve"]]  # what is costly has its turn
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]
@@ -163,6 +164,9 @@ class NodeState:
     # Likewise for anti-entropy: digests, and parts of trees.
     compares_left: float = NO_END
     comparing: dict[PartitionId, None] = field(default_factory=dict)
+    # Likewise for RECLAIM: runs of messages, each once for each group.
+    reclaims_left: float = NO_END
+    reclaiming: dict[PartitionId, None] = field(default_factory=dict)
     # To which groups of which partitions something became available since the parked FETCHes last looked.
     stirred: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     me: NodeId = field(init=False)  # this node's id
@@ -226,6 +230,12 @@ class NodeState:
         if not self.comparing:
             self.at(0.0, ("compare",))
         self.comparing[partition] = None
+
+    def reclaim_later(self, partition: PartitionId) -> None:
+        """Likewise RECLAIM of ``partition``."""
+        if not self.reclaiming:
+            self.at(0.0, ("sweep",))
+        self.reclaiming[partition] = None
 
     # ------------------------------------------------------- who else is fetching
 

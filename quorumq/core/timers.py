@@ -101,12 +101,14 @@ class Timers:
                 context.costly.put(asker, costs.runs(len(timer[-1])), timer)
             case ("close", asker, origin, partitions):
                 return self.door.close_session(asker, origin, partitions, now)
-            case ("look" | "compare",) | ("batch", *_) if waits:
+            case ("look" | "compare" | "sweep",) | ("batch", *_) if waits:
                 context.costly.put(NOBODY, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):
                 context.replicas[partition].storing.on_offered(number, first, now)
             case ("look",):
                 return self._look(now)
+            case ("sweep",):
+                return self.upkeep.go_on_reclaiming(now)
             case ("compare",):
                 return self.upkeep.go_on_comparing(now)
             case ("free", asker, freed):

@@ -7,8 +7,9 @@ from quorumq.core.closing import ORIGINS_PER_ROUND, CloseCoordinator
 from quorumq.core.context import Context, forget
 from quorumq.core.effects import Done, Effect, Persist, Send
 from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer
+from quorumq.core.partition.replica import Replica
 from quorumq.core.resync import in_pieces
-from quorumq.core.types import Incarnation, NodeId, Now
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 from quorumq.core.vouching import TOKEN_POSITION
 
 
@@ -99,26 +100,48 @@ class Upkeep:
     # --------------------------------------------------------------------- RECLAIM
 
     def reclaim(self, now: Now) -> list[Effect]:
-        """Drop the payload that no group needs; ask which groups there are where that is what it waits for.
+        """Drop the payload that no group needs, and bury what is dying."""
+        self.context.state.reclaiming.update(dict.fromkeys(self.context.replicas))
+        return self.go_on_reclaiming(now) + bury(self.context, now)
 
-        Origins that are done with are looked at by one of the replicas at a time, on average.
+    def go_on_reclaiming(self, now: Now) -> list[Effect]:
+        """Drop the payload that no group needs, partition by partition, as far as one step has time for it.
+
+        Where it waits for that, ask which groups there are. Origins that are done with are looked at by one of the
+        replicas at a time, on average.
         """
+        state = self.context.state
         effects: list[Effect] = []
         topics: dict[bytes, None] = {}
-        for partition, replica in self.context.replicas.items():
+        waiting, state.reclaiming = state.reclaiming, {}
+        left = iter(waiting)
+        for partition in left:
+            replica = self.context.replicas.get(partition)
+            if replica is None:
+                continue  # its topic was deleted meanwhile
             replica.reclaim.sweep(now)
             effects += forget(replica.batches.mended())
-            if replica.reclaim.settled and self.context.state.vouched:
+            if replica.reclaim.settled and state.vouched:
                 heard = self.context.census.heard_by_majority(replica.members, partition.topic, now)
                 effects += replica.reclaim.drop(heard, replica.topic.retention_s, now)
                 if replica.reclaim.settled_last > heard:
                     topics[partition.topic] = None
-            if (
-                replica.batches.idle_since
-                and self.context.state.vouched
-                and self.context.rng.random() * len(replica.members) < 1
-            ):
-                origins = replica.closing.candidates(self.context.config.origin_idle, now, ORIGINS_PER_ROUND)
-                if origins:
-                    effects += CloseCoordinator(partition, tuple(origins)).start(self.context, now)
-        return effects + self.context.census.ask(topics, now) + bury(self.context, now)
+            if replica.reclaim.more:
+                state.reclaim_later(partition)
+            else:
+                effects += self._close_some(partition, replica, now)
+            if state.reclaims_left <= 0:
+                break
+        for partition in left:
+            state.reclaim_later(partition)
+        return effects + self.context.census.ask(topics, now)
+
+    def _close_some(self, partition: PartitionId, replica: Replica, now: Now) -> list[Effect]:
+        """Ask the other replicas about some origins that are done with here."""
+        context = self.context
+        if not (replica.batches.idle_since and context.state.vouched):
+            return []
+        if context.rng.random() * len(replica.members) >= 1:
+            return []
+        origins = replica.closing.candidates(context.config.origin_idle, now, ORIGINS_PER_ROUND)
+        return CloseCoordinator(partition, tuple(origins)).start(context, now) if origins else []

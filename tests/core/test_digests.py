@@ -16,8 +16,10 @@ from quorumq.core import messages as m
 from quorumq.core.partition import comparing, digests
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.digests import DIGEST_BYTES, LISTED_MAX, ROOT, Digests, Keyed, named, parts_of
+from quorumq.core.partition.fate import on_merge
+from quorumq.core.partition.group import Changes
 from quorumq.core.partition.replica import Replica
-from quorumq.core.types import DERIVED, Origin, PartitionId, Span, Topic
+from quorumq.core.types import DERIVED, Kind, Origin, PartitionId, Record, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
@@ -230,6 +232,29 @@ def test_no_step_takes_long_whatever_differs(monkeypatch: pytest.MonkeyPatch) ->
     (replica,) = cluster.nodes["c"].replicas.values()
     assert replica.batches.present.messages == 4096
     assert len({root_of(each) for each in replicas(cluster)}) == 1
+
+
+def reclaiming(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Calls of the longest step, where batches of so many origins, 1,024 in each, are settled at once."""
+    cluster = Cluster()
+    cluster.checks = False
+    topic = cluster.topic()
+    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g")), m.SetGroupReply)
+    for first in range(0, count, 1024):
+        publish(cluster, topic, derived(first, 1024))
+    cluster.advance(3.0)
+    for replica in replicas(cluster):
+        view, changes = replica.group("g"), Changes()
+        for span in replica.batches.present.items():
+            replica.views.apply(view, span, on_merge, Record(0, 0, Kind.ACKED), cluster.now, changes)
+        replica.views.finish(view, changes, cluster.now)
+    found = steps_of(monkeypatch, lambda: cluster.advance(8.0))
+    assert [replica.batches.reclaimed.messages for replica in replicas(cluster)] == [count] * 3
+    return max(found)
+
+
+def test_reclaim_drops_one_batch_of_many_origins_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reclaiming(4096, monkeypatch) <= 1.1 * reclaiming(1024, monkeypatch)
 
 
 def closing(count: int) -> int:

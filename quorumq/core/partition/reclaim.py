@@ -20,23 +20,27 @@ class Reclaim(Duty):
 
     Attributes:
         settled: batches that no group needs, and since when, the first first.
+        more: whether the last step had no time for all of it.
     """
 
-    __slots__ = ("settled",)
+    __slots__ = ("more", "settled")
 
     def __init__(self, batches: Batches, views: Views) -> None:
         super().__init__(batches, views)
         self.settled: dict[int, float] = {}
+        self.more = False
 
     def is_settled(self, batch: StoredBatch) -> bool:
         """Return True if no group needs the batch: each has a tombstone for each message, or begins after it."""
-        readers = self.views.sources()
+        node, readers = self.node, self.views.sources()
         if not readers or not batch.durable:
             return False
         parts = self.batches.parts_of(batch)
+        node.reclaims_left -= len(parts)
         for view in readers:
             covered = view.covers(batch.header.published_ms)
             for part in parts:
+                node.reclaims_left -= 1
                 if view.readable(part, covered):
                     return False
                 if any(record.kind == Kind.DEAD for _, record in view.shown(part, covered)):
@@ -46,10 +50,17 @@ class Reclaim(Duty):
         return True
 
     def sweep(self, now: Now) -> None:
-        """Look at the batches of which something was settled; note those that no group needs, and since when."""
+        """Look at the batches of which something was settled; note those that no group needs, and since when.
+
+        As far as the step has time for it.
+        """
+        self.more = False
         if self.views.unmade:  # a group reads here that has no view to ask yet
             return
         for number in list(itertools.islice(self.views.to_reclaim, limits.RECLAIM_BATCHES_MAX)):
+            if self.node.reclaims_left <= 0:
+                self.more = True
+                return
             del self.views.to_reclaim[number]
             batch = self.batches.stored.get(number)
             if batch is not None and number not in self.settled and self.is_settled(batch):
@@ -76,6 +87,9 @@ class Reclaim(Duty):
         for number, since in list(itertools.islice(self.settled.items(), limits.RECLAIM_BATCHES_MAX)):
             if since > heard or since + retention_s > now.mono:
                 break
+            if self.node.reclaims_left <= 0:
+                self.more = True
+                break
             del self.settled[number]
             batch = self.batches.stored.get(number)
             if batch is not None and self.is_settled(batch):  # a group or a redrive may have come since
@@ -92,6 +106,7 @@ class Reclaim(Duty):
     def _drop_batch(self, batch: StoredBatch) -> list[Span]:
         """Take a batch out; its messages, which stay known, as reclaimed."""
         spans = self.batches.drop(batch)
+        self.node.reclaims_left -= len(spans) * (1 + len(self.views.groups))
         self.views.withdraw(batch, spans)
         self.views.forget(spans)
         return spans
