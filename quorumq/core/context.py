@@ -397,6 +397,7 @@ class Context:
         for found in [found for found in self.replicas if found.topic == topic.id]:
             replica = self.replicas.pop(found)
             effects += forget(sorted({*replica.batches.stored, *replica.batches.damaged}))
+        self.state.origins.pop(topic.id, None)
         self.catalogue.forget_groups(topic.id)
         self.census.forget(topic.id)
         for hints in (self.state.parked, self.state.active):
@@ -467,8 +468,12 @@ class Context:
         self.peers.positions.check()
         self.hold_times.check()
         self.costly.check()
+        origins = dict.fromkeys(self.state.origins, 0)
         for replica in self.replicas.values():
             replica.check(now)
+            origins[replica.partition.topic] = origins.get(replica.partition.topic, 0)
+            origins[replica.partition.topic] += len(replica.batches.present.runs)
+        assert all(self.state.origins.get(topic, 0) == count for topic, count in origins.items())
         self.check_requests()
 
     def check_requests(self) -> None:

@@ -138,6 +138,8 @@ GROUP_PARTITIONS_MAX = 50_000
 """Groups of all topics, each once for each partition: a node takes some 5 KiB for each."""
 SESSIONS_PER_PARTITION_MAX = 250_000
 """Sessions of which a partition has messages, and of which some are to be delivered: no more are begun."""
+ORIGINS_PER_TOPIC_MAX = 1_000_000
+"""Likewise, those of all of a topic's partitions that one node has, each once for each partition."""
 FETCH_PARTITIONS_MAX = PARTITIONS_MAX
 """Partitions that one FETCH looks at; of more, as a pattern may match, each FETCH takes the next so many."""
 

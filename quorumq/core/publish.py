@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from quorumq.core import limits
 from quorumq.core import messages as m
+from quorumq.core.closed import may_close
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
+from quorumq.core.partition.replica import Replica
 from quorumq.core.riding import riding_hold
 from quorumq.core.rounds import Round
 from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
@@ -202,6 +206,20 @@ class StoreCoordinator(Coordinator):
                 effects += one.decide(context, this, stored, valid, timed_out=timed_out)
                 under_way = under_way or not one.done
         return effects if under_way else effects + self.finish(context, None)
+
+
+def origins_begun(replicas: Mapping[PartitionId, Replica], publish: m.Publish) -> int:
+    """Return how many of a batch's origins are not known in its partition, as far as this node can tell.
+
+    Where it has no replica, derived ones count and sessions do not: those are mostly known.
+    """
+    header = publish.batch.header
+    replica = replicas.get(header.partition)
+    origins = [section.origin for section in header.sections]
+    if replica is None:
+        return sum(not may_close(origin) for origin in origins)
+    tables = (replica.batches.present.runs, replica.batches.reclaimed.runs)
+    return sum(not any(origin in table for table in tables) for origin in origins)
 
 
 def store_published(context: Context, now: Now) -> list[Effect]:

@@ -155,6 +155,7 @@ class NodeState:
     timer_count: int = 0
     round_count: int = 0
     next_batch: int = 1
+    origins: dict[bytes, int] = field(default_factory=dict)  # with messages here, by topic and partition
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
     disk_full: bool = False
     memory_full: str = ""  # why nothing new is taken in; "" where it is

@@ -9,6 +9,7 @@ from quorumq.core.catalogue import Catalogue
 from quorumq.core.messages import CloseSession, Hello, Publish
 from quorumq.node.clients import Badge
 from quorumq.node.config import ServeConfig
+from quorumq.node.quotas import Begun
 from quorumq.wire.codec import open_request
 from quorumq.wire.receipts import check_session
 from quorumq.wire.requests import check_request
@@ -30,7 +31,12 @@ def wrong_door(config: ServeConfig, door: Door, hello: Hello) -> str:
 
 
 def admitted(
-    message: Any, size: int, keys: Mapping[int, bytes], badge: Badge | None, catalogue: Catalogue
+    message: Any,
+    size: int,
+    keys: Mapping[int, bytes],
+    badge: Badge | None,
+    catalogue: Catalogue,
+    begun: Begun,
 ) -> Any:
     """The request as the core is to carry it out.
 
@@ -38,6 +44,7 @@ def admitted(
         message: as it came, a request of clients.
         keys: what receipts and sessions are sealed with, by number.
         badge: of the client; None where the node asks nobody who they are.
+        begun: tells how many origins begin with a publish.
 
     Raises:
         BadFields, TooLarge, BadReceipt: it is not as it has to be.
@@ -51,4 +58,4 @@ def admitted(
     elif isinstance(message, CloseSession):
         check_session(message.origin, message.seal, keys=keys)
     request = open_request(message, keys=keys)
-    return request if badge is None else badge.check(request, size, catalogue)
+    return request if badge is None else badge.check(request, size, catalogue, begun)

@@ -27,7 +27,7 @@ import msgspec
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.errors import Unauthorized, UsageError
 from quorumq.core.limits import MIB
-from quorumq.node.quotas import Quotas, Usage
+from quorumq.node.quotas import Begun, Quotas, Usage
 from quorumq.wire.rights import Client, check_rights
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -316,11 +316,12 @@ class Badge:
         topics = catalogue.topics
         check_rights(self.client, request, lambda id: topics[id].name if id in topics else None)
 
-    def check(self, request: Any, size: int, catalogue: Catalogue) -> Any:
+    def check(self, request: Any, size: int, catalogue: Catalogue, begun: Begun) -> Any:
         """Refuse what the client may not do, or not now.
 
         Args:
             request: a request of clients, its receipts opened.
+            begun: tells how many origins begin with a publish.
 
         Returns:
             the request as it is to be carried out.
@@ -330,4 +331,4 @@ class Badge:
             Busy, TooLarge: it is beyond a quota.
         """
         self.allow(request, catalogue)
-        return self.usage.take(self.client, request, size, catalogue, self.clock())
+        return self.usage.take(self.client, request, size, catalogue, self.clock(), begun)

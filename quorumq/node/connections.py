@@ -19,6 +19,7 @@ import typing
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from typing import Final
 
 import trio
@@ -37,6 +38,7 @@ from quorumq.core.errors import (
 )
 from quorumq.core.fairqueue import Asker
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
+from quorumq.core.publish import origins_begun
 from quorumq.core.types import NodeId
 from quorumq.node.admission import Door, admitted, wrong_door
 from quorumq.node.clients import Badge
@@ -361,7 +363,9 @@ class Inbound:
                 refusal = m.Failed(Code.USAGE, f"{type(message).__name__} is not a request of clients")
                 self._answer(number, refusal)
                 return None
-            request = admitted(message, size, self.node.keys, self.badge, self.node.core.catalogue)
+            core = self.node.core
+            begun = partial(origins_begun, core.replicas)
+            request = admitted(message, size, self.node.keys, self.badge, core.catalogue, begun)
         except UnknownMessage as error:
             if error.request:
                 self._answer(error.request, failed(error))

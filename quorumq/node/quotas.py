@@ -7,7 +7,7 @@ What settles or gives back messages is never refused, as it makes room; it count
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
@@ -39,6 +39,9 @@ Delivered = tuple[PartitionId, str, Owner]
 SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.CloseSession)
 """Never refused."""
 
+Begun = Callable[[m.Publish], int]
+"""Tells how many origins begin with a publish (core/publish.py)."""
+
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
@@ -52,6 +55,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
         unsettled: messages that one node handed over, and that were neither settled there nor ran out.
         topics: that there may be of those to which it has a right, where it makes one more.
         groups: likewise.
+        origins_per_s: sessions and derived origins that begin in a partition by what one node takes of it.
     """
 
     requests_per_s: Rate | None = None
@@ -59,6 +63,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     unsettled: Count | None = None
     topics: Count | None = None
     groups: Count | None = None
+    origins_per_s: Rate | None = None
 
 
 class Bucket:
@@ -170,13 +175,24 @@ class Usage:
         requests, size = quotas.requests_per_s, quotas.bytes_per_s
         self._requests = Bucket(requests, now) if requests is not None else None
         self._bytes = Bucket(size, now) if size is not None else None
+        origins = quotas.origins_per_s
+        self._origins = Bucket(origins, now) if origins is not None else None
         self._unsettled = Unsettled(quotas.unsettled) if quotas.unsettled is not None else None
 
-    def take(self, client: Client, request: Any, size: int, catalogue: Catalogue, now: float) -> Any:
+    def take(
+        self,
+        client: Client,
+        request: Any,
+        size: int,
+        catalogue: Catalogue,
+        now: float,
+        begun: Begun | None = None,
+    ) -> Any:
         """Count a request, or refuse it.
 
         Args:
             request: a request of clients, its receipts opened, to which it has the right.
+            begun: tells how many origins begin with a publish.
 
         Returns:
             the request as it is to be carried out: a FETCH asks for no more than there may be unsettled.
@@ -186,6 +202,10 @@ class Usage:
             TooLarge: there are as many topics or groups as it may have.
         """
         asked = [(self._requests, 1.0, "requests_per_s"), (self._bytes, float(size), "bytes_per_s")]
+        if self._origins is not None and begun is not None and isinstance(request, m.Publish):
+            count = begun(request)
+            if count:
+                asked.append((self._origins, float(count), "origins_per_s"))
         if not isinstance(request, SETTLING):
             for bucket, cost, name in asked:
                 if bucket is not None and bucket.lacks(cost, now):

@@ -9,6 +9,7 @@ import pytest
 from quorumq.core import limits
 from quorumq.core.errors import Code
 from quorumq.core.messages import (
+    AckRequest,
     AlterTopic,
     CreateTopic,
     DeleteGroup,
@@ -20,7 +21,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.types import Origin
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch
+from tests.core.test_cluster_smoke import fetch, receipts
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +103,24 @@ def test_sessions_of_a_partition() -> None:
     published = [cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))) for origin in origins]
     assert refused(published[2], "messages of 2 producers' sessions", Code.STORAGE_FULL)
     assert not isinstance(cluster.ask("b", Publish(cluster.batch(topic, origins[0], 1, [b"x"]))), Failed)
+
+
+def test_sessions_of_a_topic_count_in_each_partition_until_nothing_of_them_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quorumq.core.partition.storing.ORIGINS_PER_TOPIC_MAX", 3)
+    cluster = Cluster(auto_create_topics=True)
+    topic = cluster.topic(partitions=3)
+    one, other = (cluster.ask("a", OpenSession()).origin for _ in range(2))  # type: ignore[union-attr]
+    for partition in range(3):
+        batch = cluster.batch(topic, one, 0, [b"x"], partition)
+        assert not isinstance(cluster.ask("b", Publish(batch)), Failed)
+    more = cluster.batch(topic, other, 0, [b"x"])
+    assert refused(cluster.ask("c", Publish(more)), "in all partitions, messages of 3", Code.STORAGE_FULL)
+    assert not isinstance(cluster.ask("b", Publish(cluster.batch(topic, one, 1, [b"x"]))), Failed)
+    for _ in range(3):
+        cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+        cluster.advance(5.0)
+    assert not isinstance(cluster.ask("c", Publish(more)), Failed), "all of it was reclaimed"
+    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    assert {core.state.origins.get(topic.id) for core in cluster.nodes.values()} == {None}

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.errors import Busy
-from quorumq.core.types import STAMP_ZERO, Span, Topic
+from quorumq.core.types import DERIVED, STAMP_ZERO, Origin, PartitionId, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.node.quotas import BURST_S, DELAY_MAX_S, Bucket, Quotas, Usage
+from quorumq.wire.batch import Message, encode_record, pack_sections
 from quorumq.wire.codec import sealed_items
 from quorumq.wire.rights import Client, public
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
@@ -107,6 +108,33 @@ async def test_a_greedy_client_is_told_to_wait_and_a_modest_one_notices_nothing(
         facts = (await modest.ask(m.StatusRequest())).facts
         assert facts["requests_beyond_quota"] == 20
         assert len(cluster.logs["a"].of("client_held_back")) == 1, "once, when it begins"
+
+
+def derived(topic: Any, first: int, count: int) -> m.Publish:
+    """A message of each of so many derived origins."""
+    spans = tuple(sorted(Span(Origin(DERIVED, n, n, n), 0, 1) for n in range(first, first + count)))
+    record = [encode_record(Message(b"x"))] * count
+    return m.Publish(pack_sections(PartitionId(topic.id, 0), spans, 0, record), seal=b"")
+
+
+async def test_who_begins_many_origins_is_told_to_wait_and_may_go_on_with_those_that_are_there(
+    tmp_path: Path,
+) -> None:
+    path = clients(tmp_path / "clients.toml", origins_per_s=10)
+    async with world("a", clients_file=path) as cluster:
+        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+        topic = await modest.topic(rf=1)
+        assert isinstance(await greedy.ask(derived(topic, 0, 100)), m.PublishReply), (
+            "more than all has its turn"
+        )
+        told = await greedy.ask(derived(topic, 100, 1))
+        assert (told.code, "origins_per_s is 10" in told.detail, told.delay > 5) == ("busy", True, True)
+        origin = await greedy.session()
+        assert (await greedy.ask(publish(topic, origin, 0, b"x"))).code == "busy", "a session begins as well"
+        assert isinstance(await greedy.ask(derived(topic, 0, 100)), m.PublishReply), (
+            "these are there: a retry"
+        )
+        assert isinstance(await modest.ask(derived(topic, 100, 100)), m.PublishReply)
 
 
 async def test_no_client_is_told_under_which_key_replicas_compare(tmp_path: Path) -> None:

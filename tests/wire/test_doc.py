@@ -126,6 +126,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "groups of all topics (with deleted ones)": limits.GROUP_NAMES_MAX,
         "groups of all topics times their partitions": limits.GROUP_PARTITIONS_MAX,
         "sessions of which a partition has messages": limits.SESSIONS_PER_PARTITION_MAX,
+        "sessions of which a topic has messages in each of its partitions": limits.ORIGINS_PER_TOPIC_MAX,
     }
     assert rows("Limits") == [f"| {what} | {value:,} |".replace(",", " ") for what, value in expected.items()]
 

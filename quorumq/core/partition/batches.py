@@ -174,6 +174,8 @@ class Batches:
     def put(self, span: Span, slot: Slot) -> list[Span]:
         """``span`` is present from now on, there; what of it had been reclaimed and is back."""
         self.index.put(span, slot)
+        if span.origin not in self.present.runs:
+            self._count_origins(1)
         self.present.put(span, True)
         self.idle_since.pop(span.origin, None)
         self.digests.stale[span.origin] = None
@@ -183,6 +185,10 @@ class Batches:
         if back:
             self.wanted.remove(span)
         return back
+
+    def _count_origins(self, more: int) -> None:
+        topic, origins = self.partition.topic, self.node.origins
+        origins[topic] = origins.get(topic, 0) + more
 
     def pack(self) -> None:
         """Pack the older half of the fresh batches: many together cost little each. Most are gone before.
@@ -268,6 +274,8 @@ class Batches:
         for part in parts:
             self.index.remove(part)
             self.present.remove(part)
+            if part.origin not in self.present.runs:
+                self._count_origins(-1)
             self.digests.stale[part.origin] = None
         self.order.pop(batch.key)
         self.with_ttl -= batch.header.ttl_ms > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.errors import Code
-from quorumq.core.limits import SESSIONS_PER_PARTITION_MAX
+from quorumq.core.limits import ORIGINS_PER_TOPIC_MAX, SESSIONS_PER_PARTITION_MAX
 from quorumq.core.messages import Part, Store
 from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.closing import ClosingDuty
@@ -87,12 +87,17 @@ class Storing(ClosingDuty):
             detail = f"node {self.node.me} has only its reserve of disk space left: {advice}"
         if not error and new and self.node.memory_full:
             error, detail = Code.STORAGE_FULL, self.node.memory_full
-        most, there = SESSIONS_PER_PARTITION_MAX, self.batches.present.runs
-        if not error and len(there) >= most and any(span.origin not in there for span, _ in new):
+        there = self.batches.present.runs
+        in_all = self.node.origins.get(header.partition.topic, 0)
+        full = len(there) >= SESSIONS_PER_PARTITION_MAX or in_all >= ORIGINS_PER_TOPIC_MAX
+        if not error and full and any(span.origin not in there for span, _ in new):
+            where = f"{header.partition} has messages of {SESSIONS_PER_PARTITION_MAX}"
+            if in_all >= ORIGINS_PER_TOPIC_MAX:
+                where = f"the topic of {header.partition} has, in all partitions, messages of {ORIGINS_PER_TOPIC_MAX}"
             error = Code.STORAGE_FULL
             detail = (
-                f"{header.partition} has messages of {most} producers' sessions, and takes none of others: let "
-                "consumers ack what is there, and let producers send more messages each"
+                f"{where} producers' sessions, and takes none of others: let consumers ack what is there, and let "
+                "producers send more messages each"
             )
         return new, error, detail
 
