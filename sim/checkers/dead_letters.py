@@ -20,6 +20,7 @@ from sim.checkers.base import (
     Key,
     Life,
     Named,
+    Skips,
     group_messages,
     messages,
     name,
@@ -52,6 +53,7 @@ class DeadLettersConserved(DrainedChecker):
         self.purge_asked: dict[Named, dict[tuple[str, int], None]] = {}
         # When the last confirmed purge of dead letters was sent.
         self.purged: dict[Named, float] = {}
+        self.skips = Skips()
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of the dead letter was asked for
         self.delivered: dict[GroupKey, Life] = {}  # the highest
         self.listed: dict[str, dict[GroupKey, Life]] = {}
@@ -61,12 +63,17 @@ class DeadLettersConserved(DrainedChecker):
             for key in messages(row):
                 self.published_ms[key] = row.get("published_ms", 0)
 
+    def on_fetch(self, row: Row) -> None:
+        self.skips.see(row)
+
     def on_register(self, row: Row) -> None:
+        self.skips.see(row)
         self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
         self.buried[(row["group"], row["who"])] = row.get("buried", 0)
         self.generations.setdefault(row["group"], {})[row["generation"]] = row["from_ms"]
 
     def on_set_group(self, row: Row) -> None:
+        self.skips.see(row)
         if row["outcome"] == "ok":
             self.rewound.setdefault((row["group"], row["generation"]), row["at"])
 
@@ -142,6 +149,10 @@ class DeadLettersConserved(DrainedChecker):
     def _may_be_purged(self, key: GroupKey) -> bool:
         return any(self.purge_asked.get(named) for named in naming(key))
 
+    def _may_be_skipped(self, key: GroupKey, since: float) -> bool:
+        """Whether a purge of the backlog, or a request from latest, may have skipped what was open since then."""
+        return self._may_be_purged(key) or self.skips.until(key[0]) >= since
+
     # ------------------------------------------------------------------ the end
 
     def current(self, group: str) -> Life:
@@ -196,7 +207,7 @@ class DeadLettersConserved(DrainedChecker):
             return
         if self._may_be_purged(dead_of(key)) or key in self.dead_acked:
             return
-        if self._may_be_purged(key) and self.was_void(key, generation):
+        if self._may_be_skipped(key, when) and self.was_void(key, generation):
             return  # it was open in between
         self.broken(f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
 
@@ -208,7 +219,7 @@ class DeadLettersConserved(DrainedChecker):
             return  # rewound meanwhile or since, which may have skipped it
         if listed or self.delivered.get(key, (0, 0))[1] > n or self.delivered.get(key, (0, 0))[0] > last[0]:
             return
-        if key in self.ack_asked or self._may_be_purged(key):
+        if key in self.ack_asked or self._may_be_skipped(key, sent):
             return
         if self._may_be_purged(dead_of(key)):  # it may have died again by then
             return

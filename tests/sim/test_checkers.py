@@ -586,6 +586,24 @@ def test_what_was_redriven_is_delivered() -> None:
 
 
 @pytest.mark.parametrize(
+    ("began", "ended", "problems"),
+    [(0.5, 5.0, []), (0.5, 1.5, []), (0.1, 0.2, ["dead letters conserved"]), (2.5, 5.0, [])],
+)
+def test_what_was_redriven_beside_a_rewind_to_latest_may_be_skipped(
+    began: float, ended: float, problems: list[str]
+) -> None:
+    """A rewind to latest makes no generation: it skips what was open before it was answered."""
+    story = Story().publish().deliver(5, at=0.05).settle("dead_letter", 5, "ok")
+    base = {"topic": "t", "group": "g", "rewind": True, "op": 9}
+    story.add("client:o", "set_group", began, outcome="invoke", start="latest", from_ms=0, **base)
+    story.add("client:o", "set_group", ended, outcome="ok", generation=0, from_ms=0, **base)
+    story.at = 1.0
+    story.redrive(0).settled("skipped").rows.sort(key=lambda row: row["at"])
+    story.at = 9.0
+    assert [it for it in story.drained().broken() if it == "dead letters conserved"] == problems
+
+
+@pytest.mark.parametrize(
     ("outcomes", "possible"),
     [
         ("ok ok", {2}),
