@@ -452,12 +452,15 @@ class Prefetch:
         stock.fetcher.stocked -= count
 
     def rewound(self, topic: bytes, generation: int) -> None:
-        """A rewind ended this generation: what is in stock of it, or of earlier ones, could not be acked."""
+        """A rewind ended this generation: what is in stock of it, or of earlier ones, could not be acked.
+
+        What was redriven may stand where the rewind leaves it out.
+        """
         self._void[topic] = max(generation, self._void.get(topic, 0))
 
     def _is_void(self, stock: Prefetched) -> bool:
         receipts = [delivery.receipt for delivery in stock.part.deliveries]
-        return any(receipt.generation <= self._void.get(receipt.partition.topic, -1) for receipt in receipts)
+        return any(not it.n and it.generation <= self._void.get(it.partition.topic, -1) for it in receipts)
 
     # --------------------------------------------------------------- giving back
 

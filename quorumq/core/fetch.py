@@ -507,7 +507,7 @@ class FetchCoordinator(GroupReader):
         if now.mono >= won.expires:
             return []
         view = replica.group(self.request.group)
-        if replica.is_stale(view, won.generation, (won.span,)):  # rewound since
+        if replica.is_stale(view, won.generation, ((won.span, won.n),)):  # rewound since
             return []
         asked = view.asked(won.generation, won.n)
         parts: list[Span] = []

@@ -59,22 +59,21 @@ class Ask:
 class Ballot:
     """One round's votes: yes and no by span, and who answered at all.
 
-    ``written``: the request may have been written before this round, or is in ways that nobody votes on.
+    The request may have been written before this round, in ways that nobody votes on, if it asks ``again``.
     """
 
-    __slots__ = ("answered", "errors", "items", "no", "resolved", "round", "stood", "written", "yes")
+    __slots__ = ("answered", "ask", "errors", "no", "resolved", "round", "stood", "yes")
 
-    def __init__(self, this: Round, items: list[tuple[int, m.Owned]], *, written: bool = False) -> None:
+    def __init__(self, this: Round, ask: Ask) -> None:
         self.round = this
-        self.items = items
-        self.written = written
+        self.ask = ask
         self.yes: dict[Owner, Votes] = {}
         self.no: dict[Owner, Votes] = {}
         self.answered = 0  # bits of those that did what was asked, or looked at it
         self.errors: dict[NodeId, str] = {}
         self.resolved: list[m.Resolved] = []
         self.stood = Votes()  # a higher record stood: what was asked was not written
-        for _, (_, owner, _) in items:
+        for _, (_, owner, _) in ask.items:
             self.yes.setdefault(owner, Votes())
             self.no.setdefault(owner, Votes())
 
@@ -142,7 +141,7 @@ class SettleCoordinator(Coordinator):
             self.verdicts += [m.Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in ask.items]
             return []
         this = self.open_round(context, members, now)
-        self.ballots[this.number] = Ballot(this, ask.items, written=ask.again)
+        self.ballots[this.number] = Ballot(this, ask)
         epoch = context.catalogue.topics[ask.partition.topic].epoch
         message = self.message(this.number, epoch, ask)
         return self.ask(context, this, ask.partition, message, now)
@@ -190,7 +189,7 @@ class SettleCoordinator(Coordinator):
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
         found: list[m.Verdict] = []
-        for item, (span, owner, _) in ballot.items:
+        for item, (span, owner, _) in ballot.ask.items:
             for part, yes, no, stood in ballot.pieces(span, owner):
                 wrote = valid & ~stood
                 outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
@@ -215,7 +214,7 @@ class SettleCoordinator(Coordinator):
         for number, (partition, _) in list(self.requests.items()):
             if partition.topic == topic.id:
                 text = f"topic {topic.name!r} was deleted"
-                items = self.ballots.pop(number).items
+                items = self.ballots.pop(number).ask.items
                 self.verdicts += [m.Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in items]
                 self.close_round(context, number)
         return self.answer(context)
@@ -238,7 +237,7 @@ class SettleCoordinator(Coordinator):
         errors, this = list(dict.fromkeys(ballot.errors.values())), ballot.round
         if len(errors) == 1 and this.is_refused(this.bits_of(ballot.errors)):
             by_all = this.everyone and ballot.errors.keys() == this.heard.keys()
-            if errors[0] == Code.NOT_FOUND or (by_all and not ballot.written):
+            if errors[0] == Code.NOT_FOUND or (by_all and not ballot.ask.again):
                 return errors[0]
         return Code.OUTCOME_UNKNOWN
 
@@ -343,9 +342,9 @@ UNHEARD = "unheard"
 class RedriveCoordinator(SettleCoordinator):
     """REDRIVE: OPEN at n + 1 for a dead letter at n. Done twice, it is done once.
 
-    A client names message and n, nothing else is believed: the generation is the group's, and a replica votes only
-    where it has the message as a dead letter at that n. Where some have and others have not heard of it, these are told
-    what becomes of it, in a round of its own.
+    It is opened in the generation that it died in. A client names message, generation and n, and nothing is believed:
+    a replica votes only where it has just this dead letter. Where some have and others have not heard of it, these are
+    told what becomes of it, in a round of its own.
     """
 
     __slots__ = ("partition",)
@@ -358,7 +357,7 @@ class RedriveCoordinator(SettleCoordinator):
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         group = context.catalogue.groups.get((self.partition.topic, self.request.group))
-        items: list[tuple[int, m.Owned]] = []
+        items: dict[int, list[tuple[int, m.Owned]]] = {}  # by the generation that they died in
         for index, (span, record) in enumerate(self.request.entries):
             if record.kind != Kind.DEAD:
                 text = f"{span} is {record.kind.name}, not a dead letter"
@@ -370,14 +369,13 @@ class RedriveCoordinator(SettleCoordinator):
                 text = "the group was deleted since, with its dead letters"
                 self.verdicts.append(m.Verdict(index, span, Code.NOT_FOUND, text))
             else:
-                items.append((index, m.Owned(span, NOBODY, record.n + 1)))
-        self.will_ask(context, items, again=False)
+                items.setdefault(record.generation, []).append((index, m.Owned(span, NOBODY, record.n + 1)))
+        for generation in items:
+            self.will_ask(generation, items[generation], again=False)
         return self.go_on(context, now)
 
-    def will_ask(self, context: Context, items: list[tuple[int, m.Owned]], *, again: bool) -> None:
+    def will_ask(self, generation: int, items: list[tuple[int, m.Owned]], *, again: bool) -> None:
         """Open these again, in rounds to come: where they are dead letters, or, ``again``, for who has not heard."""
-        group = context.catalogue.groups.get((self.partition.topic, self.request.group))
-        generation = group.generation if group is not None else 0
         for piece in pieces_of(items, limits.RUNS_PER_STEP):
             self.asks.append(
                 Ask(self.partition, self.request.group, generation, again, list(piece), len(piece))
@@ -402,7 +400,7 @@ class RedriveCoordinator(SettleCoordinator):
         last = last or ballot.round.everyone
         found: list[m.Verdict] = []
         waiting: list[tuple[int, m.Owned]] = []
-        for item, entry in ballot.items:
+        for item, entry in ballot.ask.items:
             for part, yes, no, unheard in ballot.pieces(entry.span, NOBODY):
                 outcome = self.outcome(ballot, yes, no, unheard, valid, last=last)
                 if outcome is None:
@@ -414,7 +412,7 @@ class RedriveCoordinator(SettleCoordinator):
         self.verdicts += found
         del self.ballots[number]
         self.close_round(context, number)
-        self.will_ask(context, waiting, again=True)
+        self.will_ask(ballot.ask.generation, waiting, again=True)
         return self.go_on(context, now)
 
     def outcome(
@@ -441,22 +439,25 @@ class RedriveCoordinator(SettleCoordinator):
             return UNHEARD
         if not last:
             return None
-        if this.is_refused(against) and this.everyone and not (yes or ballot.written):
+        if this.is_refused(against) and this.everyone and not (yes or ballot.ask.again):
             return Code.ALREADY_RESOLVED
         return self.unknown(ballot)
 
 
 def asks_of(context: Context, items: tuple[m.ReceiptPart, ...]) -> list[Ask]:
-    """What a request names, by partition, group and generation, in pieces that a replica votes on in one step."""
-    last: dict[tuple[PartitionId, str, int], Ask] = {}
+    """What a request names, by partition, group and generation, in pieces that a replica votes on in one step.
+
+    What was redriven is apart: a newer generation may leave it open, and refuse the rest of its own.
+    """
+    last: dict[tuple[PartitionId, str, int, bool], Ask] = {}
     found: list[Ask] = []
     for index, (receipt, spans) in enumerate(items):
-        key = (receipt.partition, receipt.group, receipt.generation)
+        key = (receipt.partition, receipt.group, receipt.generation, receipt.n > 0)
         for span in spans:
             for part, runs in context.cut(receipt.partition, receipt.group, span):
                 ask = last.get(key)
                 if ask is None or ask.runs + runs > limits.RUNS_PER_STEP:
-                    ask = last[key] = Ask(*key)
+                    ask = last[key] = Ask(receipt.partition, receipt.group, receipt.generation)
                     found.append(ask)
                 ask.runs += runs
                 ask.items.append((index, m.Owned(part, receipt.owner, receipt.n)))

@@ -1,13 +1,14 @@
 """Dead letters are conserved (promise G7): once confirmed one is there, once, until redriven, purged or acked.
 
 What must hold: a dead letter confirmed at redrive number n is not delivered at n or below again in that generation;
-nothing is delivered at n + 1 unless someone asked for that redrive, a
-confirmed redrive is not undone, and what was redriven is delivered; and in the end, where the run was drained, each
-replica lists the same dead letters, each once, among them every confirmed one that nobody asked to redrive, purge or
-ack, and none of which that was confirmed.
+nothing is delivered at n + 1 unless someone asked for that redrive, and a
+confirmed redrive is not undone; and in the end, where the run was drained, each replica lists the same dead letters,
+each once, none of which somebody has redriven, purged or acked with OK. Each confirmed one is among them, unless
+somebody asked to purge or to ack it, or it was delivered again: of what was redriven, whatever came of the request,
+and whatever rewind came before or after it, something becomes.
 
-A rewind whose generation covers a dead letter opens the message again; one that does not cover it leaves it standing.
-A deletion of the group voids it.
+A rewind whose generation covers a dead letter opens the message again; one that does not cover it leaves it standing,
+and what was redriven open. A deletion of the group voids it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ class DeadLettersConserved(DrainedChecker):
         self.buried: dict[tuple[str, str], int] = {}
         # Group -> generation -> from_ms, all there ever were.
         self.generations: dict[str, dict[int, int]] = {}
-        self.rewound: dict[tuple[str, int], float] = {}  # (group, generation) -> when it was confirmed
         # Generation -> highest n dead, and when.
         self.confirmed: dict[GroupKey, dict[int, tuple[int, float]]] = {}
         self.asked: dict[GroupKey, int] = {}  # the highest n that a redrive was asked for
@@ -66,16 +66,13 @@ class DeadLettersConserved(DrainedChecker):
     def on_fetch(self, row: Row) -> None:
         self.skips.see(row)
 
+    on_set_group = on_fetch
+
     def on_register(self, row: Row) -> None:
         self.skips.see(row)
         self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
         self.buried[(row["group"], row["who"])] = row.get("buried", 0)
         self.generations.setdefault(row["group"], {})[row["generation"]] = row["from_ms"]
-
-    def on_set_group(self, row: Row) -> None:
-        self.skips.see(row)
-        if row["outcome"] == "ok":
-            self.rewound.setdefault((row["group"], row["generation"]), row["at"])
 
     def on_delete_group(self, row: Row) -> None:
         if row["outcome"] == "ok":
@@ -188,10 +185,16 @@ class DeadLettersConserved(DrainedChecker):
             purged = when < max(self.purged.get(named, 0.0) for named in naming(dead_of(key)))
             if n == dead and purged and not self.was_void(key, generation):
                 self.broken(f"{name(key)} is listed dead at n = {n}, and was purged")
-        for key, lives in self.confirmed.items():
-            self._is_there(key, max(lives.items()), union.get(key))
+        gone: dict[GroupKey, None] = {}
         for key, redrives in self.redriven.items():
-            self._is_redriven(key, max(redrives.items()), key in union)
+            generation, (n, sent) = max(redrives.items())
+            over = key in union or generation < self.deleted_at(key[0])
+            if not over and not self._lives_on(key, generation, n, sent):
+                gone[key] = None
+                self.broken(f"{name(key)} was redriven at n = {n}, and nobody ever got it")
+        for key, lives in self.confirmed.items():
+            if key not in gone:
+                self._is_there(key, max(lives.items()), union.get(key))
 
     def _is_there(self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: Life | None) -> None:
         """A confirmed dead letter is listed, or there is a reason why not."""
@@ -203,27 +206,17 @@ class DeadLettersConserved(DrainedChecker):
             return  # it is open again
         if listed is not None and listed >= (generation, n):
             return
-        if self.ack_asked.get(key, -1) >= generation or self.asked.get(key, -1) >= n:
-            return
-        if self._may_be_purged(dead_of(key)) or key in self.dead_acked:
-            return
-        if self._may_be_skipped(key, when) and self.was_void(key, generation):
-            return  # it was open in between
-        self.broken(f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
+        if not self._lives_on(key, generation, n, when):
+            self.broken(f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
 
-    def _is_redriven(self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: bool) -> None:
-        """What was redriven into the generation that is still the current one was delivered, or is settled."""
-        _, (n, sent) = last
-        current, _ = self.current(key[0])
-        if current and self.rewound.get((key[0], current), sent) >= sent:
-            return  # rewound meanwhile or since, which may have skipped it
-        if listed or self.delivered.get(key, (0, 0))[1] > n or self.delivered.get(key, (0, 0))[0] > last[0]:
-            return
-        if key in self.ack_asked or self._may_be_skipped(key, sent):
-            return
-        if self._may_be_purged(dead_of(key)):  # it may have died again by then
-            return
-        self.broken(f"{name(key)} was redriven at n = {n}, and nobody ever got it")
+    def _lives_on(self, key: GroupKey, generation: int, n: int, since: float) -> bool:
+        """Whether a dead letter at n, or what it was redriven to, was delivered again or settled by somebody."""
+        if self.delivered.get(key, (0, 0)) > (generation, n) or self.ack_asked.get(key, -1) >= generation:
+            return True
+        if self._may_be_purged(dead_of(key)) or key in self.dead_acked:
+            return True
+        was_open = self.asked.get(key, -1) >= n or self.was_void(key, generation)
+        return was_open and self._may_be_skipped(key, since)
 
 
 def dead_of(key: GroupKey) -> GroupKey:

@@ -1,8 +1,8 @@
 """Groups read what they were asked to read: generations, their starts, and purges (protocol.md, "group, generation").
 
-What must hold: once a rewind or a deletion was confirmed, no FETCH sent later delivers an older generation, nor a dead
-letter of one that is covered; a generation delivers nothing from before its start, but what was redriven; it counts
-attempts anew; what was published before a PURGE of it that was confirmed is not delivered to a FETCH sent later, unless
+What must hold: once a rewind or a deletion was confirmed, no FETCH sent later delivers an older generation, but dead
+letters, and what was redriven, where the new one leaves them out; a generation delivers nothing from before its start;
+it counts attempts anew; what was published before a PURGE of it that was confirmed is not delivered later, unless
 the group was rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back,
 `kept: false`: PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED that nobody asked to purge
 (or, of a dead letter, to ack), or to leave behind a group that is to begin with what is published from now on: a
@@ -120,7 +120,8 @@ class GroupsAsAsked(SettingsChecker):
         ]
         for key in group_messages(row):
             published = self.published_ms.get(key[1:], 0)
-            if generation < newest and (not group.endswith(DEAD) or published >= max(newer)):
+            left_out = n > 0 or group.endswith(DEAD)  # and stands where no newer generation covers it
+            if generation < newest and (not left_out or published >= max(newer)):
                 self.broken(
                     f"{name(key)} was delivered in generation {generation} to a FETCH sent after the rewind to "
                     f"{newest} was confirmed",

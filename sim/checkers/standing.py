@@ -4,7 +4,7 @@ A creation is a SETGROUP that was OK, or a FETCH that brought messages, or that 
 nodes had the group. From then on, until a rewind or a deletion of the group is *sent*:
 
 - all deliveries to FETCHes that are sent later are of one generation, which is what every creation that is sent later
-  hears, and no receipt of these is called stale;
+  hears, and no receipt of these is called stale (what was redriven before a rewind is of the generation it died in);
 - what was acked is not delivered again;
 - what is published later with OK is delivered (or dies, or is purged), whatever time of day anybody's clock shows;
 - where all requests that may have made the group asked for ``earliest``, so is what was published before (unless
@@ -238,7 +238,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
                 continue
             mine = {it.owner: it for it in told.delivered if since < it.asked and it.at < until}
             for it in mine.values():
-                if it.at < seen.get(it.generation, (math.inf, ""))[0]:
+                if not it.n and it.at < seen.get(it.generation, (math.inf, ""))[0]:
                     seen[it.generation] = it.at, f"{name((group, *key))} is delivered"
             for at, owner in told.stale:
                 if owner in mine and at < until:

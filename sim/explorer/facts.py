@@ -102,6 +102,7 @@ class Facts(NamedTuple):
     covers: int = 0  # the same if it covers the message
     purged: int = -1  # a purge of the backlog of this generation said OK
     deleted: bool = False  # the group was deleted; nobody has asked since to make it again
+    moved: bool = False  # somebody has asked for a generation that covers the message anew
     keys: int = 0
     operations: tuple[Operation, ...] = ()
     kinds: tuple[str, ...] = ()  # of these operations
@@ -116,6 +117,9 @@ CREATIONS = ("set", "set latest", "read", "read latest")
 MOVES = ("again", "remove")
 GROUP_OPERATIONS = (*CREATIONS, *MOVES)
 """Of the group: a creation, from earliest or latest, by SETGROUP or by a FETCH; a rewind; a deletion."""
+
+COVERING = ("rewind", "unmake", "make")
+"""After these the group may read the message anew."""
 
 OPERATIONS = ("create", "alter", "delete", "forbid", "send", *GROUP_OPERATIONS)
 
@@ -155,7 +159,7 @@ def asked(
 
     From then on the client does no more work under that delivery, unless it extends it. A LEAVE says that it never
     did. What was a dead letter need not be one once a redrive, a purge, an ACK, or a rewind that covers it is
-    on its way; and what was redriven may be skipped by a rewind.
+    on its way, nor what was redriven open at its n.
     """
     key = KEY_OF_SETTLING + facts.keys
     after_ack = facts.finished if kind == "extend" else -1
@@ -169,8 +173,8 @@ def asked(
         facts = with_attempt(facts, index, phase=phase, until=until)
     if kind in ("ack", "redrive", "purge", "rewind", "unmake"):
         facts = facts._replace(dead=(-1, -1))
-    if kind in ("rewind", "skip", "unmake"):
-        facts = facts._replace(redriven=(-1, -1))
+    if kind in COVERING:
+        facts = facts._replace(redriven=(-1, -1), moved=True)
     if kind == "make":
         facts = facts._replace(deleted=False)
     return facts, key
@@ -336,13 +340,11 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
         problem = f"G3 final: a{index} is delivered after the ACK of a{acked} returned `acked`"
     elif attempt.after_deletion:
         problem = f"DELETE: a{index} was fetched after the group was deleted"
-    elif attempt.after_rewind > generation and not attempt.of_dead:
+    elif attempt.after_rewind > generation and not (attempt.of_dead or receipt.n):
         problem = f"rewind: a{index} was fetched after a rewind was confirmed, and is of an older generation"
     elif attempt.after_cover > generation and facts.covers:
-        problem = (
-            f"rewind: a{index} is a dead letter, fetched after a rewind that opened it again was confirmed"
-        )
-    elif attempt.after_ack >= generation and not attempt.of_dead:
+        problem = f"rewind: a{index} was fetched after a rewind that covers it, and is of an older generation"
+    elif attempt.after_ack >= (generation if facts.moved else 0) and not attempt.of_dead:
         problem = f"G3 final: a{index} was fetched after an ACK had succeeded, and is delivered"
     elif attempt.after_purge >= generation and receipt.n == 0 and not attempt.of_dead:
         problem = f"purge: a{index} was fetched after a purge of all that was published had said OK"
@@ -434,11 +436,8 @@ def _settled(facts: Facts, this: Asked, outcome: str, now: float) -> tuple[Facts
         return facts, problem
     if this.kind == "dead" and outcome == "ok":
         return facts._replace(dead=max(facts.dead, this.life)), ""
-    rewinding = this.rewound != facts.rewound or any(
-        item.kind in ("rewind", "skip", "unmake") for item in facts.asked
-    )
-    if this.kind == "redrive" and outcome == "ok" and not rewinding:
-        return facts._replace(redriven=(max(this.life[0], facts.rewound), this.life[1] + 1)), ""
+    if this.kind == "redrive" and outcome == "ok" and not facts.moved:
+        return facts._replace(redriven=(this.life[0], this.life[1] + 1)), ""
     if this.kind == "extend" and outcome == "ok":
         return _extended(facts, this, now)
     return facts, ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from quorumq.core.messages import FetchReply, StoreReply
 from quorumq.core.types import Kind, Latest
 from sim.explorer.facts import Facts, is_asked_for
-from sim.explorer.requests import DEAD_GROUP, creation
+from sim.explorer.nodes import Local
+from sim.explorer.requests import DEAD_GROUP, SPAN, creation
 from sim.explorer.world import World
 
 Locals = tuple[int, ...]
@@ -47,18 +48,30 @@ def granted_in_vain(world: World, sent: tuple[int, ...]) -> str:
 
 def conserved(world: World, locals_: Locals, facts: Facts) -> str:
     """G7: what said OK as a dead letter is one at a majority, until something is done about it; and what was
-    redriven is open in the generation that was current when that was asked."""
+    redriven is open there, in the generation that it died in."""
     for (generation, n), kind in ((facts.dead, Kind.DEAD), (facts.redriven, Kind.OPEN)):
         if n < 0:
             continue
         replicas = [world.nodes.locals[local] for local in locals_]
         members = [this for this in replicas if this.node in world.members]
         least = (generation, False, n, int(kind))
-        having = [this for this in members if this.rank >= least]
+        having = [
+            this for this in members if this.rank > least or (this.rank == least and is_kept(this, kind))
+        ]
         if len(having) < len(members) // 2 + 1:
             what = "the dead letter" if kind == Kind.DEAD else "the redriven message"
             return f"G7 dead letters: only {len(having)} of {len(members)} replicas have {what} at n={n}"
     return ""
+
+
+def is_kept(this: Local, kind: Kind) -> bool:
+    """Return True if the group offers what is open, but for holds and delays, or keeps what is dead."""
+    return kind == Kind.DEAD or all(
+        view.readable(SPAN, view.covers(batch.header.published_ms))
+        for replica in this.core.replicas.values()
+        for view in replica.views.sources()
+        for batch in replica.batches.stored.values()
+    )
 
 
 def unnamed(world: World, locals_: Locals) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from quorumq.core.partition import fate
+from quorumq.core.context import Context
+from quorumq.core.effects import Effect
+from quorumq.core.partition import fate, replica
 from quorumq.core.partition.fate import Ballots, Facts, Fate, Lease, RejectAsk
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
-from quorumq.core.types import Kind, Record, record_rank
+from quorumq.core.settle import Ask, RedriveCoordinator, SettleCoordinator
+from quorumq.core.types import OPEN_ZERO, Kind, Now, Record, record_rank
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
-from sim.rules.scripts import DEAD_AT_ONE, DEAD_EVERYWHERE, DELIVERED_AND_EXPIRED, A, B, C
+from sim.rules.scripts import ACKED_AND_SKIPPED, DEAD_AT_ONE, DEAD_EVERYWHERE, DELIVERED_AND_EXPIRED, A, B, C
 from sim.rules.stand_ins import no_hold_outlives
 
 
@@ -44,6 +48,29 @@ _group_view = GroupView.__init__
 
 def never_void(self: Replica, view: GroupView, generation: int, spans: Any, *, unseen: bool = False) -> bool:
     return view.is_stale(generation)
+
+
+def in_the_generation_of_the_group(
+    self: RedriveCoordinator, context: Context, ask: Ask, now: Now
+) -> list[Effect]:
+    register = context.catalogue.groups[(ask.partition.topic, ask.group)]
+    return _put(self, context, replace(ask, generation=register.generation), now)
+
+
+_put = SettleCoordinator.put
+
+
+def unheard_in_any_generation(ours: Record | None, redriven: Record) -> bool:
+    """Whatever the generation that the message died in."""
+    is_dead = ours is not None and ours.kind in (Kind.DEAD, Kind.PURGED) and ours.n == redriven.n - 1
+    return not is_dead and record_rank(ours or OPEN_ZERO) < record_rank(redriven)
+
+
+def read_if_redriven_since(record: Record, facts: Facts) -> bool:
+    return _is_readable(record, facts) and (facts.covered or record.generation == facts.generation)
+
+
+_is_readable = fate.is_readable
 
 
 def merge_to_ours(ours: Record, theirs: Record) -> Record:
@@ -106,6 +133,51 @@ RULES: tuple[Rule, ...] = (
         ),
         hunted=True,
         survives="a HOLD of a dead letter at a replica that has a newer record: one seed in a thousand",
+    ),
+    Rule(
+        "redrive-where-it-died",
+        "a redrive opens the generation that the dead letter is of",
+        (
+            (RedriveCoordinator, "put", in_the_generation_of_the_group),
+            (replica, "is_unheard", unheard_in_any_generation),
+        ),
+        off="it opens the group's generation, above what was acked in one before that left the message out",
+        scenario=Scenario(
+            "redrive-after-skip",
+            "a minority's dead letter, acked by the others, is redriven after a rewind that leaves it out",
+            attempts=3,
+            acks=1,
+            rejects=1,
+            redrives=1,
+            rewinds=1,
+            ticks=4,
+            rewind_to=("skip",),
+            rewind_via=(A,),
+            coordinators=(A,),
+            via=(B, C),
+            give_up=False,
+            script=ACKED_AND_SKIPPED,
+        ),
+    ),
+    Rule(
+        "redriven-stands",
+        "what was redriven is open where a rewind leaves the message out",
+        ((fate, "is_readable", read_if_redriven_since),),
+        off="nobody reads it",
+        scenario=Scenario(
+            "skip-after-redrive",
+            "a dead letter is redriven beside a rewind that leaves it out",
+            attempts=2,
+            rejects=1,
+            redrives=1,
+            rewinds=1,
+            rewind_to=("skip",),
+            rewind_via=(A,),
+            coordinators=(A,),
+            via=(B,),
+            give_up=False,
+            script=DEAD_EVERYWHERE,
+        ),
     ),
     Rule(
         "letter-of-either",

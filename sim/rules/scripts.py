@@ -53,3 +53,18 @@ DEAD_AT_ONE: Script = (("fetch", A), ("settle",), ("ask", B, "dead", 0), *RUN_OU
 
 DEAD_EVERYWHERE: Script = (("fetch", A), ("settle",), ("ask", B, "dead", 0), ("settle",))
 """a0 is delivered through a and dead-lettered through b, at every replica."""
+
+ACKED_AND_SKIPPED: Script = (
+    *DELIVERED_AND_EXPIRED,
+    ("fetch", A),
+    ("settle",),
+    ("ask", C, "dead", 1),
+    *RUN_OUT,
+    ("ask", B, "ack", 0),
+    *answered("Ack", "AckReply", B, A),
+    ("ask", A, "skip"),
+    *answered("Prepare", "ProposalReply", A, C),
+    *answered("Accept", "ProposalReply", A, C),
+    *answered("PutGroup", "PutReply", A, C),
+)
+"""a0 runs out, a1 is dead-lettered at c alone; then a and b have the ACK of a0, and a rewind leaves the message out."""

@@ -156,6 +156,21 @@ async def test_a_rewind_to_a_time_leaves_out_what_is_before_it() -> None:
         assert len(await client.fetch("jobs", "g")) == 8
 
 
+async def test_what_is_redriven_after_a_rewind_past_it_comes_to_the_same_consumer() -> None:
+    """It is of the generation that the rewind has ended, and stands."""
+    async with jobs(5) as (cluster, client), client.consumer("jobs", "g", prefetch=1) as consumer:
+        first = await take(consumer, 3)
+        await client.dead_letter(first[:2], reason="no")
+        await trio.sleep(10)
+        await client.rewind("jobs", "g", datetime.fromtimestamp(cluster.wall_ms() / 1000, UTC))
+        assert await consumer.ack(first[2:]) == [Outcome.REWOUND]
+        assert (await client.redrive("jobs", "g", await listed(client, "dead"))).messages == 2
+        with trio.fail_after(60.0):
+            again = await take(consumer, 2)
+        assert payloads(again) == [0, 1]
+        assert await consumer.ack(again) == [Outcome.ACKED] * 2
+
+
 # --------------------------------------------------------------------------------- dead letters
 
 

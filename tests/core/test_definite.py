@@ -62,7 +62,6 @@ from quorumq.core.rounds import Round
 from quorumq.core.settle import (
     AckCoordinator,
     Ballot,
-    RedriveCoordinator,
     RejectCoordinator,
     SettleCoordinator,
 )
@@ -751,7 +750,6 @@ def test_every_kind_of_request_is_in_the_table() -> None:
         ("PUBLISH on two full disks", PublishCoordinator, "decide", refuse_for_one),
         ("PUBLISH while all but another node close it", PublishCoordinator, "decide", refuse_for_one),
         ("ACK after a rewind that another node missed", AckCoordinator, "unknown", agree_with_one),
-        ("REDRIVE after a rewind that this node missed", RedriveCoordinator, "unknown", agree_with_one),
     ],
 )
 def test_the_table_finds_a_no_that_is_not_so(

@@ -18,7 +18,6 @@ from quorumq.core.messages import (
     Failed,
     FetchReply,
     Heartbeat,
-    MergeReply,
     OpenSession,
     Publish,
     PublishReply,
@@ -36,7 +35,6 @@ from quorumq.core.messages import (
     Store,
     Survey,
     SurveyReply,
-    SyncOffer,
     SyncState,
     SyncTopics,
 )
@@ -274,20 +272,6 @@ def deaf_to_registers(cluster: Cluster, name: str) -> None:
     cluster.drop = lambda sender, to, message: to == name and isinstance(message, PutGroup | SyncTopics)
 
 
-def test_a_redrive_through_a_node_that_missed_a_rewind_is_not_confirmed_and_loses_nothing() -> None:
-    """The node's own replica has opened the dead letter: `stale-generation` would say that nothing was written."""
-    cluster = Cluster()
-    died(cluster)
-    cluster.advance(1)
-    deaf_to_registers(cluster, "c")
-    generation = rewind(cluster, node="a", start="time", from_ms=cluster.now.wall_ms + 1)
-    entries = dead_entries(cluster)
-    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["outcome-unknown"]
-    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
-    got = receipts(cluster.ask("a", fetch()))
-    assert [(item.receipt.generation, item.receipt.n) for item in got] == [(generation, 1)]
-
-
 def test_a_node_that_missed_a_rewind_delivers_no_dead_letter_that_it_opened_again() -> None:
     cluster = Cluster()
     died(cluster)
@@ -439,15 +423,15 @@ def test_a_late_ack_beats_the_dead_letter_and_its_redrive() -> None:
     assert spans(cluster.ask("b", fetch())) == []
 
 
-def test_a_dead_letter_that_a_rewind_leaves_standing_is_redriven_into_the_new_generation() -> None:
+def test_a_dead_letter_that_a_rewind_leaves_standing_is_redriven_where_it_died() -> None:
     cluster = Cluster()
     died(cluster)
     cluster.advance(1)
-    generation = rewind(cluster, start="latest")
+    assert rewind(cluster, start="time", from_ms=cluster.now.wall_ms + 1) == 1
     assert peek(cluster, "dead", "g!dead") == [(0, 3, "ready")]
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
     got = receipts(cluster.ask("a", fetch()))
-    assert [(item.receipt.generation, item.receipt.n) for item in got] == [(generation, 1)]
+    assert [(item.receipt.generation, item.receipt.n) for item in got] == [(0, 1)]
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
 
 
@@ -577,38 +561,6 @@ def test_a_purge_that_is_cut_off_says_whether_it_did_anything(
     cluster.drop = lambda sender, to, message: False
     assert cluster.ask("b", PurgeRequest("jobs", 0, "g")) == PurgeReply(left), "done again, it does the rest"
     assert spans(cluster.ask("b", fetch())) == []
-
-
-def test_a_redrive_that_is_stale_in_its_second_round_has_opened_something_in_its_first() -> None:
-    """x alone knows of the dead letter. While z is silent, the group is rewound, unheard by the coordinator."""
-    cluster = Cluster(5)
-    topic = cluster.topic()
-    x, y, z = topic.replicas[0]
-    outside = next(name for name in cluster.names if name not in topic.replicas[0])
-    origin = cluster.ask(x, OpenSession()).origin
-    cluster.ask(x, Publish(cluster.batch(topic, origin, 0, [b"m"])))
-    got = receipts(cluster.ask(x, fetch()))
-    cluster.advance(3.0)
-    cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to != x
-    cluster.submit(x, RejectRequest(got, letter=LETTER))
-    page = cluster.ask(x, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    assert isinstance(page, BrowseReply)
-    entries = tuple(Resolved(item.span, item.record) for item in page.items)
-    assert entries
-    news = (PutGroup, SyncTopics, SyncOffer, SyncState)
-    cluster.drop = lambda sender, to, message: (
-        isinstance(message, news if to == outside else SyncOffer | SyncState)
-        or (sender == z and isinstance(message, MergeReply))
-    )
-    key = cluster.submit(outside, RedriveRequest("jobs", 0, "g", entries))
-    cluster.advance(1.0)
-    rewind(cluster, node=y, start="time", from_ms=cluster.now.wall_ms + 1)
-    cluster.drop = lambda sender, to, message: isinstance(
-        message, news if to == outside else SyncOffer | SyncState
-    )
-    cluster.advance(6.0)
-    assert outcomes(cluster.replies[key]) == ["outcome-unknown"]
-    cluster.drop = lambda sender, to, message: False
 
 
 def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:

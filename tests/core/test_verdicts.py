@@ -10,8 +10,8 @@ from quorumq.core import replay
 from quorumq.core.messages import AckRequest, Hold, HoldsReply, ReceiptPart
 from quorumq.core.records import CleanStopped
 from quorumq.core.rounds import Round
-from quorumq.core.settle import AckCoordinator, Ballot
-from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+from quorumq.core.settle import AckCoordinator, Ask, Ballot
+from quorumq.core.types import Incarnation, Origin, Owner, PartitionId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
@@ -108,7 +108,7 @@ def said(answers: tuple[str, ...], order: tuple[int, ...]) -> list[str | None]:
     """What an ACK is answered after each of the answers: *yes*, *no* (more was granted) or *unsure*."""
     members = tuple("abcde"[: len(answers)])
     this = Round(1, members)
-    ballot = Ballot(this, [])
+    ballot = Ballot(this, Ask(PartitionId(b"", 0), "g", 0))
     coordinator = AckCoordinator(1, AckRequest(()))
     yes = no = 0
     found = []

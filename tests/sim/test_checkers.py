@@ -581,8 +581,16 @@ def test_what_was_purged_while_it_was_redriven_without_an_answer_may_be_gone() -
 
 
 def test_what_was_redriven_is_delivered() -> None:
-    story = Story().publish().deliver(5).settle("dead_letter", 5, "ok").rewind(7, 50).redrive(0)
-    assert story.drained().broken() == ["dead letters conserved"]
+    def story() -> Story:
+        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
+
+    gone = ["dead letters conserved"]
+    assert story().rewind(7, 50).redrive(0).drained().broken() == gone
+    assert story().redrive(0).rewind(7, 50).drained().broken() == gone, "it stands"
+    assert story().redrive(0, "unknown").rewind(7, 50).drained().broken() == gone, "it is one or the other"
+    assert story().rewind(7, 50).redrive(0, "unknown").dead().drained().broken() == []
+    later = story().redrive(0).rewind(7, 50).deliver(6, at=9.0, n=1)
+    assert later.settle("ack", 6, "acked", n=1).drained().broken() == []
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,11 @@ class Choice:
         picked.batches += 1
         for part, record in view.readable(span, covered):
             # What was redriven has had its time, and may have as much again.
-            if record.generation == picked.generation and (why != OVERDUE or not record.n):
+            if why == OVERDUE and record.n:
+                continue
+            if not picked.wants:
+                picked.generation = record.generation
+            if record.generation == picked.generation:
                 picked.append(Want(part, record.n))
                 picked.messages += part.stop - part.start
                 picked.messages_left -= part.stop - part.start
@@ -236,7 +240,7 @@ class Choice:
                 for span, record in view.readable(cut, view.covers(batch.header.published_ms)):
                     if not picked.wants:
                         picked.generation = record.generation
-                    if record.generation == picked.generation:  # dead letters may stand in several
+                    if record.generation == picked.generation:  # what is left out may stand in several
                         picked.append(Want(span, record.n))
                         picked.messages += span.stop - span.start
                         picked.bytes += size if span == cut or overdue else self.batches.bytes_of(span)

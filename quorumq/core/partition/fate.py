@@ -365,9 +365,12 @@ def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
     """
     if lease.attempts is None and lease.delay is None:
         return lease
-    if record.kind == Kind.ACKED and record.generation >= facts.generation and not facts.dead:
-        return Lease(lease.held, lease.rivals, hint=lease.hint)
-    return lease
+    attempts, delay = lease.attempts, lease.delay
+    over = attempts is not None and is_acked(record, facts, attempts.generation)
+    due = delay is not None and is_acked(record, facts, delay.generation)
+    if not (over or due):
+        return lease
+    return lease._replace(attempts=None if over else attempts, delay=None if due else delay)
 
 
 def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
@@ -481,16 +484,14 @@ def lot_at(record: Record, lease: Lease, facts: Facts) -> int:
 def is_readable(record: Record, facts: Facts) -> bool:
     """Whether the message may be delivered, but for holds and delays.
 
-    Where the start predicate leaves it out, it is read only if it was redriven in this very generation; a dead letter
-    of an older one only there.
+    Where the start predicate leaves it out, its older record stands: it is read only if it was redriven, in whatever
+    generation; a dead letter of an older one only there.
     """
     if facts.dead:
         return is_dead_letter(record, facts)
-    if facts.covered:
-        if record.generation < facts.generation:
-            record = as_read(record, facts, facts.generation)
-        return record.kind == Kind.OPEN
-    return record.kind == Kind.OPEN and record.n > 0 and record.generation == facts.generation
+    if record.generation < facts.generation:
+        record = as_read(record, facts, facts.generation)
+    return record.kind == Kind.OPEN and (facts.covered or record.n > 0)
 
 
 def is_dead_letter(record: Record, facts: Facts) -> bool:
@@ -499,8 +500,8 @@ def is_dead_letter(record: Record, facts: Facts) -> bool:
 
 
 def as_read(record: Record, facts: Facts, generation: int) -> Record:
-    """How ``generation`` reads a message that it covers: what an older one recorded is void, and it is open again."""
-    if record.generation < generation and not facts.dead:
+    """How ``generation`` reads a message: what an older one recorded is void if it covers it, and it is open again."""
+    if record.generation < generation and facts.covered and not facts.dead:
         return Record(generation, 0, Kind.OPEN)
     return record
 

@@ -191,7 +191,7 @@ def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | Non
     """What the group makes of ``span``, of one batch; None where its payload is not here.
 
     What a start predicate says of a message without payload is not known: it is taken for covered, unless it has a
-    record of more than OPEN. Because who has the payload, and finds it covered, has a higher record of it than that.
+    record. Because who has the payload, and finds it covered, has a higher record of it than that.
     """
     if batch is not None:
         early = batch.due - now.mono if batch.number in batches.waiting else 0.0
@@ -199,7 +199,7 @@ def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | Non
     return [
         item
         for part, record in view.home.records.split(span)
-        for item in peek_as(view, part, now, 0.0, covered=record is None or record.kind == Kind.OPEN)
+        for item in peek_as(view, part, now, 0.0, covered=record is None)
     ]
 
 

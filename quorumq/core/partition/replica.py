@@ -124,23 +124,26 @@ class Replica:
         return self.views.groups.get(name) or self.views.named(name)
 
     def is_stale(
-        self, view: GroupView, generation: int, spans: Sequence[Span], *, unseen: bool = False
+        self, view: GroupView, generation: int, asked: Sequence[tuple[Span, int]], *, unseen: bool = False
     ) -> bool:
         """Whether ``generation`` was rewound since, for these messages: what names it is refused.
 
-        A dead letter is void only where the newer generation covers the message.
+        A dead letter, and what was redriven, is void only where the newer generation covers the message.
 
         Args:
             view: the group, of dead letters or not.
             generation: as a HOLD, ACK or REJECT names it.
+            asked: the messages, with their redrive numbers.
             unseen: what to take a message for whose payload, and so its time, is not here.
         """
         home = view.home
-        if home is view or generation >= home.generation or generation < home.since:
+        if generation >= home.generation or generation < home.since:
+            return view.is_stale(generation)
+        if home is view and not all(n for _, n in asked):
             return view.is_stale(generation)
         return any(
             unseen if slot is None else view.covers(self.batches.stored[slot.number].header.published_ms)
-            for span in spans
+            for span, _ in asked
             for _, slot in self.batches.index.split(span)
         )
 
@@ -167,7 +170,7 @@ class Replica:
             return m.refusal(message, error, self.vector()), []
         view = self.group(message.group)
         if message.generation != view.home.generation:
-            wanted = [want.span for want in message.wants]
+            wanted = [(want.span, want.n) for want in message.wants]
             if self.is_stale(view, message.generation, wanted, unseen=True):
                 return m.refusal(message, Code.STALE_GENERATION, self.vector()), []
         votes: dict[type, list[Any]] = {m.Granted: [], m.Resolved: [], m.NotDue: [], m.Refused: []}
@@ -282,7 +285,7 @@ class Replica:
         """
         view = self.group(message.group)
         if message.generation != view.home.generation and self.is_stale(
-            view, message.generation, [item.span for item in message.entries]
+            view, message.generation, [(span, n) for span, _, n in message.entries]
         ):
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
         exclusive: list[m.Owned] = []
@@ -320,7 +323,7 @@ class Replica:
         Without a delay of its own, the message waits as the topic's backoff says for our own count of attempts.
         """
         view = self.group(message.group)
-        if self.is_stale(view, message.generation, [item.span for item in message.entries]):
+        if self.is_stale(view, message.generation, [(span, n) for span, _, n in message.entries]):
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
         applied: list[m.Owned] = []
         refused: list[m.Owned] = []
@@ -353,9 +356,9 @@ class Replica:
         """Merge records; say, once durable, where ours is now exactly what was asked and where it is higher."""
         view = self.group(message.group)
         if message.round and any(
-            record.generation < view.generation for _, record in message.entries if record.kind == Kind.OPEN
+            record.generation < view.home.since for _, record in message.entries if record.kind == Kind.OPEN
         ):
-            # A redrive through a node that has not heard of a rewind would open the message for nobody.
+            # A redrive through a node that has not heard that the group was deleted, and created again.
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
         exact: list[Span] = []
         higher: list[m.Resolved] = []
@@ -447,5 +450,5 @@ class Replica:
 def is_unheard(ours: Record | None, redriven: Record) -> bool:
     """Whether a replica with this record has not heard of a dead letter, or a purged one, that may be redriven so."""
     ours = ours or OPEN_ZERO
-    was_dead = ours.kind in (Kind.DEAD, Kind.PURGED) and ours.n == redriven.n - 1
+    was_dead = ours.kind in (Kind.DEAD, Kind.PURGED) and ours[:2] == (redriven.generation, redriven.n - 1)
     return not was_dead and record_rank(ours) < record_rank(redriven)

@@ -1,0 +1,121 @@
+"""REDRIVE beside rewinds: a dead letter is opened where it died, and stays open where a rewind leaves it out."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import (
+    Ack,
+    AckRequest,
+    BrowseReply,
+    BrowseRequest,
+    ExtendRequest,
+    PurgeReply,
+    PurgeRequest,
+    RedriveRequest,
+    Reject,
+    RejectRequest,
+    Resolved,
+    SyncOffer,
+    SyncState,
+)
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.test_definite import hears_all
+from tests.core.test_groups import LETTER, deaf_to_registers, died, peek, rewind, spans
+
+
+def dead_entries(cluster: Cluster, node: str = "a") -> tuple[Resolved, ...]:
+    """The dead letters as ``node`` sees them."""
+    page = cluster.ask(node, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    assert isinstance(page, BrowseReply)
+    return tuple(Resolved(item.span, item.record) for item in page.items)
+
+
+@pytest.mark.parametrize("covers", [True, False])
+@pytest.mark.parametrize("wait", [0.0, 10.0])
+def test_a_redrive_through_a_node_that_missed_a_rewind_is_delivered(covers: bool, wait: float) -> None:
+    """A rewind that leaves the dead letters out leaves them open, too, once they are redriven."""
+    cluster = Cluster()
+    died(cluster)
+    cluster.advance(1)
+    deaf_to_registers(cluster, "c")
+    rewind(cluster, node="a", start="time", from_ms=0 if covers else cluster.now.wall_ms + 1)
+    entries = dead_entries(cluster, "c")
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    if wait:
+        hears_all(cluster)
+        cluster.advance(wait)  # what was opened reaches every replica
+    got = receipts(cluster.ask("a", fetch()))
+    expected = (0, 10, 1, 0) if covers else (0, 3, 0, 1)
+    assert [(*it.receipt.span[1:], it.receipt.generation, it.receipt.n) for it in got] == [expected]
+    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+    cluster.advance(61.0)
+    assert spans(cluster.ask("c", fetch())) == []
+
+
+def test_what_was_redriven_and_not_delivered_stays_open_where_a_rewind_leaves_it_out() -> None:
+    """It is given back, delayed, extended and purged there, as anywhere; what was open at n = 0 is left behind."""
+    cluster = Cluster()
+    died(cluster)
+    cluster.ask("a", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))
+    cluster.advance(1)
+    rewind(cluster, start="time", from_ms=cluster.now.wall_ms + 1)
+    assert peek(cluster, "ready") == [(0, 3, "ready")]
+    got = receipts(cluster.ask("b", fetch(most=1)))
+    assert outcomes(cluster.ask("c", ExtendRequest(got, 20.0, cluster.time))) == ["ok"]
+    assert outcomes(cluster.ask("a", RejectRequest(got, 5.0))) == ["ok"]
+    assert peek(cluster)[:2] == [(0, 1, "delayed"), (1, 3, "ready")]
+    again = receipts(cluster.ask("a", fetch(most=1)))
+    assert outcomes(cluster.ask("c", RejectRequest(again, letter=LETTER))) == ["ok"]
+    assert [(it.record.generation, it.record.n) for it in dead_entries(cluster)] == [(0, 1)]
+    assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == PurgeReply(2)
+    cluster.advance(6)
+    assert spans(cluster.ask("a", fetch())) == []
+
+
+def test_what_was_redriven_dies_where_a_rewind_leaves_it_out() -> None:
+    """Nodes bury what is out of deliveries in whatever generation it is open."""
+    cluster = Cluster()
+    published(cluster, max_deliveries=1)
+    assert outcomes(
+        cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch(most=1))), letter=LETTER))
+    ) == ["ok"]
+    cluster.ask("a", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))
+    cluster.advance(1)
+    rewind(cluster, start="time", from_ms=cluster.now.wall_ms + 1)
+    assert spans(cluster.ask("b", fetch(hold_time=1.0))) == [(0, 1)]
+    cluster.advance(10)
+    assert [(it.record.n, it.record.letter.reason) for it in dead_entries(cluster)] == [(1, "max-deliveries")]
+
+
+def test_a_receipt_of_before_a_rewind_that_leaves_its_message_out_is_refused_alone() -> None:
+    """What was redriven is acked, though a message at n = 0 of the same request, and generation, is refused."""
+    cluster = Cluster()
+    died(cluster)
+    cluster.ask("a", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))
+    got = receipts(cluster.ask("b", fetch()))
+    assert sorted((it.receipt.n, it.receipt.span.size) for it in got) == [(0, 7), (1, 3)]
+    cluster.advance(1)
+    rewind(cluster, start="time", from_ms=cluster.now.wall_ms + 1)
+    verdicts = cluster.ask("c", AckRequest(got)).verdicts
+    assert {got[it.item].receipt.n: it.outcome for it in verdicts} == {0: "stale-generation", 1: "acked"}
+
+
+def test_an_acked_message_is_not_redriven_by_an_older_list_after_a_rewind_that_leaves_it_out() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
+    cluster.advance(1.1)
+    new = receipts(cluster.ask("c", fetch()))
+    cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to != "c"
+    cluster.submit("c", RejectRequest(new, letter=LETTER))
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Ack | SyncOffer | SyncState)
+    assert outcomes(cluster.ask("a", AckRequest(old))) == ["acked_after_expiry"]
+    entries = dead_entries(cluster, "c")
+    rewind(cluster, "a", "time", cluster.now.wall_ms + 1)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, SyncOffer | SyncState)
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-resolved"]
+    hears_all(cluster)
+    cluster.advance(70)
+    assert spans(cluster.ask("a", fetch())) == []
