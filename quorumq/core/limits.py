@@ -105,6 +105,9 @@ GROUPS_MADE_PER_STEP = 40
 PEEK_SCAN_MAX = 1024
 """Batches, or runs, that one page of a PEEK looks at before it ends with what it has."""
 
+BEGIN_RUNS_MAX = 512
+"""Runs that one page of a group that begins skips, where the group has no record of their sessions: that is quick."""
+
 SURVEY_SCAN_MAX = 192
 """Likewise, one page of a survey: what is found is then written in one step."""
 

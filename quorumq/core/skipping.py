@@ -13,6 +13,7 @@ the first SKIPPED; the next page of the survey is that question, too.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quorumq.core import limits
@@ -34,13 +35,37 @@ from quorumq.core.types import (
     Record,
     Span,
     Topic,
-    record_rank,
 )
 
 AT_ONCE = 16
 """Partitions that are gone through at a time."""
 
 Wanted = tuple[m.Resolved, ...]
+
+
+class Writing:
+    """What a round of SKIPPED writes, and who has it: each of its spans, or all of it."""
+
+    __slots__ = ("spans", "votes", "whole")
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self.spans = spans
+        self.votes = Votes()
+        self.whole = 0
+
+    def count(self, reply: m.MergeReply, bit: int) -> None:
+        """Take a replica's answer: what it has as asked, or settled otherwise."""
+        self.whole |= bit if reply.whole else 0
+        self.votes.add(reply.exact, bit)
+        self.votes.add([item.span for item in reply.higher], bit)
+
+    def is_done(self, this: Round, valid: int) -> bool:
+        """Return True if a majority has all of it."""
+        return this.is_majority(self.whole & valid) or all(
+            this.is_majority(((bits or 0) | self.whole) & valid)
+            for span in self.spans
+            for _, bits in self.votes.split(span)
+        )
 
 
 @dataclass(slots=True)
@@ -58,10 +83,10 @@ class Part:
     partition: PartitionId
     after: Span | None = None
     answers: dict[NodeId, m.SurveyReply] = field(default_factory=dict)
-    found: Wanted = ()
+    found: tuple[Span, ...] = ()
     last: bool = False
     asking: int = 0
-    merging: dict[int, tuple[Wanted, Votes]] = field(default_factory=dict)
+    merging: dict[int, Writing] = field(default_factory=dict)
 
 
 class Skipping:
@@ -105,7 +130,8 @@ class Skipping:
         this = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
         part.asking = this.number
         self.parts[this.number] = part
-        limit = limits.PEEK_ITEMS_MAX if not part.last else 1
+        most = limits.BEGIN_RUNS_MAX if self.group.latest else limits.PEEK_ITEMS_MAX
+        limit = most if not part.last else 1
         ask = m.Survey(
             this.number,
             part.partition,
@@ -130,11 +156,8 @@ class Skipping:
         assert isinstance(message, m.MergeReply)
         if message.error or not bit:
             return []
-        wanted, votes = part.merging[this.number]
-        votes.add(message.exact, bit)
-        votes.add([item.span for item in message.higher], bit)  # settled otherwise
-        valid = this.valid(context.state)
-        if all(this.is_majority((bits or 0) & valid) for span, _ in wanted for _, bits in votes.split(span)):
+        part.merging[this.number].count(message, bit)
+        if part.merging[this.number].is_done(this, this.valid(context.state)):
             del part.merging[this.number]
             self._close(context, this.number)
             return self._go_on(context, part, now)
@@ -156,18 +179,17 @@ class Skipping:
             return []
         self._close(context, this.number)
         part.asking = 0
-        effects = self._skip(context, part, part.found, now)
-        part.found = ()
+        effects = self._skip_found(context, part, now)
         if part.last:
             return effects + self._go_on(context, part, now)
-        items, upto = merge_pages(answers)
-        found = self._unsettled(items, answers) if beginning else self._open(items, answers)
-        part.last = upto is None
-        part.after = upto or max((item.span for item in items), default=None)
         if beginning:
-            part.found = found
+            part.found, upto, last = self._unsettled(answers)
         else:
-            effects += self._skip(context, part, found, now)
+            items, upto = merge_pages(answers)
+            last = max((item.span for item in items), default=None)
+            effects += self._skip(context, part, self._open(items, answers), (), now)
+        part.last = upto is None
+        part.after = upto or last
         return effects + self._go_on(context, part, now)
 
     def _go_on(self, context: Context, part: Part, now: Now) -> list[Effect]:
@@ -178,18 +200,29 @@ class Skipping:
             return self._ask(context, part, now)
         return [] if part.merging else self.start(context, now)
 
-    def _unsettled(self, items: list[m.Peeked], answers: list[m.SurveyReply]) -> Wanted:
-        """All that is known to somebody who answered, but for what they have all settled in this generation."""
-        skipped = Record(self.group.generation, 0, Kind.SKIPPED)
-        having = Votes()
+    def _unsettled(self, answers: list[m.SurveyReply]) -> tuple[tuple[Span, ...], Span | None, Span | None]:
+        """All that is known to somebody who answered, but for what they have all settled in this generation.
+
+        Returns:
+            That, where the page ends if there is another one, and the last span that was looked at.
+        """
+        first = answers[0]
+        if all((it.items, it.open, it.upto) == ((), first.open, first.upto) for it in answers):
+            return first.open, first.upto, first.upto or max(first.open, default=None)
+        ends = [answer.upto for answer in answers if answer.upto is not None]
+        upto = min(ends, key=lambda span: (span.origin, span.stop)) if ends else None
+        known, having = SpanSet(), Votes()
         for at, answer in enumerate(answers):
-            settled = [it.span for it in answer.items if record_rank(it.record) >= record_rank(skipped)]
+            settled = until([item.span for item in answer.items], upto)
             having.add(settled, 1 << at)
+            for span in (*settled, *until(answer.open, upto)):
+                known.add(span)
         everyone = (1 << len(answers)) - 1
+        spans = known.items()
         left = SpanSet.from_spans(
-            part for item in items for part, bits in having.split(item.span) if bits != everyone
+            part for span in spans for part, bits in having.split(span) if bits != everyone
         )
-        return tuple(m.Resolved(span, skipped) for span in left.items())
+        return tuple(left.items()), upto, upto or max(spans, default=None)
 
     def _open(self, items: list[m.Peeked], answers: list[m.SurveyReply]) -> Wanted:
         """As a purge of the backlog: what is open, and what is settled at a few."""
@@ -200,16 +233,39 @@ class Skipping:
         ]
         return (*found, *(m.Resolved(*item) for item in settled_by_few(items, answers)))
 
-    def _skip(self, context: Context, part: Part, wanted: Wanted, now: Now) -> list[Effect]:
+    def _skip_found(self, context: Context, part: Part, now: Now) -> list[Effect]:
+        """Skip what the page before has shown: all by one record."""
+        first, part.found = part.found[:1], part.found[1:]
+        skipped = Record(self.group.generation, 0, Kind.SKIPPED)
+        wanted = tuple(m.Resolved(span, skipped) for span in first)
+        effects = self._skip(context, part, wanted, part.found, now)
+        part.found = ()
+        return effects
+
+    def _skip(
+        self, context: Context, part: Part, wanted: Wanted, alike: tuple[Span, ...], now: Now
+    ) -> list[Effect]:
         if not wanted:
             return []
         self.wrote = True
         this = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
         self.parts[this.number] = part
-        part.merging[this.number] = (wanted, Votes())
-        merge = m.Merge(this.number, part.partition, self.topic.epoch, self.group.name, wanted)
+        part.merging[this.number] = Writing((*(item.span for item in wanted), *alike))
+        merge = m.Merge(this.number, part.partition, self.topic.epoch, self.group.name, wanted, alike=alike)
         return self.owner.ask(context, this, part.partition, merge, now)
 
     def _close(self, context: Context, number: int) -> None:
         del self.parts[number]
         self.owner.close_round(context, number)
+
+
+def until(spans: Iterable[Span], upto: Span | None) -> list[Span]:
+    """Return what of these is not behind the end of ``upto``."""
+    if upto is None:
+        return list(spans)
+    end = (upto.origin, upto.stop)
+    return [
+        span._replace(stop=min(span.stop, upto.stop)) if span.origin == upto.origin else span
+        for span in spans
+        if (span.origin, span.start) < end
+    ]

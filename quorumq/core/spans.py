@@ -304,6 +304,21 @@ class _Runs:
             at = run[1]
         return at >= stop
 
+    def onward(self, origin: Origin, start: int) -> Iterator[tuple[Span, Any]]:
+        """What is covered of an origin from ``start`` on, in order; each part is looked up as it is asked for.
+
+        The value of a SpanSet is True.
+        """
+        runs = self.runs.get(origin, ())
+        if type(runs) is tuple:
+            rest = iter(runs[bisect_left(runs, start, key=itemgetter(1)) :])
+        else:
+            first = next(runs.irange(None, start, reverse=True), None)
+            rest = map(runs.__getitem__, runs.irange(first))
+        for begin, stop, value in rest:
+            if stop > start:
+                yield Span(origin, max(begin, start), stop), value
+
     def messages_of(self, origin: Origin) -> int:
         """How many messages of one origin are covered. O(runs of the origin)."""
         return sum(run[1] - run[0] for run in self._all(origin))
@@ -451,18 +466,6 @@ class SpanMap(_Runs, Generic[V]):
             (Span(origin, run[0] if run[0] > start else start, run[1] if run[1] < stop else stop), run[2])
             for run in found
         ]
-
-    def onward(self, origin: Origin, start: int) -> Iterator[tuple[Span, V]]:
-        """What is covered of an origin from ``start`` on, in order; each part is looked up as it is asked for."""
-        runs = self.runs.get(origin, ())
-        if type(runs) is tuple:
-            rest = iter(runs[bisect_left(runs, start, key=itemgetter(1)) :])
-        else:
-            first = next(runs.irange(None, start, reverse=True), None)
-            rest = map(runs.__getitem__, runs.irange(first))
-        for begin, stop, value in rest:
-            if stop > start:
-                yield Span(origin, max(begin, start), stop), value
 
     def split(self, span: Span) -> list[tuple[Span, V | None]]:
         """The whole of ``span``, in order, in parts of one value each; None stands for a gap."""

@@ -273,7 +273,7 @@ class Teller:
             case Merge():
                 return f"MERGE {self.record(message.entries[0].record)}"
             case MergeReply():
-                return f"MERGED ({'exact' if message.exact else 'higher'}) to round {message.round} of"
+                return f"MERGED ({'exact' if message.exact or message.whole else 'higher'}) to round {message.round} of"
             case HoldsReply():
                 holds = ", ".join(self.ballot(held.owner.ballot) for held in message.holds)
                 return f"HOLDS-TOLD ({holds or 'none'})"
@@ -303,7 +303,8 @@ class Teller:
             case PutReply():
                 return f"PUT to round {message.round} of"
             case SurveyReply():
-                found = ", ".join(self.record(item.record) for item in message.items)
+                open_ = ["not settled"] if message.open else []
+                found = ", ".join([*(self.record(item.record) for item in message.items), *open_])
                 return f"SURVEYED ({found or 'nothing'}{', and it has begun' if message.begun else ''}) for"
         return SAID.get(type(message), type(message).__name__)
 

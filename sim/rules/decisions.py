@@ -14,7 +14,7 @@ from quorumq.core.proposing import Proposer, vote
 from quorumq.core.registers import ChangeCoordinator
 from quorumq.core.registration import Registration
 from quorumq.core.skipping import Part, Skipping, Wanted
-from quorumq.core.types import Group, NodeId, Now
+from quorumq.core.types import Group, NodeId, Now, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.creation import propose_ours
 from sim.rules.rule import Rule
@@ -45,9 +45,11 @@ def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now:
         context.catalogue.groups = {**context.catalogue.groups, **decided}
 
 
-def skip_and_go_on(self: Skipping, context: Context, part: Part, wanted: Wanted, now: Now) -> list[Effect]:
+def skip_and_go_on(
+    self: Skipping, context: Context, part: Part, wanted: Wanted, alike: tuple[Span, ...], now: Now
+) -> list[Effect]:
     """SKIPPED is sent, and nobody waits for it."""
-    effects = _skip(self, context, part, wanted, now)
+    effects = _skip(self, context, part, wanted, alike, now)
     for number in list(part.merging):
         del part.merging[number]
         self._close(context, number)

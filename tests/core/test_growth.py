@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import gc
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from quorumq.core.messages import (
     SyncOffer,
 )
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.types import PartitionId, Span
+from quorumq.core.types import Latest, PartitionId, Span
 from quorumq.wire.batch import Message, decode_header, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
@@ -335,6 +336,63 @@ def test_no_step_takes_long_whatever_is_asked_for(
     if made is sections_for_groups:
         for group in ("group-0", "group-11"):
             assert len(taken(cluster, 1024, group=group)) == 1024, "all are offered in the end"
+
+
+def test_a_group_from_latest_passes_over_many_sessions_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many calls for each session, on all three nodes, the look at what is behind the group included."""
+    cluster = of_sessions(1024)
+    per_session = calls(lambda: begun(cluster, "late")) / 1024
+    assert per_session <= 100
+    steps = steps_of(monkeypatch, lambda: begun(cluster, "later"))
+    assert max(steps) <= STEP_CALLS_MAX, sorted(steps)[-5:]
+    assert receipts(answered(cluster, "b", fetch("late"))) == ()
+    assert len(taken(cluster, 1024, group="other")) == 1024
+
+
+def of_sessions(count: int) -> Cluster:
+    """A cluster with a message of each of so many sessions, beside one that is held."""
+    cluster = filled(1, **QUIET)
+    (topic,) = cluster.nodes["a"].catalogue.topics.values()
+    for _ in range(0, count, 512):
+        origins = sorted(cluster.ask("b", OpenSession()).origin for _ in range(512))
+        spans = tuple(Span(origin, 0, 1) for origin in origins)
+        records = [encode_record(Message(b"x"))] * len(spans)
+        batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
+        assert isinstance(answered(cluster, "c", Publish(batch)), PublishReply)
+    return cluster
+
+
+def begun(cluster: Cluster, group: str) -> None:
+    """Make a group from latest, and have all nodes look at what is there."""
+    answered(cluster, "a", SetGroup("jobs", group, "latest"))
+    views = [replica.group(group) for core in cluster.nodes.values() for replica in core.replicas.values()]
+    while any(view.behind is not None for view in views):
+        cluster.advance(limits.COSTLY_PAUSE_S)
+
+
+def test_fetches_of_other_groups_go_on_while_a_group_from_latest_begins() -> None:
+    cluster = of_sessions(2048)
+    cluster.delay = 0.001
+    late = cluster.submit("a", SetGroup("jobs", "late", "latest"))
+    other = cluster.submit("b", fetch("other", most=10))
+    cluster.advance(0.01)
+    assert receipts(cluster.replies[other])
+    assert late not in cluster.replies
+    cluster.advance(0.1)
+    assert cluster.replies[late].group.latest == Latest.BEGUN
+
+
+@pytest.mark.soak
+def test_a_group_from_latest_passes_over_the_most_sessions_there_may_be_in_seconds() -> None:
+    """Processor time of all three nodes, which one process has here."""
+    cluster = of_sessions(limits.SESSIONS_PER_PARTITION_MAX - 512)
+    gc.collect()
+    gc.freeze()
+    began = time.process_time()
+    begun(cluster, "late")
+    took = time.process_time() - began
+    gc.unfreeze()
+    assert took <= 15.0, f"{took:.1f} s of processor time on three nodes"
 
 
 def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_groups(

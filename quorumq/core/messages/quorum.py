@@ -291,6 +291,7 @@ class Merge(NamedTuple):
     """Merge these records (REDRIVE, PURGE, read repair). Answered once durable.
 
     ``redrive``: only where the message is a dead letter, at one n less than the record's; else it is `unheard`.
+    ``alike``: more messages, of which the last entry's record is asked, too.
     """
 
     round: int
@@ -299,11 +300,12 @@ class Merge(NamedTuple):
     group: str
     entries: tuple[Resolved, ...]
     redrive: bool = False
+    alike: tuple[Span, ...] = ()
 
 
 class MergeReply(NamedTuple):
     """``exact``: our record is now what was asked. ``higher``: it is this one instead. ``unheard``: of these we have
-    not heard that they are dead letters, and nothing was written.
+    not heard that they are dead letters, and nothing was written. ``whole``: all of it is exact, and not named.
     """
 
     round: int
@@ -312,6 +314,7 @@ class MergeReply(NamedTuple):
     error: str
     known: tuple[Incarnation, ...]
     unheard: tuple[Span, ...] = ()
+    whole: bool = False
 
 
 class PutTopic(NamedTuple):
@@ -412,8 +415,8 @@ class Survey(NamedTuple):
     """What does the group make of every message that this replica knows of? PEEK complete and PURGE ask it.
 
     Everything is listed, whatever was asked for: what one replica calls ready, another may know to be acked. Items
-    come in the order of message ids, from behind the end of ``after``. ``reclaimed``: list what was reclaimed,
-    too, and of all only the records. ``generation``: of which the answer is to say whether it has begun.
+    come in the order of message ids, from behind the end of ``after``. ``reclaimed``: list what was reclaimed, too,
+    and of all only what ``generation`` has settled of it. The answer says whether that has begun.
     """
 
     round: int
@@ -429,7 +432,8 @@ class Survey(NamedTuple):
 class SurveyReply(NamedTuple):
     """The answer to a Survey: everything up to the end of ``upto`` was looked at, or all there is if it is None.
 
-    ``begun``: the sender has a register of the group of that generation that has begun, or of a later one.
+    ``begun``: the sender has a register of the group of that generation that has begun, or of a later one. ``open``: if
+    what was reclaimed was asked for, too, all that the generation has not settled; the others are items.
     """
 
     round: int
@@ -438,6 +442,7 @@ class SurveyReply(NamedTuple):
     error: str
     known: tuple[Incarnation, ...]
     begun: bool = False
+    open: tuple[Span, ...] = ()
 
 
 class CloseRequest(NamedTuple):

@@ -439,7 +439,7 @@ class GroupView:
     @property
     def begins(self) -> bool:
         """Whether there may be more to offer than what the group has looked at so far."""
-        return self.behind is not None and not self.behind.last
+        return self.behind is not None and not self.behind.last and not self.home.skipping
 
     def void_leases(self) -> None:
         """Without attempts and delays of generations before `since`."""

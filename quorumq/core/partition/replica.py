@@ -29,7 +29,7 @@ from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.learning import Learning
-from quorumq.core.partition.listing import page_of, slices_of, survey_of
+from quorumq.core.partition.listing import page_of, slices_of, survey_of, unsettled_of
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.reclaim import Reclaim
 from quorumq.core.partition.storing import Storing
@@ -353,7 +353,10 @@ class Replica:
     # ---------------------------------------------------- MERGE (REDRIVE, repair)
 
     def on_merge(self, sender: NodeId, message: m.Merge, now: Now) -> list[Effect]:
-        """Merge records; say, once durable, where ours is now exactly what was asked and where it is higher."""
+        """Merge records; say, once durable, where ours is now exactly what was asked and where it is higher.
+
+        Where most of what is asked is alike, and all is done, the answer names nothing.
+        """
         view = self.group(message.group)
         if message.round and any(
             record.generation < view.home.since for _, record in message.entries if record.kind == Kind.OPEN
@@ -364,7 +367,12 @@ class Replica:
         higher: list[m.Resolved] = []
         unheard: list[Span] = []
         changes = Changes()
-        for span, asked in message.entries:
+        entries: Iterable[tuple[Span, Record]] = message.entries
+        if message.alike:
+            asked = message.entries[-1].record
+            slow = [span for span in message.alike if not self.views.begin_behind(view, span, asked, changes)]
+            entries = (*message.entries, *((span, asked) for span in slow))
+        for span, asked in entries:
             lacking: list[Span] = []
             if message.redrive:
                 for part, ours in view.home.records.split(span):
@@ -382,8 +390,15 @@ class Replica:
                     else:
                         higher.append(m.Resolved(part, record))
         records = self.views.finish(view.home, changes, now)
+        all_exact = bool(message.alike) and not (higher or unheard)
         reply = m.MergeReply(
-            message.round, tuple(exact), tuple(higher), "", self.vector(), merge_spans(unheard)
+            message.round,
+            tuple(exact) if not all_exact else (),
+            tuple(higher),
+            "",
+            self.vector(),
+            merge_spans(unheard),
+            all_exact,
         )
         return [Persist(records, (Send(sender, reply),) if message.round else ())]
 
@@ -398,13 +413,18 @@ class Replica:
 
     def on_survey(self, message: m.Survey, now: Now) -> m.SurveyReply:
         """Survey: what the group makes of every message known here."""
-        items, upto = survey_of(self.batches, self.views.look(message.group), message, now)
+        view = self.views.look(message.group)
+        left: tuple[Span, ...] = ()
+        if message.reclaimed:
+            items, left, upto = unsettled_of(self.batches, view, message)
+        else:
+            items, upto = survey_of(self.batches, view, message, now)
         register = self.node.catalogue.groups.get((self.partition.topic, message.group))
         begun = register is not None and (
             register.generation > message.generation
             or (register.generation == message.generation and register.latest != Latest.SKIPPING)
         )
-        return m.SurveyReply(message.round, items, upto, "", self.vector(), begun)
+        return m.SurveyReply(message.round, items, upto, "", self.vector(), begun, left)
 
     def on_sync_state(
         self, sender: NodeId, message: m.SyncState, now: Now, *, pull: bool = True

@@ -16,6 +16,7 @@ from typing import Any
 
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
+from quorumq.core.messages import Resolved
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.behind import Behind
@@ -26,7 +27,7 @@ from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
 from quorumq.core.spans import SpanMap, across
 from quorumq.core.state import NodeState
-from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, Origin, PartitionId, Span
+from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, Origin, PartitionId, Record, Span
 
 NEVER = Now(0.0, 0)
 
@@ -163,8 +164,10 @@ class Views:
         if anew or skipped != view.skipping:
             self._doubt(name)
         for each in (view, view.dead):
-            if anew and each is not None:
+            if each is not None and anew:
                 self._look_anew(each, now)
+            elif each is not None and skipped and not view.skipping:
+                self.catch_up(each, now)
 
     def limit_deliveries(self, most: int, now: Now) -> None:
         """A message has so many deliveries from now on. What has to be delivered apart is worked out again."""
@@ -235,8 +238,11 @@ class Views:
             self.node.put_off(self.partition)
 
     def catch_up(self, view: GroupView, now: Now) -> None:
-        """Have a group that is behind look at batches, as many as this step has time for."""
-        behind = view.behind
+        """Have a group that is behind look at batches, as many as this step has time for.
+
+        One that skips what is here looks at it afterwards.
+        """
+        behind = view.behind if not view.home.skipping else None
         while behind is not None:
             for key in self.batches.order.onward(behind.key):
                 if not self._look_at(view, behind, self.batches.stored[key[1]], now):
@@ -255,6 +261,10 @@ class Views:
             return True
         first, seq = behind.place if batch.key == behind.key else (0, 0)
         for number, section in enumerate(batch.header.sections[first:], first):
+            if not seq and self.is_over(view, section):
+                self.node.looks_left -= PASSED_OVER
+                self.to_reclaim[batch.number] = None
+                continue
             for part, runs in view.pieces(section._replace(start=max(section.start, seq))):
                 if self.node.looks_left <= 0:
                     behind.pause(batch.key, number, part.start)
@@ -270,7 +280,49 @@ class Views:
         for view in list(self.groups.values()):
             self.catch_up(view, now)
         self._look_at_doubted()
-        return not (self.unmade or self.doubted or any(view.behind for view in self.groups.values()))
+        looks = any(view.behind and not view.home.skipping for view in self.groups.values())
+        return not (self.unmade or self.doubted or looks)
+
+    def is_over(self, view: GroupView, section: Span) -> bool:
+        """Whether the group has settled all of a section by one record, and nothing else was ever noted of its session.
+
+        It is a quick answer, where the slow one would say that there is nothing to offer or to keep.
+        """
+        origin, start, stop = section
+        runs = view.home.records.runs.get(origin, ())
+        if len(runs) != 1 or type(runs) is not tuple or not self.is_untouched(view, origin):
+            return False
+        begin, end, record = runs[0]
+        settled = record.kind not in (Kind.OPEN, Kind.DEAD) and record.generation >= view.home.generation
+        return settled and begin <= start and stop <= end
+
+    def is_untouched(self, view: GroupView, origin: Origin) -> bool:
+        """Whether the group has offered nothing of a session, kept nothing, and has nothing but records of it."""
+        return not (
+            origin in view.leases.runs
+            or origin in view.available.spans.runs
+            or origin in view.suspects.spans.runs
+            or origin in view.kept.spans.runs
+        )
+
+    def begin_behind(self, view: GroupView, span: Span, record: Record, changes: Changes) -> bool:
+        """Settle messages of a session of which the group knows nothing, if it skips what is here; else False.
+
+        It is `fate.on_merge` where that is quick: nothing was offered, and what is here is looked at afterwards.
+        """
+        home, origin = view.home, span.origin
+        if not home.skipping or home.behind is None or home.dead is not None or origin in home.records.runs:
+            return False
+        if (
+            record.generation < home.since
+            or origin in self.batches.closed
+            or not self.is_untouched(home, origin)
+        ):
+            return False
+        home.records.put(span, record)
+        home.digests.pop(origin, None)
+        changes.records.append(Resolved(span, record))
+        return True
 
     # ------------------------------------------------------------ availability
 
@@ -417,7 +469,8 @@ class Views:
                             if (lot > 0) == (offer is view.suspects):
                                 free.put(part, lot)
                     have = offer.spans.within(span)
-                    assert have == free.items(), f"{view.name}: offered is {have}, should be {free}"
+                    late = view.home.skipping and not have  # it is looked at when the group has begun
+                    assert late or have == free.items(), f"{view.name}: offered is {have}, should be {free}"
             for offer in (view.available, view.suspects):
                 counts: dict[int, int] = {}
                 for span, _ in offer.spans.items():
@@ -426,7 +479,8 @@ class Views:
                 offer.ready.check()
                 have_counts = {number: count for _, number, _, count in offer.ready}
                 assert counts == have_counts, f"{view.name}: offers {have_counts}, should offer {counts}"
-            self._check_kept(view, now)
+            if not view.home.skipping:
+                self._check_kept(view, now)
 
     def _check_kept(self, view: GroupView, now: Now) -> None:
         """Assert that what is counted as kept is what a recount finds."""

@@ -1,0 +1,58 @@
+"""BEGIN and PURGE skip what is there: what is to be settled, out of the answers of several replicas."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core.coordinator import Coordinator
+from quorumq.core.messages import Peeked, SurveyReply
+from quorumq.core.skipping import Skipping
+from quorumq.core.spans import merge_spans
+from quorumq.core.types import STAMP_ZERO, Group, Kind, Latest, Origin, Record, Span, Topic
+
+ONE, TWO = Origin("a", 1, 7, 1), Origin("a", 1, 7, 2)
+IDS = [(origin, seq) for origin in (ONE, TWO) for seq in range(4)]
+SKIPPED = Record(1, 0, Kind.SKIPPED)
+
+Known = dict[tuple[Origin, int], bool]
+"""Messages that a replica knows, and whether the group has settled them there."""
+
+known = st.dictionaries(st.sampled_from(IDS), st.booleans())
+
+
+def spans_of(ids: list[tuple[Origin, int]]) -> tuple[Span, ...]:
+    return merge_spans(Span(origin, seq, seq + 1) for origin, seq in ids)
+
+
+def answer(having: Known, end: int | None) -> SurveyReply:
+    """A replica's page: all that it knows, or what comes before the message at ``end``."""
+    page = IDS[:end]
+    settled = spans_of([it for it in page if having.get(it) is True])
+    items = tuple(Peeked(span, "", SKIPPED, 0, 0.0, None) for span in settled)
+    upto = Span(IDS[end][0], 0, IDS[end][1]) if end is not None else None
+    return SurveyReply(
+        1, items, upto, "", (), False, spans_of([it for it in page if having.get(it) is False])
+    )
+
+
+@given(st.lists(st.tuples(known, st.sampled_from([None, 1, 3, 6])), min_size=2, max_size=3), st.booleans())
+def test_what_somebody_knows_is_skipped_but_for_what_all_have_settled(
+    replicas: list[tuple[Known, int | None]], alike: bool
+) -> None:
+    """In the part of the order that all pages have come to; the next page begins behind it."""
+    if alike:
+        replicas = [replicas[0]] * len(replicas)
+    topic = Topic(b"t", "jobs", 3, 1, (("a", "b", "c"),), 5, STAMP_ZERO)
+    skipping = Skipping(Coordinator(1), topic, Group(b"t", "g", 1, latest=Latest.SKIPPING))
+    found, upto, last = skipping._unsettled([answer(having, end) for having, end in replicas])
+    ends = [end for _, end in replicas if end is not None]
+    page = IDS[: min(ends)] if ends else IDS
+    due = [
+        it for it in page
+        if any(it in having for having, _ in replicas) and not all(having.get(it) for having, _ in replicas)
+    ]  # fmt: skip
+    assert merge_spans(found) == spans_of(due)
+    assert (upto is None) == (not ends)
+    if upto is not None:
+        assert last == upto == Span(IDS[min(ends)][0], 0, IDS[min(ends)][1])
