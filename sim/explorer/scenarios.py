@@ -153,4 +153,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "rf1", "one replica, through it and past it", rf=1, attempts=3, acks=1, rejects=1, restarts=1, ticks=6
     ),
+    Scenario(
+        "groups-begin-restart",
+        "a group is created from latest, through a replica that has not got the message, 1 crash of another one",
+        attempts=0,
+        operators=(("set latest", "c"),),
+        stored_on=("a", "b"),
+        restarts=1,
+        restart_nodes=("b",),
+        give_up=False,
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from quorumq.core import nodecore, proposing, skipping
@@ -19,6 +20,7 @@ from sim.explorer.scenario import Scenario
 from sim.rules.creation import propose_ours
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered
+from sim.rules.stand_ins import after, say_at_once
 
 
 def read_ours(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
@@ -115,6 +117,14 @@ BEGUN_TWICE = on_a_topic(
         *answered("PutGroup", "PutReply", A, C),
     ),
 )
+A_CRASH: dict[str, Any] = {"restarts": 1, "restart_nodes": (B,), "unsynced": True}
+MADE_AND_A_CRASH = on_a_topic("group-made-restart", "a group is created, 1 crash", ("set", A), **A_CRASH)
+CREATED_AND_A_CRASH = replace(
+    LATEST_AND_EARLIEST,
+    name="groups-created-restart",
+    about="a group is created from latest and from earliest, 1 crash",
+    **A_CRASH,
+)
 FORBIDDEN = on_a_topic(
     "groups-forbidden",
     "a topic is told to make no groups, and a first FETCH",
@@ -174,6 +184,20 @@ RULES: tuple[Rule, ...] = (
         ((nodecore, "vote", vote_again), (NodeCore, "check", lambda self, now: None)),
         off="it votes as if it had never heard of the group",
         scenario=LATEST_AND_EARLIEST,
+    ),
+    Rule(
+        "group-votes-are-durable",
+        "what is promised or accepted of a group is on disk before it is said",
+        ((nodecore, "vote", after(vote, say_at_once)),),
+        off="the answer does not wait for the fsync",
+        scenario=CREATED_AND_A_CRASH,
+    ),
+    Rule(
+        "group-registers-are-durable",
+        "a group's register is on disk before it is answered for",
+        ((Context, "put_group", after(Context.put_group, say_at_once)),),
+        off="the answer does not wait for the fsync",
+        scenario=MADE_AND_A_CRASH,
     ),
     Rule(
         "voters-make-no-group",
