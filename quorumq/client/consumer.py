@@ -6,7 +6,6 @@ application's: its hold is extended at half time until it is settled.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import repeat
 from typing import Final, Literal, TypedDict
@@ -36,9 +35,10 @@ MAX_UNSETTLED: Final = 100
 STUCK_S: Final = 10.0
 """After so long without a place for another one, it is logged."""
 
-YIELD_EVERY: Final = 64
+STALL_S: Final = 0.5
+"""A shorter stop of the event loop is not named as the cause of a hold that ran out."""
 
-log = logging.getLogger("quorumq.client")
+YIELD_EVERY: Final = 64
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -124,6 +124,7 @@ class Consumer:
         self._entered = False
         self._ended: trio.Event | None = None
         self._turn = 0
+        self._full_since: float | None = None  # since when somebody was kept waiting for a place
 
     @property
     def unsettled(self) -> int:
@@ -318,14 +319,22 @@ class Consumer:
 
     async def _place(self, most: int) -> list[Message]:
         """Nothing, after waiting until fewer than ``most`` messages are handed over and not settled."""
+        now = self._context.clock()
+        if self._full_since is None:
+            self._full_since = now
         while len(self._working) >= most and not self._ahead.closed:
-            with trio.move_on_after(STUCK_S) as scope:
+            # Who asks again and again, each time for a moment, waits as long as who asks once.
+            with trio.move_on_after(max(0.0, self._full_since + STUCK_S - now)):
                 await self._fewer.park()
-            if scope.cancelled_caught:
-                log.warning(
-                    "%d messages of group %r are not settled, and none came for %g s: settle, or raise max_unsettled",
-                    len(self._working), self.group, STUCK_S,
-                )  # fmt: skip
+            now = self._context.clock()
+            if len(self._working) >= most and now >= self._full_since + STUCK_S:
+                oldest = now - min(self._working.values())
+                text = (
+                    "%d messages of group %r are not settled, the oldest for %.0f s, and nothing more is handed over: "
+                    "ack, reject or dead_letter each, also where its handler fails, or raise max_unsettled"
+                )
+                self._context.log.warning(("full", self.group), text, len(self._working), self.group, oldest)
+                self._full_since = now
         return []
 
     async def _wait(self, wanted: int) -> None:
@@ -374,9 +383,12 @@ class Consumer:
 
     async def _tend_holds(self) -> None:
         """EXTEND what the application works on, from half of the hold time on, until it is settled."""
+        turn = min(1.0, max(0.01, self.hold_time / 20))
         while True:
-            await trio.sleep(min(1.0, max(0.01, self.hold_time / 20)))
+            slept_at = self._context.clock()
+            await trio.sleep(turn)
             now = self._context.clock()
+            self._tell_stall(now - slept_at - turn, now)
             left = deadline_of(0.0, self.hold_time) - EXTEND_SHARE * self.hold_time
             due: list[Message] = []
             before = len(self._working)
@@ -386,7 +398,7 @@ class Consumer:
                 elif self.auto_extend and message.deadline - now <= left:
                     due.append(message)
             if len(self._working) < before:
-                self._fewer.unpark_all()
+                self._has_place()
                 if not self._working:
                     self._ahead.emptied()
             if due:
@@ -405,10 +417,26 @@ class Consumer:
                     if isinstance(failures.get(message), HoldLost):
                         self._working.pop(message, None)
 
+    def _tell_stall(self, seconds: float, now: float) -> None:
+        """Log that nothing ran for so long, where holds are over by that, or nearly were."""
+        over = sum(message.outcome is None and now >= message.deadline for message in self._working)
+        if seconds >= EXTEND_SHARE * self.hold_time or (over and seconds >= STALL_S):
+            text = (
+                "the event loop stood for %.1f s, and with it the extension of holds of %g s: those of %d messages of "
+                "group %r ran out, and others may do the same work; have a thread do what blocks, as a pool does with "
+                "a handler that is a plain function"
+            )
+            self._context.log.warning(("stall", self.group), text, seconds, self.hold_time, over, self.group)
+
     def let_go(self, message: Message) -> None:
         """Extend the hold of a message no more: it runs out unless the message is settled before."""
         self._working.pop(message, None)
-        self._fewer.unpark_all()
+        self._has_place()
+
+    def _has_place(self) -> None:
+        self._full_since = None
+        if self._fewer:
+            self._fewer.unpark_all()
 
     # ------------------------------------------------------------------ settling
 
@@ -421,8 +449,7 @@ class Consumer:
             if message.outcome is Outcome.REWOUND and not is_dead(self.group):
                 receipt = message.delivery.receipt
                 self._ahead.rewound(receipt.partition.topic, receipt.generation)
-        if self._fewer:
-            self._fewer.unpark_all()
+        self._has_place()
         if not self._working:
             self._ahead.emptied()
 

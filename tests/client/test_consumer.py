@@ -414,6 +414,10 @@ async def test_a_bound_that_is_asked_for_holds_for_lists_too_and_waiting_for_eve
             assert "10 messages of group 'g' are not settled" in caplog.text
             await consumer.ack(found[:4])
             assert len(await consumer.take(100)) == 4
+            caplog.clear()
+            for _ in range(12):  # who asks for a moment each time waits as long
+                assert await consumer.take(100, timeout=1.0) == []
+            assert "10 messages of group 'g' are not settled, the oldest for" in caplog.text
         async with client.consumer("jobs", "all") as consumer:
             assert len(await consumer.take(100)) == 100
 
