@@ -8,8 +8,15 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from datetime import UTC, datetime
 from functools import partial, wraps
 from threading import current_thread, main_thread
@@ -176,18 +183,23 @@ def check_missed(missed: Sequence[str]) -> None:
 
 
 @asynccontextmanager
-async def cluster(where: Where) -> AsyncIterator[Client]:
+async def cluster(
+    where: Where, connect: Callable[..., AbstractAsyncContextManager[Client]] | None = None
+) -> AsyncIterator[Client]:
     """The client library, connected. Each operation has the seconds of ``where``, less what it took to connect.
+
+    Args:
+        where: the cluster.
+        connect: of the front to use; that for trio if None.
 
     Raises:
         Unreachable: no node answers within those seconds, or within a few if they are more; says what to do.
     """
-    import trio
-
-    from quorumq.client import connect
+    from quorumq import client as on_trio
     from quorumq.client.client import CONNECT_TIMEOUT_S
 
-    began = trio.current_time()
+    connect = connect or on_trio.connect
+    began = time.monotonic()
     each = min(
         CONNECT_TIMEOUT_S, where.timeout / len(where.addresses)
     )  # one that is silent leaves time for others
@@ -201,7 +213,7 @@ async def cluster(where: Where) -> AsyncIterator[Client]:
             from quorumq.cli.probe import nobody
 
             raise nobody(where.addresses, error.causes) from None
-        client.timeout = where.timeout - (trio.current_time() - began)
+        client.timeout = where.timeout - (time.monotonic() - began)
         yield client
 
 
@@ -341,6 +353,32 @@ async def _interruptible(main: Callable[[], Awaitable[T]]) -> T:
 
     token = trio.lowlevel.current_trio_token()
     scope = trio.CancelScope()
+    with _cancelling(lambda: token.run_sync_soon(scope.cancel)) as came, scope:
+        result = await main()
+    if came:
+        raise KeyboardInterrupt(came[0])
+    return result
+
+
+def run_asyncio(main: Callable[..., Awaitable[T]], *args: object) -> T:
+    """`run` by asyncio, with the same signals and the same exceptions."""
+    import asyncio
+
+    async def interruptible() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        with _cancelling(lambda: loop.call_soon_threadsafe(task.cancel)) as came:
+            try:
+                return await main(*args)
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt(came[0]) from None
+
+    return asyncio.run(interruptible())
+
+
+@contextmanager
+def _cancelling(cancel: Callable[[], object]) -> Iterator[list[int]]:
+    """Have Ctrl-C and SIGTERM call ``cancel``; gives the numbers of the signals that came."""
     came: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -348,21 +386,17 @@ async def _interruptible(main: Callable[[], Awaitable[T]]) -> T:
         if len(came) > 1:  # it waits for something that cannot be cancelled, as a pipe that nobody reads
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        token.run_sync_soon(scope.cancel)
+        cancel()
 
     # A shell that starts a job in the background has it ignore Ctrl-C: that stays so. Only a main thread hears signals.
     ours = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
     wanted = [it for it in ours if signal.getsignal(it) is not signal.SIG_IGN]
     before = {it: signal.signal(it, on_signal) for it in wanted}
     try:
-        with scope:
-            result = await main()
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
-        raise KeyboardInterrupt(came[0])
-    return result
 
 
 async def read_input(most: int) -> bytes:

@@ -23,6 +23,7 @@ from quorumq.cli.common import (
     nodes_option,
     print_json,
     run,
+    run_asyncio,
     say,
     start_option,
 )
@@ -87,6 +88,13 @@ def _imported(text: str, module: str) -> Any:
     show_default=True,
     help="How long messages that are begun have to end after SIGTERM or Ctrl-C.",
 )
+@click.option(
+    "--runtime",
+    type=click.Choice(["asyncio", "trio"]),
+    default="asyncio",
+    show_default=True,
+    help="Runs an async def.",
+)
 @start_option
 @nodes_option
 @json_option
@@ -95,13 +103,15 @@ def work(
     group: str,
     retry: tuple[str, ...],
     nodes: tuple[str, ...],
+    runtime: str,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Call a Python function with each message of TOPIC, and settle the message by how that ends.
 
     MODULE:FUNCTION is imported from the current directory or from where Python finds it. It gets a message
-    (`message.payload`, `message.headers`, …), and is an async def or a plain function, which runs in a thread.
+    (`message.payload`, `message.headers`, …), and is an async def, which asyncio runs unless --runtime says trio, or a
+    plain function, which runs in a thread.
 
     When it returns, the message is acked. After an exception of a class given by --retry, or beyond --timeout, the
     message comes again after the topic's backoff, or 1, 2, 4 … 60 s where it has none; at its last attempt, and after
@@ -118,16 +128,24 @@ def work(
         )
     sys.path.insert(0, os.getcwd())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    from quorumq.client.work import is_async
+
     handler = named(topics[-1])
     if not callable(handler):
         raise UsageError(
             f"{topics[-1]!r} is {handler!r}, and no function that could be called with a message"
         )
     options["retry"] = tuple(named(text) for text in retry)
-    run(_work, Where(nodes), topics[:-1], group, handler, options, as_json)
+    if runtime == "asyncio" and is_async(handler):
+        from quorumq.client import aio
+
+        run_asyncio(_work, aio.connect, Where(nodes), topics[:-1], group, handler, options, as_json)
+    else:
+        run(_work, None, Where(nodes), topics[:-1], group, handler, options, as_json)
 
 
 async def _work(
+    connect: Any,
     where: Where,
     topics: tuple[str, ...],
     group: str,
@@ -135,7 +153,7 @@ async def _work(
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
-    async with cluster(where) as client:
+    async with cluster(where, connect) as client:
         worked = await client.work(topics, group, handler, signals=True, **options)
     if as_json:
         print_json(asdict(worked))

@@ -27,6 +27,7 @@ from quorumq.core.errors import (
     QuorumqError,
     StorageFull,
     TooFewReplicas,
+    Unauthorized,
     UsageError,
 )
 from quorumq.core.limits import REQUEST_TIMEOUT_S
@@ -383,6 +384,11 @@ class Nodes:
                             ("lost", address), "%s: %s: %s; another node is asked", what, where, exc.cause
                         )
                     continue
+                except (
+                    Unauthorized
+                ):  # its file of clients may not be that of the others yet: they are asked first
+                    self._doubted[address] = clock() + DOUBT_S
+                    raise
                 self._doubted.pop(address, None)
                 if watch is not None:
                     watch.answered(reply, sent=True)

@@ -40,7 +40,7 @@ from quorumq.client.message import Message, deadline_of
 from quorumq.client.pace import AHEAD_S, Pace
 from quorumq.client.settle import chunks, items_of
 from quorumq.core import messages as m
-from quorumq.core.errors import Busy, NotFound, PeerError, QuorumqError, TooFewReplicas
+from quorumq.core.errors import Busy, NotFound, PeerError, QuorumqError, TooFewReplicas, Unauthorized
 from quorumq.core.limits import LONG_POLL_MAX_S
 from quorumq.core.types import Span
 from quorumq.wire.receipts import read_receipt
@@ -54,6 +54,10 @@ LIE_S: Final = 2 * AHEAD_S
 
 LOOK_S: Final = 1.0
 """How often it is looked for a topic that is not there, and whether what nothing is fetched for is over."""
+
+FRESH_S: Final = 5.0
+UNAUTHORIZED_S: Final = 60.0
+"""A pool ends by a refusal in its first seconds; later it asks on for so long: the file of clients may be in change."""
 
 FIRST_S: Final = 1.0
 """How long, with nothing in hand, no other replica set is asked before the one where suspects wait has answered."""
@@ -137,6 +141,8 @@ class Prefetch:
     _told_at: float = 0.0  # since when
     _left: int = 0  # of what was in hand then, or in stock
     _left_at: float = 0.0  # when that changed
+    _fresh_until: float = 0.0  # a refusal before is the first word of the cluster
+    _refused_at: float | None = None  # since when nothing is allowed that was before
     _deaf_until: float = 0.0  # it was in vain, or a lot has had its share of the time
     _fetchers: list[Fetcher] = field(default_factory=list)
     _stock: deque[Prefetched] = field(default_factory=deque)  # the first one is being handed over
@@ -164,6 +170,7 @@ class Prefetch:
         self._patience = patience
         self._most, self._most_bytes = messages, size
         self._expected = expected
+        self._fresh_until = self.context.clock() + FRESH_S
         self._fetchers = [Fetcher(where) for where in sets]
 
     async def run(self, nursery: trio.Nursery) -> None:
@@ -212,8 +219,9 @@ class Prefetch:
                 await trio.lowlevel.checkpoint()  # as in `_fetch`
                 self._trouble(exc)
             except QuorumqError as exc:
-                self._fail(exc)
-                return
+                if not self._is_passing(exc):
+                    self._fail(exc)
+                    return
             else:
                 if is_told:
                     log.info("topic %r is there: group %r reads it", name, self._reader.group)
@@ -285,8 +293,17 @@ class Prefetch:
             await trio.lowlevel.checkpoint()  # where the client was closed, this ends here, and is no trouble
             self._trouble(exc)
             return
+        except Unauthorized as exc:
+            if not self._is_passing(exc):
+                raise
+            fetcher.first = ""  # other nodes may have the right file
+            if told:
+                self._told = None
+            await trio.sleep(LOOK_S)
+            return
         fetcher.first = connection.address
-        self.error = None
+        self.error = self._refused_at = None
+        self._fresh_until = 0.0
         now = self.context.clock()
         if told:
             self._untold(now)
@@ -312,6 +329,19 @@ class Prefetch:
                     self._lot_since = self._told_at if told else now
             self._filled.set()
             self.arrival.unpark_all()
+
+    def _is_passing(self, error: QuorumqError) -> bool:
+        """Return True if a pool is to ask again after this refusal, and log it."""
+        now = self.context.clock()
+        if self._expected is None or not isinstance(error, Unauthorized) or now < self._fresh_until:
+            return False
+        if self._refused_at is None:
+            self._refused_at = now
+        text = "group %r is refused what it was allowed, and asks on for %g s in all: %s"
+        self.context.log.warning(
+            ("refused", self._reader.group), text, self._reader.group, UNAUTHORIZED_S, error
+        )
+        return now < self._refused_at + UNAUTHORIZED_S
 
     def _room(self, fetcher: Fetcher) -> int:
         """How many messages the next FETCH may bring; 0 while that is not worth one."""

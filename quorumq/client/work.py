@@ -19,9 +19,12 @@ import trio
 
 from quorumq.client.consumer import Consumer
 from quorumq.client.context import Context
+from quorumq.client.fetching import give_back
+from quorumq.client.fuse import FUSE, Fuse
 from quorumq.client.message import Message, Outcome
+from quorumq.client.settling import ACKS
 from quorumq.client.times import Duration, number_of
-from quorumq.core.errors import Busy, QuorumqError, TooFewReplicas, Transient, UsageError
+from quorumq.core.errors import Busy, QuorumqError, TooFewReplicas, Transient, Unauthorized, UsageError
 
 GRACE_S: Final = 10.0
 CONCURRENCY_MAX: Final = 10_000
@@ -34,12 +37,60 @@ LETTER_WAIT_S: Final = 60.0
 """After so long a dead letter is looked at again whose handler failed: it cannot die twice, and has no last attempt."""
 STOP_LOOK_S: Final = 0.1
 """How often it is looked whether the event is set that ends a pool: it may be one that trio cannot wait for."""
+UNAUTHORIZED_LOOK_S: Final = 1.0
+"""How often a verdict is sent again that was refused for want of a right, while its message is held."""
+WRONG_RUNTIME: Final = (
+    "no running event loop",
+    "no current event loop",
+    "got bad yield",
+    "must be called from async context",
+    "unrecognized yield message",
+    "unknown async library",
+    "expected a sync function",
+)
+"""Texts of asyncio, trio and sniffio where a function is called that belongs to another event loop, or to none."""
+CAUSES_MAX: Final = 20
 CALLERS: Final = ("quorumq.client.", "trio.", "outcome.", "asyncio.")
 """Modules between a pool and its handler."""
 
 log = logging.getLogger("quorumq.client")
 
 Handler = Callable[[Message], Any]
+
+
+class Unfit(UsageError):
+    """The handler cannot work here, whatever the message: no message is to blame, and the pool ends."""
+
+    code = "unfit"
+
+
+def is_async(handler: Any) -> bool:
+    """Return True if the handler is awaited; else it is run in a thread."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004
+    )
+
+
+def check_handler(handler: Any) -> None:
+    """Refuse what cannot be called with a message.
+
+    Raises:
+        UsageError: it is no function of one message; says why.
+    """
+    if not callable(handler):
+        raise UsageError(f"the handler is {handler!r}: give a function that takes a message")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise UsageError(f"the handler {handler!r} has a yield: called, it would do nothing; let it return")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # of some built-in functions nothing is known
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise UsageError(
+            f"the handler {handler!r} cannot be called with a message and nothing else: {error}"
+        ) from None
 
 
 class Stop(Protocol):
@@ -67,14 +118,13 @@ class Task:
 
     def check(self) -> None:
         """Raise UsageError where it can never work."""
-        if not callable(self.handler):
-            raise UsageError(f"the handler is {self.handler!r}: give a function that takes a message")
+        check_handler(self.handler)
         if not isinstance(self.concurrency, int) or not 1 <= self.concurrency <= CONCURRENCY_MAX:
             raise UsageError(f"concurrency is {self.concurrency!r}: give 1 to {CONCURRENCY_MAX}")
         for kind in self.retries:
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
                 raise UsageError(
-                    f"retry has {kind!r}: give classes of exceptions, as (TimeoutError, OSError)"
+                    f"retry has {kind!r}: give classes of exceptions, as (TimeoutError, ConnectionError)"
                 )
         if self.seconds is not None and not self.seconds > 0:
             raise UsageError(f"timeout is {self.timeout!r}: give seconds above 0, or None for no limit")
@@ -92,10 +142,7 @@ class Task:
     @property
     def is_async(self) -> bool:
         """Whether the handler is awaited; else it is run in a thread."""
-        handler = self.handler
-        return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            getattr(handler, "__call__", None)  # noqa: B004
-        )
+        return is_async(self.handler)
 
     def retries_on(self, error: BaseException) -> bool:
         """Whether a failure is one to try again after; a group is one where all that is in it are.
@@ -112,7 +159,8 @@ class Worked:
     """What a pool did until it was stopped, in messages.
 
     Attributes:
-        done: acked.
+        done: acked, with the hold certain until then as far as is known.
+        late: acked when the hold was over: another worker may have done the same.
         retried: rejected, to come again: an exception in ``retry``, or ``timeout``.
         interrupted: cancelled at the end of the grace, and given back. That costs no attempt, up to 10 times a message.
         dead_lettered: given up, with the exception.
@@ -122,6 +170,7 @@ class Worked:
     """
 
     done: int = 0
+    late: int = 0
     retried: int = 0
     interrupted: int = 0
     dead_lettered: int = 0
@@ -129,14 +178,21 @@ class Worked:
     lost: int = 0
     signal: int | None = None
 
-    def count(self, outcome: Outcome | None) -> None:
-        """One more message ended like this; None where its verdict did not arrive."""
+    def count(self, outcome: Outcome | None, *, over: bool = False) -> None:
+        """One more message ended like this; None where its verdict did not arrive.
+
+        Args:
+            outcome: of the message.
+            over: its hold was over, by the client's clock, before it was settled.
+        """
         if outcome is Outcome.REQUEUED:
             self.retried += 1
         elif outcome is Outcome.DEAD_LETTERED:
             self.dead_lettered += 1
         elif outcome is None or outcome is Outcome.REWOUND:
             self.lost += 1
+        elif outcome is Outcome.ACKED_AFTER_EXPIRY or (over and outcome is Outcome.ACKED_UNPROVEN):
+            self.late += 1
         else:
             self.done += 1
 
@@ -190,6 +246,9 @@ class Pool:
                 await self._serve()
         except BaseExceptionGroup as group:
             error = only(group)
+            unfit, others = group.split(Unfit)
+            if unfit is not None and others is None:  # of several slots at once
+                error = leaf_of(unfit)
             if error is group:
                 raise
             raise error from None
@@ -217,9 +276,9 @@ class Pool:
             with self._handling:
                 async with trio.open_nursery() as slots:
                     for task, consumer in zip(self.tasks, self._consumers, strict=True):
-                        limiter = trio.CapacityLimiter(task.concurrency)
+                        limiter, fuse = trio.CapacityLimiter(task.concurrency), Fuse()
                         for _ in range(task.concurrency):
-                            slots.start_soon(self._slot, task, consumer, limiter)
+                            slots.start_soon(self._slot, task, consumer, limiter, fuse)
             nursery.cancel_scope.cancel()
 
     async def _listen(self, told: Stop) -> None:
@@ -238,8 +297,12 @@ class Pool:
 
     # ---------------------------------------------------------------- one message
 
-    async def _slot(self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter) -> None:
+    async def _slot(self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, fuse: Fuse) -> None:
         while True:
+            while trio.current_time() < fuse.until:
+                with trio.move_on_at(fuse.until):
+                    await self._stop.wait()
+                    return
             try:
                 message = await anext(consumer)
             except StopAsyncIteration:
@@ -251,15 +314,21 @@ class Pool:
             try:
                 # In a task of its own: what one handler does to its context variables, the next does not see.
                 async with trio.open_nursery() as own:
-                    own.start_soon(self._handle, task, consumer, limiter, message)
+                    own.start_soon(self._handle, task, consumer, limiter, fuse, message)
             finally:
                 self._begun -= 1
 
     async def _handle(
-        self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, message: Message
+        self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, fuse: Fuse, message: Message
     ) -> None:
         try:
             error, again = await self._attempt(task, consumer, limiter, message)
+        except Unfit:
+            consumer.let_go(message)
+            if message.outcome is None:  # counted, restarts would use up the deliveries of a sound message
+                with trio.CancelScope(shield=True):
+                    await give_back(self.context, [message.receipt])
+            raise
         except BaseException as ended:  # cancelled, or the handler ends the program
             consumer.let_go(message)
             # A thread cannot be stopped and may still work on the message: nobody else gets it until its hold is over.
@@ -275,6 +344,19 @@ class Pool:
             with trio.move_on_after(LAST_WORD_S, shield=True):
                 await self._settle(consumer, message, error, again)
             raise
+        self._tell_fuse(fuse, message, error)
+
+    def _tell_fuse(self, fuse: Fuse, message: Message, error: Exception | None) -> None:
+        if error is None or message.outcome in ACKS:
+            fuse.succeeded()
+        elif message.outcome is Outcome.DEAD_LETTERED:
+            now = trio.current_time()
+            if pause := fuse.died(error, now):
+                text = (
+                    "at least %d messages of group %r are dead letters of one kind, and none succeeded: this process "
+                    "pauses for %g s; mend the handler, then `quorumq deadletters redrive`. The last one: %r"
+                )
+                log.error(text, FUSE, message.group, pause, error)
 
     async def _give_back(self, message: Message, *, interrupted: bool) -> None:
         """Have a message come again at once whose handler has ended without a verdict."""
@@ -302,12 +384,15 @@ class Pool:
         except Exception as error:
             if task.is_async:  # cancelled, it may raise what it likes: it is interrupted, and has not failed
                 await trio.lowlevel.checkpoint_if_cancelled()
-            again = trio.current_time() >= end or task.retries_on(error)
-            log.warning("%r failed at attempt %d: %r", message, message.attempt, error)
-            return error, again
+            if (cause := of_wrong_runtime(error)) is not None:
+                raise Unfit(
+                    f"the handler {task.handler!r} does not fit what runs it ({cause}): an async def for asyncio "
+                    "belongs to quorumq.client.aio or `quorumq work --runtime asyncio`, one for trio to quorumq.client "
+                    "or --runtime trio, and a plain function returns no coroutine. The message was given back"
+                ) from error
+            return error, trio.current_time() >= end or task.retries_on(error)
         if not late:
             return None, False
-        log.warning("%r took more than %g s at attempt %d", message, limit, message.attempt)
         return TimeoutError(f"the handler ran for more than {limit:g} s"), True
 
     async def _in_thread(
@@ -319,44 +404,48 @@ class Pool:
             await trio.sleep_until(end)
             consumer.let_go(message)
 
-        found: Any = None
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(let_go)
             try:
-                found = await trio.to_thread.run_sync(
-                    task.handler, message, limiter=limiter, abandon_on_cancel=True
-                )
+                await trio.to_thread.run_sync(task.handler, message, limiter=limiter, abandon_on_cancel=True)
             except Exception as error:
                 failure = error
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
-        if inspect.iscoroutine(found):
-            found.close()
-            raise UsageError(
-                f"{task.handler!r} returned a coroutine that nobody awaits: make it an async def"
-            )
 
     async def _settle(
         self, consumer: Consumer, message: Message, error: Exception | None, again: bool
     ) -> None:
         """Tell the cluster, unless the handler has done so, and count."""
-        try:
-            if message.outcome is not None:
-                pass
-            elif error is None:
-                await message.ack()
-            elif message.letter is not None:
-                await message.reject(LETTER_WAIT_S)
-            elif again:
-                await self._again(message, error)
-            else:
-                await message.dead_letter(from_the_handler(error))
-        except QuorumqError as exc:
-            log.warning("%r could not be settled and may come again: %s", message, exc)
-            consumer.let_go(message)
-        self._worked.count(message.outcome)
+        over = not message.is_live
+        while True:
+            try:
+                if message.outcome is None:
+                    await self._tell(message, error, again)
+            except QuorumqError as exc:
+                # The file of clients may be in change: what is done already is worth more than one question.
+                if isinstance(exc, Unauthorized) and message.is_live:
+                    await trio.sleep(UNAUTHORIZED_LOOK_S)
+                    continue
+                log.warning("%r could not be settled and may come again: %s", message, exc)
+                consumer.let_go(message)
+            break
+        if error is not None:
+            text = "%r failed at attempt %d, and %s: %r"
+            log.warning(text, message, message.attempt, NEXT.get(message.outcome, "may come again"), error)
+        self._worked.count(message.outcome, over=over)
+
+    async def _tell(self, message: Message, error: Exception | None, again: bool) -> None:
+        if error is None:
+            await message.ack()
+        elif message.letter is not None:
+            await message.reject(LETTER_WAIT_S)
+        elif again:
+            await self._again(message, error)
+        else:
+            await message.dead_letter(from_the_handler(error))
 
     async def _again(self, message: Message, error: Exception) -> None:
         """Have it come again; after its last attempt it is a dead letter, which is to have the exception."""
@@ -372,12 +461,44 @@ class Pool:
             await message.reject(None if topic.backoff else doubled)
 
 
+NEXT: Final[dict[Outcome | None, str]] = {
+    Outcome.DEAD_LETTERED: "is a dead letter",
+    Outcome.REQUEUED: "comes again",
+    **dict.fromkeys(ACKS, "was acked by its handler"),
+}
+"""What is logged of a message whose handler failed."""
+
+
+def of_wrong_runtime(error: BaseException) -> BaseException | None:
+    """The error that says that something in the handler wants another event loop, or is in none; None without one.
+
+    What caused an error counts, and what is in a group: libraries wrap.
+    """
+    walk: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if isinstance(walk, BaseExceptionGroup):
+            return next(filter(None, map(of_wrong_runtime, walk.exceptions)), None)
+        if isinstance(walk, RuntimeError | TypeError) and any(text in str(walk) for text in WRONG_RUNTIME):
+            return walk
+        if walk is None:
+            break
+        walk = walk.__cause__ or (None if walk.__suppress_context__ else walk.__context__)
+    return None
+
+
 def from_the_handler(error: Exception) -> Exception:
     """The exception, its traceback beginning in the handler: not with what called that, the same for every failure."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(CALLERS):
         trace = trace.tb_next
     return error if trace is None else error.with_traceback(trace)
+
+
+def leaf_of(error: BaseException) -> BaseException:
+    """The first exception in a group that is none."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def only(error: BaseException) -> BaseException:

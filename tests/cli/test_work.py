@@ -48,6 +48,14 @@ async def endless(message):
 def stuck(message):
     time.sleep(0.5)
 
+async def on_asyncio(message):
+    import asyncio
+    await asyncio.sleep(0.01)
+
+async def on_trio(message):
+    import trio
+    await trio.sleep(0.01)
+
 def poison(message):
     if message.payload == b"20":
         os._exit(9)
@@ -149,6 +157,22 @@ def test_a_loop_that_starts_handlers_has_no_more_than_100_at_once(shell: Shell) 
         return most
 
     assert trio.run(loop) == 100
+
+
+@pytest.mark.e2e
+def test_an_async_def_runs_on_asyncio_unless_told_otherwise(shell: Shell, start: Start) -> None:
+    """F1: the whole backlog became dead letters with "no running event loop"."""
+    for topic, options in (("on_asyncio", ()), ("on_trio", ("--runtime", "trio"))):
+        shell(f"publish {topic} a b c")
+        worker = start("work", topic, f"tasks:{topic}", "--group", "g", "--json", *options)
+        until(lambda topic=topic: is_settled(shell, topic, 0) and not left(shell, topic), "all are done")
+        assert stopped(worker)["done"] == 3
+    shell("publish wrong a")
+    worker = start("work", "wrong", "tasks:on_asyncio", "--group", "g", "--runtime", "trio")
+    assert worker.process.wait(PATIENCE_S) == 64
+    assert "--runtime asyncio" in worker.err.read_text()
+    (line,) = shell("consume wrong --group g --max 1 --json").lines()
+    assert line["attempt"] == 1, "given back, and counted nowhere"
 
 
 @pytest.mark.e2e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import logging
 import os
@@ -15,10 +16,22 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from quorumq.client import Client, Message, NotFound, NotStored, Task, UsageError, Worked
+from quorumq.client import (
+    Client,
+    Message,
+    NotFound,
+    NotStored,
+    Outcome,
+    Task,
+    Unauthorized,
+    UsageError,
+    Worked,
+)
 from quorumq.client.blocking import Message as PlainMessage
-from quorumq.core.messages import AckRequest, ExtendRequest, Fetch
+from quorumq.client.fuse import FUSE, Fuse
+from quorumq.core.messages import AckRequest, ExtendRequest, Failed, Fetch
 from tests.client.fake import connected, failing
 from tests.client.steps import in_a_thread, jobs, payloads, publish
 from tests.patience import PATIENCE_S
@@ -34,6 +47,10 @@ async def work_for(client: Client, seconds: float, handler: Callable[[Any], Any]
 async def stop_after(seconds: float, number: signal.Signals = signal.SIGTERM) -> None:
     await trio.sleep(seconds)
     os.kill(os.getpid(), number)
+
+
+async def generating(message: Message) -> Any:
+    yield message
 
 
 async def nothing(message: Message) -> None:
@@ -577,6 +594,9 @@ async def test_what_can_never_work_is_raised_as_it_is() -> None:
     async with jobs(0) as (_, client):
         for wrong, said in [
             ({"handler": "work"}, "the handler is 'work'"),
+            ({"handler": lambda: None}, "nothing else: too many positional arguments"),
+            ({"handler": lambda message, extra: None}, "nothing else: missing a required argument: 'extra'"),
+            ({"handler": generating}, "has a yield"),
             ({"concurrency": 0}, "concurrency is 0"),
             ({"retry": ("TimeoutError",)}, "retry has 'TimeoutError'"),
             ({"timeout": 0}, "timeout is 0"),
@@ -600,6 +620,136 @@ async def test_leaving_the_program_in_a_handler_leaves_the_pool_too() -> None:
         with pytest.raises(SystemExit):
             await client.work("jobs", "g", handler)
         assert len(await client.fetch("jobs", "g")) == 2
+
+
+# ------------------------------------------------------- a handler that harms the whole queue
+
+
+class Wrapped(Exception):
+    """What a library of a handler raises around what happened."""
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_handler_of_another_event_loop_ends_its_pool_and_costs_no_delivery(wrapped: bool) -> None:
+    """F1: "no running event loop" was a dead letter, of each message of the backlog."""
+
+    async def handler(message: Message) -> None:
+        try:
+            await asyncio.sleep(0.1)
+        except RuntimeError as error:
+            raise Wrapped("no luck") if wrapped else error from error
+
+    async with jobs(3, max_deliveries=2) as (_, client):
+        for _ in range(3):  # a supervisor starts it again
+            with pytest.raises(UsageError, match="does not fit what runs it"):
+                await client.work("jobs", "g", handler, concurrency=2, retry=RuntimeError)
+        assert await letters(client) == []
+        assert {message.attempt for message in await client.fetch("jobs", "g", max_wait=1.0)} == {1}
+
+
+async def test_a_pool_whose_handler_always_fails_pauses_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """F4: a broken deployment made dead letters of a queue at full speed."""
+    async with jobs(300) as (_, client):
+
+        async def handler(message: Message) -> None:
+            raise TypeError(f"no column {message.payload!r}")
+
+        worked = await work_for(client, 15.5, handler)
+        assert worked.dead_lettered == 5 * FUSE, "pauses of 1, 2, 4 and 8 s, and one of 16 s that lasts"
+        assert "this process pauses for 16 s" in caplog.text
+
+
+async def test_a_success_ends_what_the_pool_has_counted() -> None:
+    async with jobs(300) as (_, client):
+
+        async def handler(message: Message) -> None:
+            if int(message.payload) % FUSE:
+                raise TypeError("no")
+
+        worked = await work_for(client, 20.0, handler)
+        assert (worked.dead_lettered, worked.done) == (285, 15)
+
+
+def test_a_thousand_poison_messages_cost_ten_minutes_at_most_and_other_failures_nothing() -> None:
+    fuse, now = Fuse(), 0.0
+    for _ in range(1000):
+        fuse.died(ValueError("no"), now)
+        now = max(now, fuse.until)
+    assert 300 < now < 600
+    fuse = Fuse()
+    assert not any(fuse.died(type(f"Kind{number}", (Exception,), {})("no"), 0.0) for number in range(3000))
+
+
+async def test_what_is_acked_after_its_hold_is_late_and_a_loop_that_stood_is_named(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F3: a handler that blocks the loop had its message done twice, and was told "done"."""
+    async with jobs(1) as (_, client):
+        stolen: list[Message] = []
+
+        async def handler(message: Message) -> None:
+            if stolen:
+                return
+            autojump_clock.jump(
+                7.0
+            )  # as time.sleep(7) does; a look that was due within it is late by the rest
+            async with trio.open_nursery() as nursery:
+
+                async def other() -> None:
+                    stolen.extend(await client.fetch("jobs", "g", max_wait=2.0))
+
+                nursery.start_soon(other)
+
+        worked = await work_for(client, 15.0, handler, hold_time=3.0)
+        assert stolen, "another worker had it meanwhile"
+        assert (worked.done, worked.late) == (0, 1)
+        assert "the event loop stood for 6.8 s" in caplog.text
+
+
+def test_an_ack_that_nobody_could_prove_is_late_only_where_its_hold_was_over() -> None:
+    worked = Worked()
+    worked.count(Outcome.ACKED_UNPROVEN)
+    worked.count(Outcome.ACKED_UNPROVEN, over=True)
+    worked.count(Outcome.ACKED, over=True)
+    worked.count(Outcome.ACKED_AFTER_EXPIRY)
+    assert worked == Worked(done=2, late=2)
+
+
+async def test_a_pool_outlasts_a_file_of_clients_in_change_but_not_at_its_start() -> None:
+    """F2: a file that was empty for a moment ended all workers, and lost what they had done."""
+    async with jobs(2) as (cluster, client):
+        refused: list[object] = []
+
+        def answer(node: str, request: object) -> Failed | None:
+            if 10.0 < trio.current_time() - began < 20.0 and isinstance(request, Fetch | AckRequest):
+                refused.append(request)
+                return Failed("unauthorized", "the node was shown a token that it does not know")
+            return None
+
+        async def handler(message: Message) -> None:
+            await trio.sleep(9.0)
+
+        began = trio.current_time()
+        cluster.answer = answer
+        assert await work_for(client, 40.0, handler) == Worked(done=2, signal=signal.SIGTERM)
+        assert any(isinstance(request, AckRequest) for request in refused)
+        cluster.answer = failing("unauthorized", times=1000, of=Fetch)
+        began = trio.current_time()
+        with pytest.raises(Unauthorized):
+            await client.work("jobs", "g", handler)
+        assert trio.current_time() - began < 1.0
+
+
+async def test_a_pool_that_is_refused_for_good_ends_after_a_while() -> None:
+    async with jobs(1) as (cluster, client):
+        began = trio.current_time()
+
+        async def handler(message: Message) -> None:
+            cluster.answer = failing("unauthorized", times=10_000, of=Fetch)
+
+        with pytest.raises(Unauthorized):
+            await client.work("jobs", "g", handler)
+        assert 60.0 <= trio.current_time() - began < 75.0
 
 
 # ----------------------------------------------------------------------------------- threads
@@ -715,7 +865,7 @@ def test_a_coroutine_that_nobody_awaits_is_no_success() -> None:
         stop()
         return forgotten(message)
 
-    worked, _ = working(handler, 1)
-    assert (worked.done, worked.dead_lettered) == (0, 1)
+    with pytest.raises(UsageError, match="returns no coroutine"):
+        working(handler, 1)
     with pytest.raises(UsageError, match="is async"):
         working(forgotten, 1)
