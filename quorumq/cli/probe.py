@@ -17,7 +17,7 @@ from quorumq.core.messages import ClientRequest, Failed, StatusReply, StatusRequ
 from quorumq.wire.address import split_address
 from quorumq.wire.codec import Message, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
-from quorumq.wire.hello import client_hello, own_token
+from quorumq.wire.hello import PROBE, client_hello, own_token
 from quorumq.wire.tls import client_context, own_ca, plain_hint, reason_of
 
 
@@ -45,7 +45,7 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
     """
     end = time.monotonic() + timeout
     place = split_address(address)
-    hello = client_hello("quorumq cli", int(time.time() * 1000), token=own_token())
+    hello = client_hello(PROBE, int(time.time() * 1000), token=own_token())
     try:
         with _connected(place, timeout) as sock:
             reader = FrameReader()

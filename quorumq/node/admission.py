@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.messages import CloseSession, Hello, Publish
@@ -11,11 +11,26 @@ from quorumq.node.clients import Badge
 from quorumq.node.config import ServeConfig
 from quorumq.node.quotas import Begun
 from quorumq.wire.codec import open_request
+from quorumq.wire.hello import PROBE
 from quorumq.wire.receipts import check_session
 from quorumq.wire.requests import check_request
 
 Door = Literal["all", "clients", "peers"]
 """Who may say HELLO at an address."""
+
+
+OPERATOR_SLOTS: Final = 8
+"""Connections beyond ``connections_max`` that are left for operators: what fills the table may need them."""
+
+
+def is_operator(badge: Badge | None, software: str) -> bool:
+    """Return True for a client that may look and mend when others have taken all connections.
+
+    Args:
+        badge: of the client, any right of `admin` will do; None where the node asks nobody who they are.
+        software: as HELLO named it; without badges that of `quorumq status` is believed.
+    """
+    return software == PROBE if badge is None else bool(badge.client.admin)
 
 
 def wrong_door(config: ServeConfig, door: Door, hello: Hello) -> str:

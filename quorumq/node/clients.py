@@ -36,6 +36,8 @@ NOBODY: Final = "sha256:" + 64 * "0"
 """What a token is compared with that names no client: it takes as long, and so tells no names."""
 FILE_BYTES_MAX: Final = 4 * MIB
 SECRET_BYTES: Final = 32
+REVOKE_ALL: Final = "revoke_all"
+"""The key of a file that names no client and means it."""
 NAMES_SHOWN: Final = 20
 LOCK_WAIT_S: Final = 10.0
 LOCK_LOOK_S: Final = 0.1
@@ -61,8 +63,13 @@ def hashed(secret: str) -> str:
     return "sha256:" + hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def read_clients(path: str | os.PathLike[str]) -> dict[str, Entry]:
+def read_clients(path: str | os.PathLike[str], *, empty: bool = False) -> dict[str, Entry]:
     """Read a file of clients.
+
+    Args:
+        path: of the file.
+        empty: take a file that names no client as it is. Otherwise it has to say that it means that: what a copy has
+            just begun to write is empty, and valid.
 
     Raises:
         UsageError: it cannot be read, or something in it is wrong: says what, and what to do.
@@ -85,6 +92,13 @@ def read_clients(path: str | os.PathLike[str]) -> dict[str, Entry]:
         values = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"clients_file {path} is not TOML: {error}") from None
+    nobody = values.pop(REVOKE_ALL, False) if isinstance(values.get(REVOKE_ALL), bool) else False
+    if nobody and values:
+        raise UsageError(f"clients_file {path} has {REVOKE_ALL} = true, and clients: remove either")
+    if not (values or nobody or empty):
+        raise UsageError(
+            f"clients_file {path} names no client: where nobody may connect any more, write {REVOKE_ALL} = true into it"
+        )
     return {name: entry_of(path, name, value) for name, value in values.items()}
 
 
@@ -126,6 +140,8 @@ def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) ->
     lines = [
         "# The clients of a quorumq cluster: `quorumq clients --help`. Nodes reread this file when it changes."
     ]
+    if not entries:
+        lines += ["", f"{REVOKE_ALL} = true"]
     for name, entry in entries.items():
         lines += ["", f"[{name}]"]
         lines += [
@@ -173,7 +189,7 @@ def changing(path: str | os.PathLike[str]) -> Iterator[dict[str, Entry]]:
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         _lock(folder, target)
-        entries = read_clients(target) if target.exists() else {}
+        entries = read_clients(target, empty=True) if target.exists() else {}
         yield entries
         write_clients(target, entries)
     finally:
@@ -211,7 +227,7 @@ class Clients:
         self.problem = ""
         self._path = path
         self._log = log
-        self._stat = self._look()
+        self._stat = self._seen = self._look()
         self._entries = read_clients(path)
         self._usages: dict[str, Usage] = {}
 
@@ -223,9 +239,14 @@ class Clients:
         return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
 
     def refresh(self) -> bool:
-        """Read the file again where it has changed; whether the clients are others now."""
-        stat = self._look()
-        if stat == self._stat:
+        """Read the file again where it has changed, and stayed the same since the look before: it may be half copied.
+
+        Returns:
+            True if the clients are others now.
+        """
+        stat, before = self._look(), self._seen
+        self._seen = stat
+        if stat == self._stat or stat != before:
             return False
         self._stat = stat
         try:
@@ -235,6 +256,9 @@ class Clients:
             self._log.error("clients_file_ignored", reason=f"{error}; the clients stay those of before")
             return False
         self.problem = ""
+        if self._look() != stat:  # changed while it was read
+            self._stat = ()
+            return False
         before, self._entries = self._entries, entries
         self.version += 1
         self._usages = {name: usage for name, usage in self._usages.items() if name in entries}

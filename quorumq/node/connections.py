@@ -40,7 +40,7 @@ from quorumq.core.fairqueue import Asker
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
 from quorumq.core.publish import origins_begun
 from quorumq.core.types import NodeId
-from quorumq.node.admission import Door, admitted, wrong_door
+from quorumq.node.admission import OPERATOR_SLOTS, Door, admitted, is_operator, wrong_door
 from quorumq.node.clients import Badge
 from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
@@ -200,10 +200,6 @@ class Inbound:
         self.name = f"{hello.node or hello.software or 'client'} at {self.address}"
         if wrong := wrong_door(self.node.config, self.door, hello):
             return await self._turn_away(decoded.request, Code.UNAUTHORIZED, wrong)
-        if not hello.node and (crowd := self._crowd()):
-            self.node.log.warning("connections_max", reason=crowd, client=self.name)
-            detail = f"node {self.node.config.node} has {crowd}: ask another node"
-            return await self._turn_away(decoded.request, Code.NOT_STORED, detail)
         if hello.node and self.node.config.tls_ca and hello.node not in self.transport.names:
             shown = ", ".join(sorted(self.transport.names)) or "nobody"
             detail = f"{self.name} shows the certificate of {shown}: a node's has its id as a DNS name"
@@ -214,6 +210,10 @@ class Inbound:
             self.badge = Badge(self.node.clients, hello.token, lambda: self.node.clock().mono)
         if self.badge is not None and (unknown := self.badge.problem()):
             return await self._turn_away(decoded.request, Code.UNAUTHORIZED, unknown)
+        if not hello.node and (crowd := self._crowd()):
+            self.node.log.warning("connections_max", reason=crowd, client=self.name)
+            detail = f"node {self.node.config.node} has {crowd}: ask another node"
+            return await self._turn_away(decoded.request, Code.NOT_STORED, detail)
         if self.badge is not None:
             self.name = f"{self.badge.client.name} at {self.address}"
         key = self._admit(decoded.request, 0)
@@ -257,7 +257,10 @@ class Inbound:
     def _crowd(self) -> str:
         """Of which clients there are too many for one more; "" where there is room."""
         config = self.node.config
-        if self.node.health.clients >= config.connections_max:
+        most = config.connections_max
+        if is_operator(self.badge, self.software):
+            return "" if self.node.health.clients < most + OPERATOR_SLOTS else f"{most} clients and operators"
+        if self.node.health.clients >= most:
             return f"{config.connections_max} clients, its connections_max"
         if self.clients[self.host] >= config.connections_per_address:
             return f"{config.connections_per_address} clients from {self.host}, its connections_per_address"

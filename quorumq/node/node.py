@@ -513,12 +513,13 @@ class Node:
             self._check_space()
             self._check_memory()
             self.committer.mark_if_quiet()
-            if self.clients is not None and self.clients.refresh():
-                for asker in dict.fromkeys(self.askers.values()):
-                    asker.clients_changed()
             self._report_lost()
             self.trace.flush()
-            await trio.sleep(1.0)
+            for _ in range(2):  # a change of the file of clients counts after two looks
+                if self.clients is not None and self.clients.refresh():
+                    for asker in dict.fromkeys(self.askers.values()):
+                        asker.clients_changed()
+                await trio.sleep(0.5)
 
     def _report_lost(self) -> None:
         """Say where messages were found to be nowhere, or came back."""

@@ -31,7 +31,7 @@ from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord, VouchingLost
 from quorumq.core.types import NodeId, Now
 from quorumq.history import HistoryWriter
-from quorumq.node.admission import Door
+from quorumq.node.admission import OPERATOR_SLOTS, Door
 from quorumq.node.clock import real_now
 from quorumq.node.commits import CommitRunner, CommitThread
 from quorumq.node.config import ServeConfig
@@ -48,13 +48,13 @@ from quorumq.wire.address import split_address
 BACKLOG: Final = 1024
 DIAL_TIMEOUT_S: Final = 2.0
 PEER_USER_TIMEOUT_S: Final = 10.0
-SPARE_CONNECTIONS: Final = 64
-"""Accepted beyond connections_max: peers, and those that have not said who they are."""
+SPARE_CONNECTIONS: Final = 72
+"""Accepted beyond connections_max: peers, operators, and those that have not said who they are."""
 
 STRANGERS_MAX: Final = 48
 """Connections that have not said who they are. One more ends another of them: no mute one keeps out a peer."""
 
-assert STRANGERS_MAX + 9 < SPARE_CONNECTIONS
+assert STRANGERS_MAX + 9 + OPERATOR_SLOTS < SPARE_CONNECTIONS
 
 OTHER_FILES: Final = 256
 """File descriptors that are no accepted connections: a journal that gets none stops the node."""

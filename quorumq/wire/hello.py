@@ -12,6 +12,10 @@ TOKEN_VARIABLE: Final = "QUORUMQ_TOKEN"
 """The environment variable that has a client's token where the program does not say it."""
 
 
+PROBE: Final = "quorumq cli"
+"""The software of commands that ask one node over a connection of their own, as `quorumq status` does."""
+
+
 def own_token() -> str:
     """The token that the environment has; "" if none."""
     return os.environ.get(TOKEN_VARIABLE, "").strip()

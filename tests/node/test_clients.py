@@ -14,8 +14,9 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.core.effects import Request
-from quorumq.core.errors import Unauthorized, UsageError
+from quorumq.core.errors import NotStored, Unauthorized, UsageError
 from quorumq.core.nodecore import NodeCore
+from quorumq.node.admission import OPERATOR_SLOTS
 from quorumq.node.clients import Entry, changing, new_token, read_clients, write_clients
 from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost
@@ -208,6 +209,55 @@ async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_lo
         assert (await boss.ask(m.StatusRequest())).facts["clients_file_problem"] == ""
 
 
+async def test_a_file_that_is_being_copied_revokes_nobody_and_one_that_names_nobody_has_to_say_so(
+    tmp_path: Path,
+) -> None:
+    """F2: `cp` empties a file before it writes it, and who looked between took an empty one."""
+    path = tmp_path / "clients.toml"
+    async with guarded(path) as cluster:
+        boss, whole = await cluster.client("a", token=BOSS), path.read_bytes()
+        cut = whole.index(b"[worker]")  # shop alone
+        for size in range(cut, len(whole), 40):  # a slow copy
+            path.write_bytes(whole[:cut] if size < len(whole) - 40 else whole)
+            os.utime(path, ns=(size, size))
+            await trio.sleep(0.3)
+        await trio.sleep(1.1)
+        assert not any(line["revoked"] for line in cluster.logs["a"].of("clients_file_read"))
+        for text in ("", "# nothing yet\n"):
+            path.write_text(text)
+            await trio.sleep(1.1)
+            facts = (await boss.ask(m.StatusRequest())).facts
+            assert "names no client: where nobody may connect any more" in facts["clients_file_problem"]
+        path.write_text("revoke_all = true\n")
+        await trio.sleep(1.1)
+        assert (await boss.ask(m.StatusRequest())).code == "unauthorized"
+
+
+def test_the_last_client_that_is_revoked_leaves_a_file_that_means_it(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    write_clients(path, {"boss": ENTRIES["boss"]})
+    with changing(path) as entries:
+        del entries["boss"]
+    assert read_clients(path) == {}
+    path.write_text("")
+    with changing(path) as entries:
+        entries["boss"] = ENTRIES["boss"]
+    assert [*read_clients(path)] == ["boss"]
+
+
+async def test_a_full_node_lets_an_operator_in(tmp_path: Path) -> None:
+    """Field, near misses: what filled all connections shut out who could have helped."""
+    async with guarded(tmp_path / "clients.toml", connections_max=2, connections_per_address=2) as cluster:
+        for _ in range(2):
+            await cluster.client("a", token=SHOP)
+        with pytest.raises(NotStored, match="connections_max"):
+            await cluster.client("a", token=WORKER)
+        operators = [await cluster.client("a", token=BOSS) for _ in range(OPERATOR_SLOTS)]
+        assert (await operators[-1].ask(m.StatusRequest())).facts["node"] == "a"
+        with pytest.raises(NotStored, match="and operators"):
+            await cluster.client("a", token=BOSS)
+
+
 def test_of_two_who_change_the_file_at_once_neither_undoes_what_the_other_did(tmp_path: Path) -> None:
     path, names = tmp_path / "clients.toml", [f"worker-{number}" for number in range(8)]
     write_clients(path, {**ENTRIES, **dict.fromkeys(names, ENTRIES["worker"])})
@@ -278,9 +328,11 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         (f"[a]\ntoken = '{SHOP_ENTRY}'\nadmins = ['jobs']\n", "unknown field `admins`"),
         (f"['a b']\ntoken = '{SHOP_ENTRY}'\n", "1 to 64 characters"),
         ("a = 1\n", "Expected `object`"),
+        (f"revoke_all = true\n[a]\ntoken = '{SHOP_ENTRY}'\n", "remove either"),
+        ("revoke_all = false\n", "names no client"),
         ("\xff", "is not TOML"),
     ],
-    ids=["token", "hash", "pair", "field", "name", "table", "text"],
+    ids=["token", "hash", "pair", "field", "name", "table", "both", "none", "text"],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "clients.toml").write_bytes(text.encode("latin-1"))
