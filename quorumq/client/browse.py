@@ -16,7 +16,7 @@ from quorumq.core.errors import (
     Code,
     OutcomeUnknown,
     QuorumqError,
-    TooFewReplicas,
+    Unanswered,
     UsageError,
     error_from,
 )
@@ -234,7 +234,7 @@ class BrowseCalls(Calls):
                         judge=judge_redrive,
                         watch=self.context.watch("redrive"),
                     )
-                except TooFewReplicas as exc:
+                except Unanswered as exc:
                     if not count:
                         raise
                     raise after_some(exc, f"redrove {plural(count, 'message')}") from exc
@@ -251,7 +251,7 @@ def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
     for verdict in cast("m.SettleReply", reply).verdicts:
         if verdict.outcome not in ("ok", AlreadyResolved.code, Code.USAGE):
             error = error_from(verdict.outcome, verdict.detail)
-            return error if isinstance(error, TooFewReplicas) else OutcomeUnknown(str(error))
+            return error if isinstance(error, Unanswered) else OutcomeUnknown(str(error))
     return None
 
 

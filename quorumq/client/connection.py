@@ -29,7 +29,7 @@ import trio
 from quorumq.client.protocol import ClientProtocol
 from quorumq.client.tls import TlsStream
 from quorumq.core import messages as m
-from quorumq.core.errors import PeerError, QuorumqError, TooFewReplicas, UsageError
+from quorumq.core.errors import PeerError, QuorumqError, Unanswered, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
 from quorumq.wire.address import split_address
 from quorumq.wire.tls import client_context, plain_hint
@@ -488,7 +488,7 @@ async def open_connection(
         raise Lost(reason_of(exc), sent=False) from exc
     except PeerError as exc:
         raise Lost(f"not the protocol: {exc}{plain_hint(isinstance(stream, TlsStream))}", sent=False) from exc
-    except TooFewReplicas as exc:  # it has no room for another client
+    except Unanswered as exc:  # it has no room for another client
         raise Lost(str(exc), sent=False) from exc
     finally:
         if not done and stream is not None:

@@ -16,7 +16,7 @@ from quorumq.client.message import MessageId, check_topic
 from quorumq.client.nodes import after_some
 from quorumq.core import messages as m
 from quorumq.core.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
-from quorumq.core.errors import TooFewReplicas, UsageError
+from quorumq.core.errors import Unanswered, UsageError
 from quorumq.core.limits import FETCH_NAMED_MAX
 from quorumq.core.printable import plural
 from quorumq.core.spans import merge_spans
@@ -197,7 +197,7 @@ class GroupCalls(Calls):
             watch = self.context.calling("purge", topic, partition=number, group=group)
             try:
                 count += (await self.context.ask(request, what, timeout, writes=True, watch=watch)).messages
-            except TooFewReplicas as exc:
+            except Unanswered as exc:
                 if not count:
                     raise
                 raise after_some(exc, f"purged {plural(count, 'message')}") from exc

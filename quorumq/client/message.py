@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
 from quorumq.client.times import Duration
-from quorumq.core.errors import BadReceipt, QuorumqError, TooFewReplicas, UsageError
+from quorumq.core.errors import BadReceipt, QuorumqError, Unanswered, UsageError
 from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.types import Letter, Origin, PartitionId, Receipt, Span, Stamp, Topic
 from quorumq.wire import cbor
@@ -410,6 +410,6 @@ def deadline_of(sent_at: float, hold_time: float) -> float:
 
 def again(error: QuorumqError) -> QuorumqError:
     """A new exception like ``error``, so that each who waits raises one of their own."""
-    if isinstance(error, TooFewReplicas):
+    if isinstance(error, Unanswered):
         return type(error)(error.detail, needed=error.needed, answered=error.answered)
     return type(error)(*error.args)

@@ -27,6 +27,7 @@ from quorumq.core.errors import (
     QuorumqError,
     StorageFull,
     TooFewReplicas,
+    Unanswered,
     Unauthorized,
     UsageError,
 )
@@ -55,7 +56,7 @@ def left_of(end: float) -> float:
     return max(0.0, end - trio.current_time())
 
 
-def after_some(error: TooFewReplicas, done: str) -> OutcomeUnknown:
+def after_some(error: Unanswered, done: str) -> OutcomeUnknown:
     """The error of an operation that failed after it had ``done`` part, such as "purged 3 messages": that nothing was
     sent is true of its last request alone.
     """
@@ -112,7 +113,7 @@ class Attempts:
     def refuse(self, where: str, error: QuorumqError) -> None:
         """``where`` answered that it could not do it now."""
         self.note(where, str(error), sent=isinstance(error, OutcomeUnknown))
-        if isinstance(error, TooFewReplicas):
+        if isinstance(error, Unanswered):
             self.needed, self.answered = error.needed or self.needed, error.answered
         else:
             self.refused = error
@@ -406,7 +407,7 @@ class Nodes:
                     # An earlier attempt may have stored it at replicas that this one did not ask.
                     attempts.note(where, str(error))
                     raise attempts.error(clock() - began, writes=writes) from error
-                if not isinstance(error, TooFewReplicas | StorageFull | Busy):
+                if not isinstance(error, Unanswered | StorageFull | Busy):
                     raise error
                 attempts.refuse(where, error)
                 self.log.info(("refused", address), "%s: %s: %s; it is tried again", what, where, error)

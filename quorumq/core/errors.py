@@ -18,9 +18,9 @@ QuorumqError
     ├── HoldLost              the delivery is over: the message comes again, if nobody settled it
     ├── Busy                  the client is beyond a quota: the error says when to ask again
     ├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
-    └── TooFewReplicas        trying again later, anywhere, makes sense
-        ├── NotStored             nothing was sent: a new attempt is a first attempt
-        └── OutcomeUnknown        it may have happened: retry the same batch or receipts anywhere
+    ├── TooFewReplicas        trying again later, anywhere, makes sense
+    │   └── NotStored             nothing was sent: a new attempt is a first attempt
+    └── OutcomeUnknown        it may have happened: retry the same batch or receipts anywhere
 
 All but OutcomeUnknown say that the request did nothing (docs/protocol.md, section 6).
 
@@ -151,7 +151,8 @@ class Superseded(UsageError):
 
 class Transient(QuorumqError):
     """Nothing is wrong with what was asked, nor with the message: the call may be repeated later, or the message comes
-    again by itself. A loop over messages can catch this and go on; it loses nothing.
+    again by itself. A loop over messages can catch this and go on; it loses nothing. But a publish that is
+    repeated after `OutcomeUnknown` may make a second message.
     """
 
     code: ClassVar[str] = "transient"
@@ -203,8 +204,10 @@ class StorageError(QuorumqError):
     exit_code = 74
 
 
-class TooFewReplicas(Transient):
-    """Fewer replicas answered than the operation needs.
+class Unanswered(Exception):
+    """The part that `TooFewReplicas` and `OutcomeUnknown` share: fewer replicas answered than the operation needs.
+
+    Neither is the other: who tells "not stored" apart from "may be stored" must not do so by the order of clauses.
 
     Args:
         needed: how many answers the operation needs.
@@ -213,7 +216,7 @@ class TooFewReplicas(Transient):
         causes: why not, node by node, each once.
     """
 
-    code = Code.TOO_FEW_REPLICAS
+    code: ClassVar[str]
 
     def __init__(
         self, detail: str = "", *, needed: int = 0, answered: int = 0, causes: Iterable[str] = ()
@@ -231,14 +234,30 @@ class TooFewReplicas(Transient):
         return f"{counts}; {self.detail}" if self.detail else counts
 
 
+class TooFewReplicas(Unanswered, Transient):
+    """Fewer replicas answered than the operation needs, and nothing was done.
+
+    Args:
+        needed: how many answers the operation needs.
+        answered: how many came.
+        detail: what to do next, in words.
+        causes: why not, node by node, each once.
+    """
+
+    code = Code.TOO_FEW_REPLICAS
+
+
 class NotStored(TooFewReplicas):
     """Nothing was sent: it is safe to start over."""
 
     code = Code.NOT_STORED
 
 
-class OutcomeUnknown(TooFewReplicas):
-    """It may have happened. Retry the same batch, or the same receipts, through any node."""
+class OutcomeUnknown(Unanswered, Transient):
+    """It may have happened, as too few replicas answered. Retry the same batch, or the same receipts, through any node.
+
+    Args: as of `TooFewReplicas`.
+    """
 
     code = Code.OUTCOME_UNKNOWN
 
@@ -258,7 +277,7 @@ def error_classes() -> dict[str, type[QuorumqError]]:
 def error_from(code: str, text: str, needed: int = 0, answered: int = 0, delay: float = 0.0) -> QuorumqError:
     """The exception that a node's answer stands for; a code this side does not know is the root."""
     cls = error_classes().get(code, QuorumqError)
-    if issubclass(cls, TooFewReplicas):
+    if issubclass(cls, Unanswered):
         return cls(text, needed=needed, answered=answered)
     if issubclass(cls, Busy):
         return cls(text, delay=delay)

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 
 import trio
 
-from quorumq.client import Client, HoldLost, Message, TooFewReplicas, connect
+from quorumq.client import Client, HoldLost, Message, connect
+from quorumq.core.errors import Unanswered
 from quorumq.history import HistoryWriter
 from quorumq.lab.demo_input import parse_source
 
@@ -65,7 +66,7 @@ class Work:
         while not self.stopping:
             try:
                 messages = await self._fetch()
-            except TooFewReplicas:
+            except Unanswered:
                 continue  # no node can serve it now; it has waited for its timeout
             if messages:
                 await self._work_on(messages)
@@ -82,7 +83,7 @@ class Work:
                 node=node,
                 timeout=FETCH_TIMEOUT_S,
             )
-        except TooFewReplicas:
+        except Unanswered:
             if node is None:
                 raise
             self._away_until = trio.current_time() + AWAY_S
@@ -105,7 +106,7 @@ class Work:
         """Until each has its answer: an ack may be repeated, anywhere, and says the same or less."""
         left = list(messages)
         while left:
-            with contextlib.suppress(TooFewReplicas):
+            with contextlib.suppress(Unanswered):
                 await self.client.ack(left, timeout=SETTLE_TIMEOUT_S)
             left = [message for message in left if message.outcome is None]
 
@@ -113,7 +114,7 @@ class Work:
         while True:
             try:
                 await message.dead_letter(error, timeout=SETTLE_TIMEOUT_S)
-            except TooFewReplicas:
+            except Unanswered:
                 continue
             except HoldLost:
                 pass  # it will come again, here or elsewhere

@@ -244,9 +244,9 @@ class Clients:
         Returns:
             True if the clients are others now.
         """
-        stat, before = self._look(), self._seen
+        stat, seen = self._look(), self._seen
         self._seen = stat
-        if stat == self._stat or stat != before:
+        if stat == self._stat or stat != seen:
             return False
         self._stat = stat
         try:
@@ -257,7 +257,7 @@ class Clients:
             return False
         self.problem = ""
         if self._look() != stat:  # changed while it was read
-            self._stat = ()
+            self._stat = (-1,)
             return False
         before, self._entries = self._entries, entries
         self.version += 1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Union, cast
 
 from quorumq.core import messages as m
-from quorumq.core.errors import Busy, Code, PeerError, QuorumqError, TooFewReplicas, error_from
+from quorumq.core.errors import Busy, Code, PeerError, QuorumqError, Unanswered, error_from
 from quorumq.core.limits import STAMPS_END, WORDS_END
 from quorumq.wire import cbor
 from quorumq.wire.bodies import Body, Lift
@@ -195,7 +195,7 @@ def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:
 
 def failed(error: QuorumqError) -> m.Failed:
     """``error`` as the answer to a request."""
-    if isinstance(error, TooFewReplicas):
+    if isinstance(error, Unanswered):
         return m.Failed(error.code, error.detail[:TEXT_CHARS_MAX], error.needed, error.answered)
     delay = error.delay if isinstance(error, Busy) else 0.0
     return m.Failed(error.code, str(error)[:TEXT_CHARS_MAX], delay=delay)

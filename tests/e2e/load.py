@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 import trio
 
-from quorumq.client import Client, HoldLost, Message, MessageId, Pending, TooFewReplicas, connect
+from quorumq.client import Client, HoldLost, Message, MessageId, Pending, connect
 from quorumq.client.client import suspending_clock
+from quorumq.core.errors import Unanswered
 from quorumq.core.messages import BrowseReply, BrowseRequest
 from quorumq.history import HistoryWriter, Row, origin_text, read_history
 from quorumq.lab.demo_verdict import Account, MessageKey
@@ -150,14 +151,14 @@ class Load:
                     async for messages in consumer.batches(20):
                         await trio.sleep(work)
                         await self._settle(client, messages)
-            except TooFewReplicas:
+            except Unanswered:
                 continue  # nobody could serve it for half a minute
 
     async def _settle(self, client: Client, messages: list[Message]) -> None:
         good = [message for message in messages if int(message.payload) % DEAD_EVERY]
         left = good
         while left:
-            with suppress(TooFewReplicas):
+            with suppress(Unanswered):
                 await client.ack(left)
             left = [message for message in left if message.outcome is None]
         now = suspending_clock()
@@ -174,7 +175,7 @@ class Load:
                 self.settled[message.id] = None
             except HoldLost:
                 return  # it comes again
-            except TooFewReplicas:
+            except Unanswered:
                 continue
 
     # ---------------------------------------------------------------------------- judging

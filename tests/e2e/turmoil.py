@@ -16,8 +16,9 @@ from pathlib import Path
 
 import trio
 
-from quorumq.client import Client, Message, Pending, QuorumqError, TooFewReplicas, connect
+from quorumq.client import Client, Message, Pending, QuorumqError, connect
 from quorumq.client.client import suspending_clock
+from quorumq.core.errors import Unanswered
 from quorumq.core.messages import BrowseReply, BrowseRequest, Peeked
 from quorumq.core.types import Group, Topic
 from quorumq.history import HistoryWriter, Row, read_history, spans_value
@@ -123,7 +124,7 @@ class Turmoil:
         began = suspending_clock()
         with trio.fail_after(DRAIN_S):
             while True:
-                with suppress(TooFewReplicas):
+                with suppress(Unanswered):
                     made = await act()
                     break
         mark = {
@@ -173,7 +174,7 @@ class Turmoil:
         async def confirm(pending: Pending) -> None:
             try:
                 await pending.wait()
-            except TooFewReplicas:
+            except Unanswered:
                 self.counts["unknown publishes"] += 1
 
         async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
@@ -184,7 +185,7 @@ class Turmoil:
                 if number % 25 == 5:
                     delay = 1.0
                 elif number % 50 == 7:
-                    delay, ttl = 1.5, 0.7  # expires before it is due
+                    delay, ttl = 0.69, 0.7  # expires nearly as soon as it is due
                 elif number % 50 == 9:
                     ttl = 600.0
                 pending = await producer.send(b"%s %d" % (name.encode(), number), delay=delay, ttl=ttl)
@@ -195,7 +196,7 @@ class Turmoil:
         """Through one node after the other, or through whichever has the partitions."""
         while True:
             node = self.rng.choice([None, *self.cluster.nodes])
-            with suppress(TooFewReplicas), trio.move_on_after(self.rng.uniform(2.0, 8.0)):
+            with suppress(Unanswered), trio.move_on_after(self.rng.uniform(2.0, 8.0)):
                 async with client.consumer(
                     TOPIC, group, hold_time=HOLD_S, prefetch=40, auto_extend=False, node=node, timeout=3.0
                 ) as consumer:
@@ -216,7 +217,7 @@ class Turmoil:
             elif kind != "late" or message.attempt > 1:  # what is late is left to its hold
                 good.append(message)
         while good:
-            with suppress(TooFewReplicas):
+            with suppress(Unanswered):
                 await client.ack(good)
             good = [message for message in good if message.outcome is None]
 
@@ -226,7 +227,7 @@ class Turmoil:
             try:
                 await act()  # type: ignore[misc]
                 return
-            except TooFewReplicas:
+            except Unanswered:
                 continue
             except QuorumqError:
                 return  # its hold was lost, or it was rewound: it comes again
@@ -288,7 +289,7 @@ class Turmoil:
                 await trio.sleep(0.3)
         self._phase("end")
         for group in GROUPS:
-            with suppress(TooFewReplicas):
+            with suppress(Unanswered):
                 async for item in client.peek(TOPIC, group, "purged", complete=True):
                     self._listed("sim", group, item.partition, item.peeked)
         self.counts.update({f"{group} {state}": n for group in states for state, n in states[group].items()})
@@ -296,7 +297,7 @@ class Turmoil:
     async def _states(self, client: Client, group: str) -> Counter[str]:
         """What a majority makes of every message."""
         found: Counter[str] = Counter()
-        with suppress(TooFewReplicas):
+        with suppress(Unanswered):
             async for item in client.peek(TOPIC, group, "all", complete=True):
                 found[item.peeked.state] += item.peeked.span.size
             return found
