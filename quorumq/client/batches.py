@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -19,9 +20,10 @@ from crc32c import crc32c
 from quorumq.client.derived import runs_of
 from quorumq.client.history import Output
 from quorumq.client.message import MessageId, Source, again
-from quorumq.core.errors import Conflict, QuorumqError
+from quorumq.client.times import Duration, check_order, delay_ms, number_of, ttl_ms
+from quorumq.core.errors import Conflict, QuorumqError, UsageError
 from quorumq.core.limits import BATCH_MESSAGES_MAX
-from quorumq.core.types import Batch, Origin, PartitionId, Span
+from quorumq.core.types import Batch, Origin, PartitionId, Span, Topic
 from quorumq.history import topic_label
 from quorumq.wire.batch import SECTIONS_MAX, pack_sections
 
@@ -33,6 +35,28 @@ class Times(NamedTuple):
 
     delay_ms: int
     ttl_ms: int
+
+
+NO_TIMES: Final = Times(0, 0)
+
+
+def times_of(
+    delay: Duration | None,
+    not_before: datetime | None,
+    ttl: Duration | None,
+    wall_ms: int,
+    topic: Topic | None = None,
+) -> Times:
+    """What a message's options say of its times, in a topic if that is known; raises UsageError out of bounds."""
+    times = Times(delay_ms(delay, not_before, wall_ms), ttl_ms(ttl))
+    check_order(*times, 0.0 if topic is None else topic.ttl_s)
+    return times
+
+
+def check_timeout(timeout: Duration) -> None:
+    """Raise UsageError where a message could not be sent in that time."""
+    if not number_of("timeout", timeout) > 0:
+        raise UsageError(f"timeout is {timeout!r}: give seconds above 0, or None for the client's")
 
 
 class Run(NamedTuple):
@@ -104,6 +128,7 @@ class RecordBatch:
     opened: float  # when its first message came
     times: Times
     silent: dict[RecordBatch, None]  # batches with failures that nobody has heard of, nor can
+    timeout: float | None = None  # seconds that its messages have; the producer's if None
     made: float = 0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
     records: list[bytes] = field(default_factory=list)
     size: int = 0  # bytes
@@ -121,6 +146,11 @@ class RecordBatch:
     refused: dict[int, QuorumqError] = field(default_factory=dict)  # messages that were refused alone
     event: trio.Event = field(default_factory=trio.Event)
     watchers: list[Callable[[], None]] = field(default_factory=list)  # called when it is done
+
+    @property
+    def until(self) -> float:
+        """When its messages have had their own timeout, by trio's clock; it is not sent after that."""
+        return float("inf") if self.timeout is None else self.opened + self.timeout
 
     @property
     def full(self) -> bool:

@@ -35,12 +35,12 @@ from quorumq.client.consumer import ConsumerOptions
 from quorumq.client.message import MessageId, Outcome, Settleable
 from quorumq.client.nodes import Closed as Closed
 from quorumq.client.options import NewMessage as NewMessage
-from quorumq.client.options import Options, Outgoing
+from quorumq.client.options import Options, Outgoing, refuse
 from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Portal, like, page_of
 from quorumq.client.producer import ProducerOptions
 from quorumq.client.settling import SettleCalls
 from quorumq.client.times import Duration
-from quorumq.client.work import GRACE_S, Pool, Stop, Task, Worked
+from quorumq.client.work import GRACE_S, TASK_OPTIONS, Pool, Stop, Task, Worked
 from quorumq.core.errors import UsageError
 from quorumq.core.types import Letter, Stamp
 from quorumq.wire.batch import HeaderValue
@@ -325,6 +325,7 @@ class Client(Counterpart[waiting.Client]):
         signals: bool | None = None,
         **options: Any,
     ) -> Worked:
+        refuse("work", options, TASK_OPTIONS)
         task = Task(topic, group, cast("Any", handler), **options)
         return self.work_all([task], grace=grace, stop=stop, signals=signals)
 

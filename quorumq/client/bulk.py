@@ -63,7 +63,7 @@ class NotAllStored(QuorumqError):
 RUN_MESSAGES: Final = 1024
 """Messages that are taken together, at most."""
 
-SHARED: Final = frozenset({"key", "headers", "partition", "delay", "not_before", "ttl"})
+SHARED: Final = frozenset({"key", "headers", "partition", "delay", "not_before", "ttl", "timeout"})
 """Options that many messages share without each being looked at."""
 
 

@@ -7,6 +7,7 @@ what each answered. Background tasks never raise: whoever waits for their work h
 
 from __future__ import annotations
 
+import inspect
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -27,6 +28,7 @@ from quorumq.client.groups import GroupCalls, names_of
 from quorumq.client.history import History
 from quorumq.client.message import Message, MessageId
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes
+from quorumq.client.options import refuse
 from quorumq.client.producer import Producer, ProducerOptions
 from quorumq.client.publishing import PublishCalls
 from quorumq.client.settling import SettleCalls
@@ -149,6 +151,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             timeout: seconds for which a batch is retried before it is given up; the client's if None.
             create: whether publishing to an unknown topic asks for it to be created; it does if not given.
         """
+        refuse("producer", options, ProducerOptions.__annotations__)
         return Producer(self, topic, **options)
 
     def consumer(
@@ -177,6 +180,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             name, version: of this consumer, for dead letters and status; the host's name if None.
             timeout: seconds without any node before iterating raises; the client's if None. May be infinite.
         """
+        refuse("consumer", options, ConsumerOptions.__annotations__)
         return Consumer(self, topic, group, **options)
 
     async def work(
@@ -343,6 +347,12 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         if self.history is not None:
             self.history.delivered(alive)
         return alive
+
+
+for base in Client.__bases__:  # what is called wrongly is named as it was called
+    for name, call in vars(base).items():
+        if inspect.isfunction(call) and not name.startswith("_"):
+            call.__qualname__ = f"{Client.__name__}.{name}"
 
 
 @asynccontextmanager

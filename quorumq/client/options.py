@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json as jsons
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from difflib import get_close_matches
+from typing import Any, Final, TypedDict, Unpack
 
 from quorumq.client.message import Source
 from quorumq.client.times import Duration
@@ -28,6 +29,44 @@ class Options(TypedDict, total=False):
     delay: Duration | None
     not_before: datetime | None
     ttl: Duration | None
+    timeout: float | None
+
+
+MEANT: Final = {
+    "body": "payload", "data": "payload", "message": "payload", "value": "payload",
+    "countdown": "delay", "delay_seconds": "delay", "DelaySeconds": "delay",
+    "eta": "not_before", "at": "not_before", "deliver_at": "not_before",
+    "expires": "ttl", "expiration": "ttl", "expire": "ttl",
+    "routing_key": "key", "group_id": "key", "MessageGroupId": "key", "properties": "headers", "attributes": "headers",
+    "visibility_timeout": "hold_time", "ack_wait": "hold_time", "lease": "hold_time",
+    "prefetch_count": "max_unsettled", "workers": "concurrency", "threads": "concurrency",
+    "autoretry_for": "retry", "retries": "retry", "deadline": "timeout",
+}  # fmt: skip
+"""Options of other queues, and what they are here."""
+
+PRIORITY: Final = "there are no priorities: use a topic for each, and a pool for each"
+
+
+def refuse(call: str, given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Refuse options that there are not.
+
+    Args:
+        call: its public name.
+        given: the options, by name.
+        known: the names that there are.
+
+    Raises:
+        TypeError: names the first one, and what may have been meant.
+    """
+    names = list(known)
+    for name in given:
+        if name in names:
+            continue
+        near = [MEANT[name]] if MEANT.get(name) in names else get_close_matches(name, names, 1)
+        hint = (
+            PRIORITY if name == "priority" else f"here it is {near[0]}=" if near else "there is nothing near"
+        )
+        raise TypeError(f"{call}() has no option {name!r}: {hint}. It has {', '.join(names)}")
 
 
 class NewMessage:
@@ -41,6 +80,7 @@ class NewMessage:
     __slots__ = ("options", "payload")
 
     def __init__(self, payload: bytes | None = None, **options: Unpack[Options]) -> None:
+        refuse("NewMessage", options, Options.__annotations__)
         self.payload = payload
         self.options = options
 

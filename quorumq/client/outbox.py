@@ -85,12 +85,14 @@ class Outbox:
     """By partition, and whether it is derived."""
     _open: dict[PartitionQueue, None] = field(default_factory=dict)  # queues with a batch being filled
 
-    def put(self, partition: PartitionId, records: Sequence[bytes], times: Times) -> list[Run]:
+    def put(
+        self, partition: PartitionId, records: Sequence[bytes], times: Times, timeout: float | None
+    ) -> list[Run]:
         """Take messages, to be numbered: the batches that they are in, in order."""
         queue = self._queue(partition, derived=False)
         if len(records) == 1:
             size = len(records[0])
-            record_batch = self._filling(queue, size, times, queue.most)
+            record_batch = self._filling(queue, size, times, queue.most, timeout)
             run = Run(record_batch, record_batch.add(records, size), 1)
             self._taken(queue, record_batch, size, queue.most)
             return [run]
@@ -99,7 +101,7 @@ class Outbox:
         runs: list[Run] = []
         at = before = 0  # records taken, and their bytes
         while at < len(records):
-            record_batch = self._filling(queue, len(records[at]), times, most)
+            record_batch = self._filling(queue, len(records[at]), times, most, timeout)
             room = most - record_batch.size
             stop = max(at + 1, bisect_right(ends, before + room, at))
             stop = min(stop, at + BATCH_MESSAGES_MAX - record_batch.count)
@@ -110,7 +112,13 @@ class Outbox:
         return runs
 
     def put_derived(
-        self, partition: PartitionId, source: Source, index: int, record: bytes, times: Times
+        self,
+        partition: PartitionId,
+        source: Source,
+        index: int,
+        record: bytes,
+        times: Times,
+        timeout: float | None,
     ) -> Run:
         """Take a message that is output ``index`` of ``source``.
 
@@ -118,7 +126,7 @@ class Outbox:
             Conflict: another payload was just taken as this output.
         """
         queue = self._queue(partition, derived=True)
-        record_batch = self._filling(queue, len(record), times, queue.most)
+        record_batch = self._filling(queue, len(record), times, queue.most, timeout)
         assert isinstance(record_batch, DerivedParcel)
         before = record_batch.count
         source_id = source.id
@@ -138,15 +146,21 @@ class Outbox:
             )
         return queue
 
-    def _filling(self, queue: PartitionQueue, size: int, times: Times, most: int) -> RecordBatch:
+    def _filling(
+        self, queue: PartitionQueue, size: int, times: Times, most: int, timeout: float | None
+    ) -> RecordBatch:
         """The queue's open batch for these times, with room for a record of ``size`` bytes within ``most``."""
         record_batch = queue.open
-        if record_batch is not None and (record_batch.size + size > most or record_batch.times != times):
+        if record_batch is not None and (
+            record_batch.size + size > most or record_batch.times != times or record_batch.timeout != timeout
+        ):
             self._close(queue)
             self.poke.set()
             record_batch = None
         if record_batch is None:
-            record_batch = queue.open = queue.kind(queue.partition, trio.current_time(), times, self.silent)
+            record_batch = queue.open = queue.kind(
+                queue.partition, trio.current_time(), times, self.silent, timeout
+            )
             self._open[queue] = None
             self.unanswered[record_batch] = None
             if queue.unanswered or not self.send_soon(queue):
@@ -215,6 +229,33 @@ class Outbox:
             else:
                 wake = min(wake, due)
         return wake
+
+    def expire(self) -> float:
+        """Give up what waits for its turn, and whose messages have had their time.
+
+        Returns:
+            When the next one's time is over, by trio's clock.
+        """
+        now = trio.current_time()
+        soon = float("inf")
+        for queue, record_batch in list(self.closed):
+            if now < record_batch.until:
+                soon = min(soon, record_batch.until)
+                continue
+            self.closed.remove((queue, record_batch))
+            self.answered(queue)
+            text = (
+                f"a batch to {self.topic!r} had no turn within {record_batch.timeout:g} s. Nothing was sent"
+            )
+            self.finish(record_batch, NotStored(text))
+        return soon
+
+    def forget_others(self, topic: bytes) -> None:
+        """Number for the partitions of this topic only: the name is its own now, and others have ended.
+
+        Those of the same topic go on counting: a number that was used names that message for ever.
+        """
+        self._queues = {key: queue for key, queue in self._queues.items() if queue.partition.topic == topic}
 
     def used(self, origin: Origin) -> list[PartitionId]:
         """The partitions that something was numbered for under ``origin``."""

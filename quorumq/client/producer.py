@@ -16,17 +16,17 @@ from typing import Any, Final, NamedTuple, TypedDict, Unpack
 import trio
 
 from quorumq.client.background import Crew
-from quorumq.client.batches import Pending, RecordBatch, Run, Times
+from quorumq.client.batches import NO_TIMES, Pending, RecordBatch, Run, check_timeout, times_of
 from quorumq.client.bulk import Bulk
 from quorumq.client.context import REFRESH_S, Calls
 from quorumq.client.derived import derived_partition
 from quorumq.client.message import MessageId, Source, again
 from quorumq.client.nodes import left_of
-from quorumq.client.options import Options, Outgoing, parts_of
+from quorumq.client.options import Options, Outgoing, parts_of, refuse
 from quorumq.client.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, PartitionQueue
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.sending import Sender, Session
-from quorumq.client.times import Duration, delay_ms, ttl_ms
+from quorumq.client.times import Duration
 from quorumq.core.errors import NotFound, NotStored, OriginClosed, QuorumqError, UsageError
 from quorumq.core.limits import BATCH_BYTES_MAX, MIB
 from quorumq.core.printable import plural
@@ -36,9 +36,10 @@ from quorumq.wire.batch import HeaderValue, encode_record, encode_records
 LINGER_S: Final = 0.010
 IN_FLIGHT: Final = 8
 BUFFER_BYTES: Final = 16 * MIB
+SHARED_LEFT: Final = 0.9
+"""A message with a timeout shares batches as if it had all of it, where so much is left when it is taken."""
 YIELD_EVERY: Final = 32
 """`send` lets other tasks run at least after so many messages."""
-NO_TIMES: Final = Times(0, 0)
 
 
 class Made(NamedTuple):
@@ -50,6 +51,7 @@ class Made(NamedTuple):
     derived_from: Source | None
     output: int
     said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
+    timeout: float | None
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -273,6 +275,7 @@ class Producer:
                 machine's clock; what is in the past is no delay.
             ttl: seconds or a timedelta, counted from now like the delay: where nobody has acked it by then it becomes
                 a dead letter with the reason ``expired`` instead of being delivered. The topic's if None.
+            timeout: seconds for this message: to be taken, and then until it is given up. The producer's if None.
 
         Messages with other times go in another batch: a stream in which each has its own makes many small batches.
 
@@ -283,7 +286,8 @@ class Producer:
             TooLarge: over 1 MiB with key and headers; nothing was taken.
             TypeError: a part is of a type that messages do not have, or ``json`` cannot be written as such.
             ValueError: ``json`` has a number that JSON does not have.
-            UsageError: ``delay``, ``not_before`` or ``ttl`` is out of bounds.
+            UsageError: ``delay``, ``not_before``, ``ttl`` or ``timeout`` is out of bounds, or the message would expire
+                before its delay is over.
             NotFound: no such topic (and the cluster does not create topics by themselves), or no such partition.
             NotStored: no node can be reached to ask about the topic, or the producer is closed.
             NotStored, OutcomeUnknown, …: messages before this one were given up, which nobody had waited for; a note
@@ -329,7 +333,8 @@ class Producer:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if not self._takes(len(made.record), numbered=made.derived_from is None):
-            await self._room(len(made.record), numbered=made.derived_from is None)
+            left = await self._room_within(made.timeout, len(made.record), numbered=made.derived_from is None)
+            made = made._replace(timeout=left)
         return self._put(made)  # nothing waits any more: a cancelled publish has taken nothing
 
     def _make(
@@ -345,8 +350,14 @@ class Producer:
         delay: Duration | None = None,
         not_before: datetime | None = None,
         ttl: Duration | None = None,
+        timeout: float | None = None,
+        **unknown: object,
     ) -> Made:
         """Encode a message, and check what is said of it."""
+        if unknown:
+            refuse("publish", unknown, Options.__annotations__)
+        if timeout is not None:
+            check_timeout(timeout)
         if not 0 <= index < 1 << 64 or (index and derived_from is None):
             raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
         parts = parts_of(payload, json, key, headers)
@@ -355,20 +366,20 @@ class Producer:
         if not (delay is None and not_before is None and ttl is None):
             said = (delay, not_before, ttl)
             times_of(*said, self._context.wall_ms())
-        return Made(record, parts.key, partition, derived_from, index, said)
+        return Made(record, parts.key, partition, derived_from, index, said, timeout)
 
     def _put(self, made: Made) -> Run:
         """Take a message for which there is room, and whose topic and session are known."""
-        record, key, partition, source, output, said = made
-        times = NO_TIMES if said is None else times_of(*said, self._context.wall_ms())
+        record, key, partition, source, output, said, timeout = made
+        times = NO_TIMES if said is None else times_of(*said, self._context.wall_ms(), self._register)
         if source is not None:
             if partition is None:
                 assert self._register is not None
                 partition = derived_partition(source.id, key, self._register, self._partitioner)
-            return self._outbox.put_derived(self._existing(partition), source, output, record, times)
+            return self._outbox.put_derived(self._existing(partition), source, output, record, times, timeout)
         if partition is None:
             partition = self._partitioner(key, len(self._ids))
-        return self._outbox.put(self._existing(partition), (record,), times)[0]
+        return self._outbox.put(self._existing(partition), (record,), times, timeout)[0]
 
     async def _take_run(
         self,
@@ -380,14 +391,17 @@ class Producer:
         delay: Duration | None = None,
         not_before: datetime | None = None,
         ttl: Duration | None = None,
+        timeout: float | None = None,
     ) -> list[Run]:
         """Take all of these messages that have the same options, or none; raises as `send` does."""
         key = key.encode() if isinstance(key, str) else key
         records = encode_records(payloads, key, headers)
         times_of(delay, not_before, ttl, self._context.wall_ms())
+        if timeout is not None:
+            check_timeout(timeout)
         await trio.lowlevel.checkpoint()
-        await self._room(sum(map(len, records)), numbered=True)
-        times = times_of(delay, not_before, ttl, self._context.wall_ms())
+        timeout = await self._room_within(timeout, sum(map(len, records)), numbered=True)
+        times = times_of(delay, not_before, ttl, self._context.wall_ms(), self._register)
         if partition is None and key is None:
             assert isinstance(self._partitioner, DefaultPartitioner)
             targets = self._partitioner.runs(len(records), len(self._ids))
@@ -398,9 +412,24 @@ class Producer:
         runs: list[Run] = []
         at = 0
         for where_to, count in numbers:
-            runs += self._outbox.put(where_to, records[at : at + count], times)
+            runs += self._outbox.put(where_to, records[at : at + count], times, timeout)
             at += count
         return runs
+
+    async def _room_within(self, timeout: float | None, size: int, *, numbered: bool) -> float | None:
+        """`_room`, for as long as one message has; what is left of that, as a batch may share it."""
+        if timeout is None:
+            await self._room(size, numbered=numbered)
+            return None
+        until = trio.current_time() + timeout
+        with trio.move_on_at(until):
+            await self._room(size, numbered=numbered)
+            left = left_of(until)
+            return timeout if left > SHARED_LEFT * timeout else left
+        raise NotStored(
+            f"publish to {self.topic!r} did not begin within {timeout:g} s: no node has said what the topic is, or too "
+            "much is buffered before it. Nothing was sent"
+        )
 
     async def _room(self, size: int, *, numbered: bool) -> None:
         """Wait until messages of ``size`` bytes can be taken: topic and session are known, and there is room."""
@@ -474,6 +503,7 @@ class Producer:
                     self.topic, create=self._create, timeout=self._timeout
                 )
                 self._ids = [PartitionId(self._register.id, n) for n in range(self._register.partitions)]
+                self._outbox.forget_others(self._register.id)
             if numbered and self._session.is_needed:
                 await self._session.open(left_of(end))
 
@@ -500,7 +530,9 @@ class Producer:
                 topic = await self._context.topic(self.topic, timeout=self._timeout)
             except QuorumqError:
                 continue  # publishing says what is the matter
-            if topic.id == self._register.id:
+            if self._register is None or topic.id != self._register.id:
+                self._register = None  # deleted, and perhaps made again: the next message looks
+            else:
                 self._register = topic
                 self._ids += [PartitionId(topic.id, n) for n in range(len(self._ids), topic.partitions)]
 
@@ -510,6 +542,7 @@ class Producer:
         while True:
             outbox.poke = trio.Event()
             wake = outbox.close_due(0.0 if self._flushing else self._linger)
+            wake = min(wake, outbox.expire())
             while outbox.closed and self._in_flight < self._in_flight_max:
                 queue, record_batch = outbox.closed.popleft()
                 self._in_flight += 1
@@ -549,6 +582,9 @@ class Producer:
                 self._session.origin = None  # what is numbered next is numbered under a new session
                 assert self._nursery is not None
                 self._nursery.start_soon(self._reopen)
+            register = self._register
+            if isinstance(exc, NotFound) and register and register.id == record_batch.partition.topic:
+                self._register = None  # it was deleted, and may be made again: the next message looks
         finally:
             self._in_flight -= 1
             self._outbox.answered(queue)
@@ -560,10 +596,3 @@ class Producer:
         except QuorumqError as exc:
             self._outbox.fail_unnumbered(exc)
         self._outbox.poke.set()
-
-
-def times_of(
-    delay: Duration | None, not_before: datetime | None, ttl: Duration | None, wall_ms: int
-) -> Times:
-    """What a message's options say of its times; raises UsageError where one is out of bounds."""
-    return Times(delay_ms(delay, not_before, wall_ms), ttl_ms(ttl))

@@ -43,13 +43,14 @@ class PublishCalls(Calls):
         Args:
             topic: its name; it is created where there is none and the cluster has ``auto_create_topics``.
             payload: the message; None where ``json`` is given.
-            options: as of `Producer.send`: json, key, headers, partition, derived_from, index, delay, not_before, ttl.
+            options: as of `Producer.send`: json, key, headers, partition, derived_from, index, delay, not_before, ttl,
+                timeout.
 
         Returns:
             its id. Cancelled before it returns, the message may be stored, or become so.
 
         Raises:
-            NotStored: given up when the client's ``timeout`` was over, and certainly never sent.
+            NotStored: given up when its ``timeout``, or the client's, was over, and certainly never sent.
             OutcomeUnknown: given up after it was sent: it may be stored, or become so.
             StorageFull: the disks are full.
             NotFound: no such topic (and the cluster does not create topics by themselves), or no such partition.

@@ -10,6 +10,7 @@ import trio
 
 from quorumq.client.batches import DerivedParcel, RecordBatch
 from quorumq.client.context import Context
+from quorumq.client.nodes import left_of
 from quorumq.core import messages as m
 from quorumq.core.errors import Conflict, OriginClosed, QuorumqError
 from quorumq.core.limits import ORIGIN_IDLE_S
@@ -87,7 +88,7 @@ class Sender(NamedTuple):
         await self.context.nodes.ask(
             lambda: m.Publish(batch, max(0, int(1000 * (clock() - record_batch.made))), record_batch.seal),
             what=f"publish of {plural(header.size, 'message')} to {self.topic!r}/{header.partition.number}",
-            timeout=self.timeout,
+            timeout=min(self.timeout, left_of(record_batch.until)) if record_batch.timeout else self.timeout,
             writes=True,
             watch=self.context.watch("publish"),
         )

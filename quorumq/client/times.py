@@ -66,6 +66,26 @@ def delay_ms(delay: Duration | None, not_before: datetime | None, wall_ms: int) 
     return math.ceil(1000 * seconds_of(f"not_before is {not_before}, and the delay", seconds, DELAY_MAX_S))
 
 
+def check_order(delay_ms: int, ttl_ms: int, topic_ttl_s: float) -> None:
+    """Refuse a message that would expire before anybody may have it.
+
+    Args:
+        delay_ms: how long it is not delivered, in milliseconds.
+        ttl_ms: after how long it expires, in milliseconds; 0 leaves it to the topic.
+        topic_ttl_s: the topic's, in seconds; 0 for none, or where it is not known.
+
+    Raises:
+        UsageError: the delay is as long or longer.
+    """
+    most = ttl_ms or 1000 * topic_ttl_s
+    if delay_ms and most and delay_ms >= most:
+        whose = "ttl" if ttl_ms else "the topic's ttl"
+        raise UsageError(
+            f"the delay is {delay_ms / 1000:g} s and {whose} {most / 1000:g} s, both from now on: nobody would ever "
+            "get the message; give a longer ttl="
+        )
+
+
 def ttl_ms(ttl: Duration | None) -> int:
     """After how long a message expires, rounded up; 0, which leaves it to the topic, for None.
 

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol
 
 import trio
@@ -152,6 +152,9 @@ class Task:
         if isinstance(error, (Transient, *self.retries)):
             return True
         return isinstance(error, BaseExceptionGroup) and all(map(self.retries_on, error.exceptions))
+
+
+TASK_OPTIONS: Final = tuple(one.name for one in fields(Task) if one.kw_only)
 
 
 @dataclass

@@ -28,6 +28,7 @@ from quorumq.client import (
     blocking,
     partition_of_key,
 )
+from quorumq.core.errors import error_from
 from quorumq.core.messages import CloseSession, CreateTopic, OpenSession, Publish
 from quorumq.lab.local import LocalCluster
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
@@ -544,6 +545,14 @@ def test_what_passes_has_one_base_class() -> None:
     assert not issubclass(Transient, UsageError)
 
 
+def test_what_may_be_stored_is_no_kind_of_what_is_not() -> None:
+    """F6a: ``except (NotStored, TooFewReplicas)`` in front took what may be stored for what is not."""
+    assert not issubclass(OutcomeUnknown, TooFewReplicas)
+    assert not issubclass(TooFewReplicas, OutcomeUnknown)
+    again = error_from("outcome-unknown", "who knows", needed=2, answered=1)
+    assert (type(again), str(again)) == (OutcomeUnknown, "needed 2 replicas, 1 answered; who knows")
+
+
 async def test_a_loop_that_catches_it_goes_on_and_loses_nothing() -> None:
     async with fake_cluster() as cluster, connected(cluster, timeout=2.0) as client:
         await client.publish("jobs", b"0")
@@ -565,3 +574,108 @@ async def test_a_loop_that_catches_it_goes_on_and_loses_nothing() -> None:
                 break
         assert done == [b"0"]
         assert set(caught) == {"HoldLost", "StorageFull"}
+
+
+# --------------------------------------------------------------------- what a web handler needs
+
+
+async def test_a_publish_has_a_time_of_its_own_and_says_whether_it_was_sent() -> None:
+    """F6: ``timeout=`` was a TypeError from inside."""
+    async with fake_cluster() as cluster, connected(cluster, timeout=30.0) as client:
+        await client.publish("jobs", b"0")
+        for case, error in (("mute", OutcomeUnknown), ("away", NotStored)):
+            if case == "mute":
+                cluster.mute |= {"a", "b", "c"}
+            else:
+                await cluster.cut_off()
+            began = trio.current_time()
+            with pytest.raises(error):
+                await client.publish("jobs", b"1", timeout=3.0)
+            assert 2.9 <= trio.current_time() - began < 3.5, case
+        began = trio.current_time()
+        with pytest.raises(NotStored, match="within 3 s"):
+            await client.publish("new", b"1", timeout=3.0)
+        assert trio.current_time() - began < 3.5
+
+
+async def test_what_has_no_turn_in_its_time_is_never_sent() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", partitions=1)
+        async with client.producer("jobs", in_flight=1) as producer:
+            await producer.publish(b"0")
+            cluster.mute |= {"a", "b", "c"}
+            first = await producer.send(b"1")
+            await trio.sleep(0.1)
+            bulk = NewMessage(b"2", timeout=3.0)
+            with pytest.raises(NotAllStored) as caught:
+                await producer.publish_many([bulk])
+            assert isinstance(caught.value.errors[0], NotStored)
+            assert trio.current_time() < 5.0
+            cluster.wake("abc")
+            await first.wait()
+            assert await producer.publish(b"3", timeout=3.0)
+        assert sorted(await payloads(client)) == [b"0", b"1", b"3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"countdown": 5}, r"publish\(\) has no option 'countdown': here it is delay="),
+        ({"priority": 5}, "there are no priorities"),
+        ({"tll": 5}, "here it is ttl="),
+        ({"xyzzy": 5}, "nothing near. It has json, key"),
+    ],
+)
+async def test_an_option_that_there_is_not_is_refused_with_the_nearest(
+    options: dict[str, Any], said: str
+) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        with pytest.raises(TypeError, match=said):
+            await client.publish("jobs", b"x", **options)
+        with pytest.raises(TypeError, match=said.replace("publish", "NewMessage")):
+            NewMessage(b"x", **options)
+        assert cluster.of(Publish) == []
+        with pytest.raises(TypeError, match=r"^Client\.alter_topic\(\)"):
+            await client.alter_topic("jobs", rf=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"^consumer\(\) has no option 'prefetch_count'.*max_unsettled="):
+            client.consumer("jobs", "g", prefetch_count=1)  # type: ignore[call-arg]
+
+
+async def test_a_message_that_would_expire_before_it_is_due_is_refused() -> None:
+    """Field, near misses: it was taken, and nobody could ever get it."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        with pytest.raises(UsageError, match="the delay is 4 s and ttl 2 s"):
+            await client.publish("jobs", b"x", delay=4, ttl=2)
+        await client.create_topic("short", ttl=10)
+        for _ in range(2):  # the topic is known from the second on
+            with pytest.raises(UsageError, match="the topic's ttl 10 s"):
+                await client.publish("short", b"x", delay=10)
+        async with client.producer("short") as producer:
+            with pytest.raises(NotAllStored, match="the topic's ttl"):
+                await producer.publish_many([b"x"] * 3, delay=60)
+        await client.publish("short", b"x", delay=60, ttl=70)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_producer_finds_the_topic_that_was_made_again(kept: bool) -> None:
+    """Field 6: it was dead until its program was started again."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        producer = client.producer("jobs", create=False)
+        await producer.publish(b"0")
+        await client.delete_topic("jobs")
+        if not kept:
+            with pytest.raises(NotFound):
+                await producer.publish(b"lost")
+        await client.create_topic("jobs")
+        if kept:
+            with pytest.raises(NotFound):
+                await producer.publish(b"lost")
+        for number in range(1, 4):
+            await producer.publish(b"%d" % number)
+        assert sorted(await payloads(client)) == [b"1", b"2", b"3"]
+        await client.delete_topic("jobs")
+        await client.create_topic("jobs")
+        await trio.sleep(6.0)  # it looks by itself
+        await producer.publish(b"4")
+        assert await payloads(client) == [b"4"]
