@@ -22,7 +22,7 @@ def call(message):
 def main():
     with connect(NODES) as client:
         client.create_topic("calls", max_deliveries=5, backoff=[0.2, 10.0, 60.0])
-        client.work("calls", "callers", call, concurrency=8, retry=(TimeoutError, OSError))
+        client.work("calls", "callers", call, concurrency=8, retry=(TimeoutError, ConnectionError))
 
 
 main()

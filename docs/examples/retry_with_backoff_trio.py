@@ -24,7 +24,7 @@ async def call(message):
 async def main():
     async with connect(NODES) as client:
         await client.create_topic("calls", max_deliveries=5, backoff=[0.2, 10.0, 60.0])
-        await client.work("calls", "callers", call, concurrency=8, retry=(TimeoutError, OSError))
+        await client.work("calls", "callers", call, concurrency=8, retry=(TimeoutError, ConnectionError))
 
 
 trio.run(main)

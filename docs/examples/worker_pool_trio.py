@@ -18,7 +18,7 @@ async def main():
     async with connect(NODES) as client:
         await client.create_topic("images", max_deliveries=5, backoff=[1.0, 10.0, 60.0])
         worked = await client.work(
-            "images", "resizers", resize, concurrency=8, retry=(TimeoutError, OSError), timeout=60.0
+            "images", "resizers", resize, concurrency=8, retry=(TimeoutError, ConnectionError), timeout=60.0
         )
         print(f"stopped: {worked.done} done, {worked.dead_lettered} given up")
 

@@ -27,11 +27,11 @@ import click
 
 from quorumq.core.errors import NotFound, TooFewReplicas, UsageError
 from quorumq.core.printable import printable
+from quorumq.wire.address import NODES_VARIABLE
 
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId
 
-NODES_VARIABLE: Final = "QUORUMQ_NODES"
 NODES_DEFAULT: Final = ("127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403")
 """Where `quorumq dev` listens unless told otherwise."""
 

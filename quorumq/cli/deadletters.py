@@ -10,6 +10,7 @@ one run redrives a message once. Killed and run again, it finds what is left.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,8 +34,10 @@ from quorumq.cli.common import (
     tell,
     yes_option,
 )
+from quorumq.cli.peek import body_fields, print_body
 from quorumq.cli.pieces import each, first, pieces
 from quorumq.cli.purge import purge_group, purged_ids, there
+from quorumq.core.errors import QuorumqError
 from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
@@ -111,6 +114,10 @@ async def list_letters(
             if each
             else _kinds(client, wanted, topic_id, missed)
         )
+        for line in lines[:limit] if each else ():
+            with suppress(QuorumqError):  # settled meanwhile, or nobody who has it answers
+                life = await client.show(wanted.topic, line["id"], body=True)
+                line |= {} if life.body is None else body_fields(life.body)
     if as_json:
         for line in lines[:limit]:
             print_json(line)
@@ -362,11 +369,13 @@ def _print(lines: list[dict[str, Any]], each: bool) -> None:
 
     if each:  # an id alone takes most of a line
         for line in lines:
-            attempts = plural(line["attempts"], "attempt")
+            attempts = plural(line["attempts"], "failed attempt")
             if line["interruptions"]:
                 attempts += f", {line['interruptions']} interrupted"
             say(f"{line['id']}\n    {died(line['died_ms'])}  {attempts}")
             say(f"    {error(line, 76)}")
+            if "headers" in line:
+                print_body(line)
         return
     rows = [
         (f"{line['count']:,}", line["fingerprint"], error(line, 80), died(line["last_died_ms"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -25,6 +27,8 @@ from quorumq.core.printable import plural
 if TYPE_CHECKING:
     from quorumq.client import MessageId, Peek
 
+PAYLOAD_CHARS: Final = 200
+BASE64_CHARS: Final = 110
 STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all")
 
 
@@ -45,7 +49,12 @@ STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(1), help="Show at most so many messages."
 )
-@click.option("--bodies", is_flag=True, help="Show keys, headers and payloads as well.")
+@click.option(
+    "--bodies/--no-bodies",
+    default=None,
+    help="Show keys, headers and payloads as well, each payload up to 200 characters; whole with --json. "
+    "[default: not with --json, --complete and --id]",
+)
 @click.option(
     "--complete",
     is_flag=True,
@@ -59,7 +68,7 @@ async def peek(
     which: str | None,
     partition: int | None,
     limit: int,
-    bodies: bool,
+    bodies: bool | None,
     complete: bool,
     where: Where,
     as_json: bool,
@@ -84,6 +93,7 @@ async def peek(
 
     (topic,), group = names_of((topic,), group)
     which = which or "ready"
+    bodies = not (complete or as_json) if bodies is None else bodies
     what: dict[str, Any] = {"which": which, "partition": partition, "bodies": bodies, "complete": complete}
     count = 0
     async with cluster(where) as client:
@@ -146,6 +156,35 @@ def body_fields(message: Any) -> dict[str, Any]:
     return {**text_fields("key", message.key), "headers": headers, **text_fields("payload", message.payload)}
 
 
+def payload_lines(line: dict[str, Any]) -> list[str]:
+    """The begin of a payload for a person: JSON indented, text as it is, other bytes as base64.
+
+    Args:
+        line: as of `body_fields`.
+    """
+    if "payload" not in line:
+        return [f"base64 {line['payload_base64'][:BASE64_CHARS]}"]
+    text = line["payload"]
+    with suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    cut = text if len(text) <= PAYLOAD_CHARS else f"{text[: PAYLOAD_CHARS - 1]}…"
+    return [shown(one.encode(), PAYLOAD_CHARS) for one in cut.splitlines()] or ["(empty)"]
+
+
+def print_body(line: dict[str, Any]) -> None:
+    """Print key, headers and payload, indented.
+
+    Args:
+        line: as of `body_fields`.
+    """
+    if line.get("key") is not None:
+        say(f"    key {shown(line['key'].encode())}")
+    for name, value in line["headers"].items():
+        say(f"    {shown(name.encode())} = {shown(str(value).encode())}")
+    for text in payload_lines(line):
+        say(f"    {text}")
+
+
 def letter_fields(letter: Any) -> dict[str, Any]:
     """A dead letter's history for JSON."""
     fields: dict[str, Any] = letter._asdict()
@@ -163,25 +202,21 @@ def _print(line: dict[str, Any], as_json: bool) -> None:
         print_json(line)
         return
     parts = [line["id"], line["state"]]
-    if line["attempts"]:
-        parts.append(plural(line["attempts"], "failed attempt"))
+    letter = line.get("letter")
+    # The last attempt made it a dead letter, and only the letter counts that one.
+    if attempts := max(line["attempts"], letter["attempts"] if letter else 0):
+        parts.append(plural(attempts, "failed attempt"))
     if line["interruptions"]:
         parts.append(plural(line["interruptions"], "interrupted delivery", "interrupted deliveries"))
     if line["remaining_s"]:
         parts.append(f"for another {line['remaining_s']:.1f} s")
     if line["owner"]:
         parts.append(f"by {line['owner']}")
-    letter = line.get("letter")
     if letter:
         cause = (
             " ".join(part for part in (letter["error_class"], letter["message"]) if part) or letter["reason"]
         )
         parts.append(shown(cause.encode()))
     say("  ".join(parts))
-    if "payload" in line or "payload_base64" in line:
-        if line.get("key") is not None:
-            say(f"    key {shown(line['key'].encode())}")
-        for name, value in line["headers"].items():
-            say(f"    {shown(name.encode())} = {shown(str(value).encode())}")
-        text = line["payload"].encode() if "payload" in line else None
-        say(f"    {shown(text, 120)}" if text is not None else f"    base64 {line['payload_base64'][:110]}")
+    if "headers" in line:
+        print_body(line)

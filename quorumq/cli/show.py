@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from quorumq.cli.common import Where, cluster, cluster_options, local_time, print_json, say, shown
+from quorumq.cli.peek import body_fields, print_body
 from quorumq.core.errors import TooFewReplicas
 from quorumq.core.printable import plural
 
@@ -44,7 +45,7 @@ async def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_
     ID is what `publish` prints, and `peek` and `deadletters list --json`.
     """
     async with cluster(where) as client:
-        found = await client.show(topic, id)
+        found = await client.show(topic, id, body=True)
         told = sorted(_lines(history, found), key=lambda row: row["wall_ms"])
         if as_json:
             print_json({**_facts(found), "history": told})
@@ -83,6 +84,7 @@ def _facts(life: Life) -> dict[str, Any]:
         "published_ms": life.published_ms,
         "delay_s": life.delay,
         "session": life.session,
+        **({} if life.body is None else body_fields(life.body)),
         "replicas": [
             {
                 "node": replica.node,
@@ -107,9 +109,16 @@ def _print(life: Life) -> None:
     due = f", due {life.delay:g} s later" if life.delay else ""
     say(f"published {when}{due}")
     say(f"by session {life.session}")
+    if life.body is not None:
+        print_body(body_fields(life.body))
     stacks: set[str] = set()
+    alike: dict[Any, list[Replica]] = {}
     for replica in life.replicas:
-        say(f"{replica.node}: {_said(replica)}")
+        same = [seen._replace(remaining=round(seen.remaining)) for seen in replica.groups]
+        alike.setdefault((_said(replica), tuple(same), replica.left_out), []).append(replica)
+    for replicas in alike.values():
+        replica = replicas[0]
+        say(f"{', '.join(sorted(one.node for one in replicas))}: {_said(replica)}")
         for seen in replica.groups:
             say(f"  {shown(seen.group.encode(), 30)}: {_state(seen)}")
             if seen.letter is not None:
@@ -133,14 +142,14 @@ def _said(replica: Replica) -> str:
 
 
 def _state(seen: Seen) -> str:
-    """`held by n2 for 12 s more · 1 delivery ended without an ack · token 1795…`"""
+    """`held by n2 for 12 s more · 1 failed attempt · token 1795…`"""
     parts = [seen.state]
     if seen.state == "held":
         parts = [f"held through {seen.holder} for {seen.remaining:.0f} s more"]
     elif seen.state == "delayed":
         parts = [f"delayed for {seen.remaining:.0f} s more"]
-    if seen.ended:
-        parts.append(f"{plural(seen.ended, 'delivery', 'deliveries')} ended without ack")
+    if attempts := max(seen.ended, seen.letter.attempts if seen.letter else 0):
+        parts.append(plural(attempts, "failed attempt"))
     if seen.interruptions:
         parts.append(f"{plural(seen.interruptions, 'delivery', 'deliveries')} interrupted")
     if seen.redrives:

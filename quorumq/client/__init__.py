@@ -7,6 +7,7 @@ async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
             await message.ack()
 """
 
+import quorumq.client.host  # noqa: F401  # before trio is imported
 from quorumq.client.backlog import Backlog, GroupConsumer, PartitionBacklog
 from quorumq.client.batches import Pending
 from quorumq.client.bulk import NotAllStored

@@ -32,7 +32,7 @@ from quorumq.client import message as delivered
 from quorumq.client import producer as producing
 from quorumq.client.client import Peek, Redriven
 from quorumq.client.consumer import ConsumerOptions
-from quorumq.client.message import MessageId, Outcome, Settleable
+from quorumq.client.message import MessageId, Outcome, Settleable, ids_of
 from quorumq.client.nodes import Closed as Closed
 from quorumq.client.options import NewMessage as NewMessage
 from quorumq.client.options import Options, Outgoing, refuse
@@ -145,8 +145,9 @@ def _settling(
 ) -> Callable[Concatenate[Any, Iterable[Message | Settleable], P], T]:
     """A method that settles messages as one that settles messages as they are here."""
 
-    def called(self: Any, messages: Iterable[Message | Settleable], *args: P.args, **more: P.kwargs) -> T:
-        tickets = [one.inner if isinstance(one, Message) else one for one in messages]
+    def called(self: Any, messages: Any, *args: P.args, **more: P.kwargs) -> T:
+        given = [messages] if isinstance(messages, Message | Settleable | str | MessageId) else messages
+        tickets = [one.inner if isinstance(one, Message) else one for one in given]
         return cast("T", self.portal.call(method, self.inner, tickets, *args, **more))
 
     found: Any = update_wrapper(called, method)
@@ -358,15 +359,26 @@ class Client(Counterpart[waiting.Client]):
 
     @like(waiting.Client.lookup)
     def lookup(
-        self, topic: str, group: str, ids: Iterable[MessageId], *, timeout: float | None = None
+        self,
+        topic: str,
+        group: str,
+        ids: Iterable[MessageId | str] | MessageId | str,
+        *,
+        timeout: float | None = None,
     ) -> dict[MessageId, Peek]:
-        return self.portal.call(self.inner.lookup, topic, group, list(ids), timeout=timeout)
+        return self.portal.call(self.inner.lookup, topic, group, ids_of(ids), timeout=timeout)
 
     @like(waiting.Client.redrive)
     def redrive(
-        self, topic: str, group: str, items: Iterable[Peek], *, timeout: float | None = None
+        self,
+        topic: str,
+        group: str,
+        items: Iterable[Peek | MessageId | str] | Peek | MessageId | str,
+        *,
+        timeout: float | None = None,
     ) -> Redriven:
-        return self.portal.call(self.inner.redrive, topic, group, list(items), timeout=timeout)
+        given = [items] if isinstance(items, Peek | MessageId | str) else list(items)
+        return self.portal.call(self.inner.redrive, topic, group, given, timeout=timeout)
 
     @like(waiting.Client.ticket)
     def ticket(self, receipt: SealedNamed) -> Settleable:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from quorumq.client.context import Calls
 from quorumq.client.fetching import readable
 from quorumq.client.groups import names_of, source_of
-from quorumq.client.message import MessageId, check_topic
+from quorumq.client.message import MessageId, check_topic, ids_of
 from quorumq.client.nodes import after_some
 from quorumq.core import messages as m
 from quorumq.core.errors import (
     AlreadyResolved,
     Code,
+    NotFound,
     OutcomeUnknown,
     QuorumqError,
     Unanswered,
@@ -91,6 +92,8 @@ class BrowseCalls(Calls):
             UsageError: bodies of a complete view are asked for.
             TooFewReplicas: no node answered, or too few replicas for a complete view.
         """
+        if which not in get_args(Which):
+            raise UsageError(f"which is {which!r}: give one of {', '.join(get_args(Which))}")
         if complete and bodies:
             raise UsageError("a complete view has no bodies: ask for one of the two")
         (topic,), group = names_of((topic,), group)
@@ -140,13 +143,18 @@ class BrowseCalls(Calls):
                     history.listed_all(topic, number, group, which, asked)
 
     async def lookup(
-        self, topic: str, group: str, ids: Iterable[MessageId], *, timeout: float | None = None
+        self,
+        topic: str,
+        group: str,
+        ids: Iterable[MessageId | str] | MessageId | str,
+        *,
+        timeout: float | None = None,
     ) -> dict[MessageId, Peek]:
         """What became of messages for a group, as a majority knows it.
 
         Args:
             topic, group: whose; "g!dead" and "t.deadletters" mean the same.
-            ids: of that topic, in any order.
+            ids: of that topic, in any order; also as text, and one alone.
             timeout: seconds for each request; the client's if None.
 
         Returns:
@@ -161,7 +169,7 @@ class BrowseCalls(Calls):
         topic, group = source_of(topic, group)
         register = await self.context.topic(topic, timeout=timeout)
         by_partition: dict[int, list[MessageId]] = {}
-        for name in sorted(set(ids)):
+        for name in sorted(ids_of(ids)):
             check_topic(name, register)
             by_partition.setdefault(name.partition.number, []).append(name)
         found: dict[MessageId, Peek] = {}
@@ -196,13 +204,19 @@ class BrowseCalls(Calls):
         return found
 
     async def redrive(
-        self, topic: str, group: str, items: Iterable[Peek], *, timeout: float | None = None
+        self,
+        topic: str,
+        group: str,
+        items: Iterable[Peek | MessageId | str] | Peek | MessageId | str,
+        *,
+        timeout: float | None = None,
     ) -> Redriven:
         """Make dead letters available again, to that group only, with fresh attempts.
 
         Args:
             topic, group: whose; "g!dead" and "t.deadletters" mean the same.
-            items: as `peek` listed them (``which="dead"``). Done twice, it is done once.
+            items: as `peek` listed them (``which="dead"``), which done twice is done once; or ids, also as text, of
+                dead letters as they are now.
             timeout: seconds for each request; the client's if None.
 
         Returns:
@@ -214,7 +228,7 @@ class BrowseCalls(Calls):
         """
         topic, group = source_of(topic, group)
         by_partition: dict[int, list[m.Resolved]] = {}
-        for item in items:
+        for item in await self._peeks_of(topic, group, items, timeout):
             if item.peeked.record.kind != Kind.DEAD:
                 raise UsageError(f"{item.peeked.span} is {item.peeked.record.kind.name}, not a dead letter")
             entry = m.Resolved(item.peeked.span, item.peeked.record)
@@ -244,6 +258,15 @@ class BrowseCalls(Calls):
                     else:
                         refused.append((verdict.span, error_from(verdict.outcome, verdict.detail)))
         return Redriven(count, tuple(refused))
+
+    async def _peeks_of(self, topic: str, group: str, items: Any, timeout: float | None) -> list[Peek]:
+        """What `redrive` was given, with what it was given as ids looked up."""
+        given = [items] if isinstance(items, Peek | MessageId | str) else list(items)
+        names = ids_of(item for item in given if not isinstance(item, Peek))
+        known = await self.lookup(topic, group, names, timeout=timeout) if names else {}
+        for name in names - known.keys():
+            raise NotFound(f"no replica that answered knows {name}")
+        return [item for item in given if isinstance(item, Peek)] + [known[name] for name in sorted(names)]
 
 
 def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:

@@ -26,7 +26,7 @@ from quorumq.client.context import Context
 from quorumq.client.fetching import Gathering, Reader, named_sets, replica_sets_of
 from quorumq.client.groups import GroupCalls, names_of
 from quorumq.client.history import History
-from quorumq.client.message import Message, MessageId
+from quorumq.client.message import Message, MessageId, ids_of
 from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes
 from quorumq.client.options import refuse
 from quorumq.client.producer import Producer, ProducerOptions
@@ -40,7 +40,7 @@ from quorumq.core.errors import UsageError
 from quorumq.core.limits import FETCH_BYTES_MAX
 from quorumq.history import HistoryWriter
 from quorumq.history.writer import monotonic
-from quorumq.wire.address import split_address
+from quorumq.wire.address import names_of_nodes, split_address
 from quorumq.wire.hello import own_token
 from quorumq.wire.tls import own_ca
 
@@ -272,7 +272,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         max_wait: float = 0.0,
         hold_time: Duration | None = None,
         start: Literal["earliest", "latest"] = "earliest",
-        ids: Iterable[MessageId] | None = None,
+        ids: Iterable[MessageId | str] | MessageId | str | None = None,
         node: str | None = None,
         timeout: float | None = None,
     ) -> list[Message]:
@@ -286,7 +286,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             max_wait: seconds to wait for them; 0 takes what is there.
             hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None.
             start: where the group begins if it is new.
-            ids: only these messages of one topic, as many of them as the group may be given now, whatever
+            ids: only these messages of one topic, also as text, as many of them as the group may be given now, whatever
                 ``max_messages`` and ``min_messages`` say. What became of the others says `lookup`.
             node: ask only this one (id or address).
             timeout: seconds without an answer of any node, before it raises; the client's if None.
@@ -311,7 +311,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
                 f"max_wait is {max_wait}, and there are ids: they are fetched if they are there now"
             )
         else:
-            names = set(ids)
+            names = ids_of(ids)
             sets = named_sets(await context.topic(topic, timeout=timeout), names)
             if not names:
                 return []
@@ -357,7 +357,7 @@ for base in Client.__bases__:  # what is called wrongly is named as it was calle
 
 @asynccontextmanager
 async def connect(
-    addresses: str | Sequence[str],
+    addresses: str | Sequence[str] | None = None,
     *,
     cluster_id: str | None = None,
     timeout: float = TIMEOUT_S,
@@ -374,7 +374,8 @@ async def connect(
     """Connect to a cluster, for the length of an ``async with``.
 
     Args:
-        addresses: "host:port" of one or several nodes; the others are learned from them.
+        addresses: "host:port" of one or several nodes, also as one text with commas; the others are learned from them.
+            What the environment has as QUORUMQ_NODES if None.
         cluster_id: refuse nodes of any other cluster; None takes whichever answers first, and only that.
         timeout: seconds for an operation, all its attempts included.
         connect_timeout: seconds to reach one node.
@@ -393,7 +394,7 @@ async def connect(
         TooFewReplicas: no node could be reached within ``timeout``; says what was tried.
         ClusterMismatch, Unauthorized: a node refused the connection.
     """
-    names = [addresses] if isinstance(addresses, str) else list(addresses)
+    names = names_of_nodes(addresses)
     if not trio.lowlevel.in_trio_task():
         raise UsageError(
             "quorumq.client runs on trio, and this is not a task of trio: use trio.run; on asyncio "

@@ -32,7 +32,7 @@ from quorumq.core import messages as m
 from quorumq.core.errors import PeerError, QuorumqError, Unanswered, UsageError
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX
 from quorumq.wire.address import split_address
-from quorumq.wire.tls import client_context, plain_hint
+from quorumq.wire.tls import client_context, own_ca, plain_hint
 from quorumq.wire.tls import reason_of as tls_reason_of
 
 RECEIVE_BYTES: Final = 256 * 1024
@@ -128,6 +128,10 @@ def dial_tls(ca: str) -> Dial:
         stream = TlsStream(await dial_tcp(address), context, host)
         try:
             await stream.shake()
+        except OSError as error:  # of ssl, too
+            await trio.aclose_forcefully(stream)
+            hint = plain_hint(True) if ca == own_ca() else ""
+            raise ConnectionError(f"{reason_of(error)}{hint}") from None
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise

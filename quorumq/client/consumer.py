@@ -453,6 +453,8 @@ class Consumer:
         if not self._working:
             self._ahead.emptied()
 
-    async def ack(self, messages: Iterable[Settleable], *, timeout: float | None = None) -> list[Outcome]:
+    async def ack(
+        self, messages: Iterable[Settleable] | Settleable, *, timeout: float | None = None
+    ) -> list[Outcome]:
         """Ack many at once: see `Client.ack`."""
         return await self.settler.ack(messages, timeout=timeout)

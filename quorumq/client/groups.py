@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal, cast
 
 from quorumq.client.context import Calls
-from quorumq.client.message import MessageId, check_topic
+from quorumq.client.message import MessageId, check_topic, ids_of
 from quorumq.client.nodes import after_some
 from quorumq.core import messages as m
 from quorumq.core.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
@@ -160,7 +160,7 @@ class GroupCalls(Calls):
         group: str,
         *,
         partition: int | None = None,
-        ids: Iterable[MessageId] | None = None,
+        ids: Iterable[MessageId | str] | MessageId | str | None = None,
         timeout: float | None = None,
     ) -> int:
         """Settle a group's backlog unread, or its dead letters (group "g!dead", or topic "t.deadletters").
@@ -171,7 +171,8 @@ class GroupCalls(Calls):
         Args:
             topic, group: whose.
             partition: only this one; all if None.
-            ids: only these messages, where they are not settled yet, or are dead letters; all if None.
+            ids: only these messages, or this one, where they are not settled yet, or are dead letters; all if None. Ids
+                may be text. What is delayed is called back so.
             timeout: seconds for each partition; the client's if None.
 
         Returns:
@@ -204,14 +205,16 @@ class GroupCalls(Calls):
         return count
 
 
-def spans_of(register: Topic, ids: Iterable[MessageId]) -> list[tuple[int, tuple[Span, ...]]]:
+def spans_of(
+    register: Topic, ids: Iterable[MessageId | str] | MessageId | str
+) -> list[tuple[int, tuple[Span, ...]]]:
     """The messages as spans, by partition, as many at once as a request may name.
 
     Raises:
         UsageError: one is of another topic.
     """
     found: dict[int, list[Span]] = {}
-    for name in sorted(set(ids)):
+    for name in sorted(ids_of(ids)):
         check_topic(name, register)
         found.setdefault(name.partition.number, []).append(Span(name.origin, name.seq, name.seq + 1))
     return [

@@ -77,6 +77,49 @@ class MessageId(NamedTuple):
 _ID: Final = re.compile(r"([0-9a-f]{32})/(\d+)/([^./]+)\.(\d+)\.([0-9a-f]{16})\.(\d+)/(\d+)")
 
 
+def id_of(message: MessageId | str | Any) -> MessageId:
+    """The id that is meant by an id, its text, or a message.
+
+    Raises:
+        UsageError: none of these.
+    """
+    if isinstance(message, MessageId):
+        return message
+    name = getattr(message, "id", message)
+    if isinstance(name, MessageId):
+        return name
+    if not isinstance(name, str):
+        raise UsageError(f"{message!r} is no id of a message: give a MessageId, its text, or the message")
+    try:
+        return MessageId.parse(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def ids_of(messages: Any) -> set[MessageId]:
+    """The ids that are meant by several of what `id_of` takes, or by one alone."""
+    alone = isinstance(messages, MessageId | str) or isinstance(getattr(messages, "id", None), MessageId)
+    return {id_of(one) for one in ([messages] if alone else messages)}
+
+
+def settleables_of(messages: Any) -> list[Settleable]:
+    """The messages to be settled, where several are given or one alone.
+
+    Raises:
+        UsageError: one is no message that was delivered.
+    """
+    found: list[Settleable] = []
+    alone = isinstance(messages, Settleable | str | MessageId) or not isinstance(messages, Iterable)
+    for one in [messages] if alone else messages:
+        if not isinstance(one, Settleable):
+            raise UsageError(
+                f"{one!r} is not a message that was delivered: settle what a consumer or `fetch` gave, or "
+                "`ticket(receipt)`; an id names a message, and no delivery"
+            )
+        found.append(one)
+    return found
+
+
 def check_topic(name: MessageId, topic: Topic) -> None:
     """Raises UsageError where the message is of another topic."""
     if name.partition.topic != topic.id:

@@ -11,7 +11,7 @@ from quorumq.client.acks import AckQueue
 from quorumq.client.context import Calls, Context
 from quorumq.client.groups import is_dead
 from quorumq.client.letters import make_letter
-from quorumq.client.message import Delivery, Message, Named, Outcome, Settleable, deadline_of
+from quorumq.client.message import Delivery, Message, Named, Outcome, Settleable, deadline_of, settleables_of
 from quorumq.client.nodes import left_of
 from quorumq.client.settle import Failures, count_of, failures_of, most_retryable, settle
 from quorumq.client.times import Duration, number_of, seconds_of
@@ -62,14 +62,16 @@ class SettleCalls(Calls):
         )
         return Named(delivery, spans[0])
 
-    async def ack(self, messages: Iterable[Settleable], *, timeout: float | None = None) -> list[Outcome]:
+    async def ack(
+        self, messages: Iterable[Settleable] | Settleable, *, timeout: float | None = None
+    ) -> list[Outcome]:
         """`Message.ack` of many at once, of any deliveries, topics and groups: the verdict on each, in order.
 
         Raises:
             as that does, where some failed: ``outcome`` and ``failure`` of each say which.
             BadReceipt: some were refused.
         """
-        messages = list(messages)
+        messages = settleables_of(messages)
         if not messages:
             return []
         try:
@@ -80,7 +82,7 @@ class SettleCalls(Calls):
 
     async def reject(
         self,
-        messages: Iterable[Settleable],
+        messages: Iterable[Settleable] | Settleable,
         *,
         delay: Duration | None = None,
         interrupted: bool = False,
@@ -98,11 +100,12 @@ class SettleCalls(Calls):
                     f"delay is {delay!r}, and what is interrupted is available at once: give one of the two"
                 )
             wait = 0.0
-        await self._reject(list(messages), wait, None, Outcome.REQUEUED, timeout, interrupted=interrupted)
+        given = settleables_of(messages)
+        await self._reject(given, wait, None, Outcome.REQUEUED, timeout, interrupted=interrupted)
 
     async def dead_letter(
         self,
-        messages: Iterable[Settleable],
+        messages: Iterable[Settleable] | Settleable,
         error: BaseException | None = None,
         *,
         reason: str = "",
@@ -114,7 +117,7 @@ class SettleCalls(Calls):
             as that does, where some failed: ``failure`` of each says which.
             UsageError: some are dead letters already; nothing was sent.
         """
-        messages = list(messages)
+        messages = settleables_of(messages)
         for message in messages:
             receipt = message.delivery.receipt
             if is_dead(receipt.group):
@@ -195,7 +198,7 @@ class SettleCalls(Calls):
 
     async def extend(
         self,
-        messages: Iterable[Settleable],
+        messages: Iterable[Settleable] | Settleable,
         hold_time: Duration | None = None,
         *,
         timeout: float | None = None,
@@ -206,7 +209,7 @@ class SettleCalls(Calls):
             HoldLost: of some the hold is over, and nothing revives it; ``failure`` of each says which.
             OutcomeUnknown, NotStored: some were not confirmed: their old deadlines stand.
         """
-        messages = list(messages)
+        messages = settleables_of(messages)
         seconds = None if hold_time is None else number_of("hold_time", hold_time)
         self.context.nodes.check_open()
         with failures_of(messages) as failures:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumq.client.context import Calls
-from quorumq.client.message import MessageId, check_topic
+from quorumq.client.fetching import readable
+from quorumq.client.message import MessageId, check_topic, id_of
 from quorumq.core import messages as m
-from quorumq.core.errors import NotFound, TooFewReplicas, UsageError
+from quorumq.core.errors import NotFound, TooFewReplicas
 from quorumq.core.printable import plural
 from quorumq.core.types import STAMP_ZERO, Letter, Span
+from quorumq.wire.batch import Message as Parts
 
 
 class Seen(NamedTuple):
@@ -51,7 +53,8 @@ class Life(NamedTuple):
     """The life of one message, from `Client.show`.
 
     ``published_ms``: when its batch was made, by its producer's clock (ms since 1970); None where no payload is left.
-    ``session`` is the producer's, which begins with the node that opened it.
+    ``session`` is the producer's, which begins with the node that opened it. ``body`` is what was published, where it
+    was asked for and a replica has it.
     """
 
     id: MessageId
@@ -60,12 +63,15 @@ class Life(NamedTuple):
     delay: float
     session: str
     replicas: tuple[Replica, ...]
+    body: Parts | None = None
 
 
 class ShowCalls(Calls):
     """Tells the life of one message."""
 
-    async def show(self, topic: str, message: MessageId | str, *, timeout: float | None = None) -> Life:
+    async def show(
+        self, topic: str, message: MessageId | str, *, body: bool = False, timeout: float | None = None
+    ) -> Life:
         """What every replica has in memory of one message: who has its payload, and what each group makes of it.
 
         Every replica is asked by itself, and nothing is merged: where they differ, that is seen. What is over is known
@@ -75,6 +81,7 @@ class ShowCalls(Calls):
         Args:
             topic: its name.
             message: its id, or that as text.
+            body: bring the message along: payload, key and headers.
             timeout: seconds for each node; if None the client's, and at most 3, as one may be down.
 
         Returns:
@@ -85,10 +92,7 @@ class ShowCalls(Calls):
             UsageError: no id, or one of another topic.
             TooFewReplicas: no replica answered.
         """
-        try:
-            name = MessageId.parse(message) if isinstance(message, str) else message
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        name = id_of(message)
         register = await self.context.topic(topic, timeout=timeout)
         check_topic(name, register)
         if name.partition.number >= register.partitions:
@@ -96,7 +100,7 @@ class ShowCalls(Calls):
                 f"topic {topic!r} has {plural(register.partitions, 'partition')}: there is no {name.partition.number}"
             )
         members = register.replicas[name.partition.number]
-        request = m.ShowRequest(name.partition, Span(name.origin, name.seq, name.seq + 1))
+        request = m.ShowRequest(name.partition, Span(name.origin, name.seq, name.seq + 1), body)
         replies, errors = await self.context.ask_each(members, request, "show a message", timeout)
         if not replies:
             raise TooFewReplicas(
@@ -128,6 +132,10 @@ class ShowCalls(Calls):
             first.delay_ms / 1000 if first is not None else 0.0,
             f"{node}.{n}.{nonce:016x}.{k}",
             replicas,
+            next(
+                (found for reply in replies.values() for part in reply.slices for found in readable(part)),
+                None,
+            ),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 from quorumq.client.context import Calls
@@ -26,7 +27,7 @@ class TopicCalls(Calls):
         max_deliveries: int | None = None,
         retention: Duration | None = None,
         ttl: Duration | None = None,
-        backoff: Sequence[Duration] | None = None,
+        backoff: Sequence[Duration] | Duration | None = None,
         auto_create_groups: bool | None = None,
         on_expiry: Literal["dead-letter", "drop"] | None = None,
         timeout: float | None = None,
@@ -40,8 +41,8 @@ class TopicCalls(Calls):
             max_deliveries: after so many a message becomes a dead letter; 5 if None.
             retention: seconds or a timedelta that payload is kept after the last group is done with it; 0 if None.
             ttl: seconds or a timedelta after which a message that nobody has acked expires; 0 = never, also if None.
-            backoff: seconds or timedeltas that a rejected message waits where the reject does not say, attempt by
-                attempt; the last one repeats. No wait if None.
+            backoff: seconds or timedeltas, or one alone, that a rejected message waits where the reject does not say,
+                attempt by attempt; the last one repeats. No wait if None.
             auto_create_groups: whether the first consumer of a group creates it, from the beginning; true if None.
                 Where false, it hears `NotFound`: a group by a mistyped name would keep all messages for ever.
             on_expiry: what becomes of a message that expires: a dead letter, also if None, or "drop", and it is gone.
@@ -104,7 +105,7 @@ class TopicCalls(Calls):
         max_deliveries: int | None = None,
         retention: Duration | None = None,
         ttl: Duration | None = None,
-        backoff: Sequence[Duration] | None = None,
+        backoff: Sequence[Duration] | Duration | None = None,
         auto_create_groups: bool | None = None,
         on_expiry: Literal["dead-letter", "drop"] | None = None,
         timeout: float | None = None,
@@ -213,17 +214,18 @@ def _settings(
     max_deliveries: int | None,
     retention: Duration | None,
     ttl: Duration | None,
-    backoff: Sequence[Duration] | None,
+    backoff: Sequence[Duration] | Duration | None,
     auto_create_groups: bool | None,
     on_expiry: str | None,
 ) -> dict[str, Any]:
     """A topic's settings as CreateTopic and AlterTopic name them; None where nothing is given."""
+    steps = (backoff,) if isinstance(backoff, float | int | timedelta) else backoff or ()
     return {
         "partitions": partitions,
         "max_deliveries": max_deliveries,
         "retention_s": None if retention is None else number_of("retention", retention),
         "ttl_s": None if ttl is None else number_of("ttl", ttl),
-        "backoff": None if backoff is None else tuple(number_of("backoff", step) for step in backoff),
+        "backoff": None if backoff is None else tuple(number_of("backoff", step) for step in steps),
         "auto_create_groups": auto_create_groups,
         "on_expiry": on_expiry,
     }

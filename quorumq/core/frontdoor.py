@@ -19,7 +19,7 @@ from quorumq.core.fairqueue import Asker
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import FindCoordinator, to_find
 from quorumq.core.groups import DeleteGroupCoordinator, GroupCoordinator
-from quorumq.core.partition.listing import shown_of
+from quorumq.core.partition.listing import shown_of, slices_of
 from quorumq.core.partition.tally import part_of
 from quorumq.core.peek import PeekCoordinator
 from quorumq.core.printable import plural
@@ -329,7 +329,10 @@ class FrontDoor:
             return m.Failed(Code.NOT_FOUND, detail)
         if request.span.size != 1:
             return m.Failed(Code.USAGE, f"{request.span.size} messages are named: one can be shown")
-        return shown_of(replica.batches, replica.views.groups, request.span, now)
+        shown = shown_of(replica.batches, replica.views.groups, request.span, now)
+        if not request.body:
+            return shown
+        return shown._replace(slices=slices_of(replica.batches, replica.topic.name, (request.span,)))
 
     def _describe(self, request: m.DescribeGroup, now: Now) -> Admitted:
         topic = self.context.catalogue.topic_named(request.topic)

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import click
 
-from quorumq.cli.common import NODES_DEFAULT, NODES_VARIABLE, ended_by_sigterm, json_option, print_json
+from quorumq.cli.common import NODES_DEFAULT, ended_by_sigterm, json_option, print_json
 from quorumq.core import limits
 from quorumq.core.errors import QuorumqError
+from quorumq.wire.address import NODES_VARIABLE
 
 WAIT_S: Final = 300.0
 """How long `--wait` waits: a start on a slow machine, and a quarantine of the default hold time."""

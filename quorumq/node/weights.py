@@ -19,7 +19,7 @@ def stale_after(reply: m.FetchReply) -> float:
 
 def foreign_bytes(reply: m.ClientReply) -> int:
     """How many bytes of records a reply keeps in memory: those that came from another node. Ours are read later."""
-    if not isinstance(reply, m.FetchReply | m.BrowseReply):
+    if not isinstance(reply, m.FetchReply | m.BrowseReply | m.ShowReply):
         return 0
     parts: tuple[object, ...] = reply.slices
     return sum(len(part.body) for part in parts if isinstance(part, WireSlice))

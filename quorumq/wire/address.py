@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from typing import Final
+
 from quorumq.core.errors import UsageError
 
 
@@ -20,12 +24,14 @@ def split_address(address: str, *, name: str = "address") -> tuple[str, int]:
         problem = "must be host:port, without a scheme, such as '127.0.0.1:7401'"
     elif "," in address:
         problem = "must be one host:port: give several as several"
+    elif address.startswith("[") and address.endswith("]"):
+        problem = f"the port is missing, as in '{address}:7401'"
     elif host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         problem = "an IPv6 address stands in brackets, such as '[::1]:7401'"
     if not colon or not host:
-        problem = "must be host:port, such as '127.0.0.1:7401'"
+        problem = problem or "must be host:port, such as '127.0.0.1:7401'"
     elif not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_535:
         problem = problem or "must be host:port, and the port a number from 1 to 65535"
     try:
@@ -35,3 +41,24 @@ def split_address(address: str, *, name: str = "address") -> tuple[str, int]:
     if problem:
         raise UsageError(f"{name} = {address!r}: {problem}")
     return host, int(port)
+
+
+NODES_VARIABLE: Final = "QUORUMQ_NODES"
+"""The environment variable that has addresses of nodes where the program does not say them."""
+
+
+def names_of_nodes(addresses: object) -> list[str]:
+    """The addresses that a program gave, or the environment has: one, several, or several in one text.
+
+    Raises:
+        UsageError: there are none, or they are no text.
+    """
+    given = os.environ.get(NODES_VARIABLE, "") if addresses is None else addresses
+    if isinstance(given, str):
+        return given.replace(",", " ").split()
+    found: list[str] = []
+    for one in given if isinstance(given, Iterable) else [given]:
+        if not isinstance(one, str):
+            raise UsageError(f"address = {one!r}: must be text, host:port, such as '127.0.0.1:7401'")
+        found.append(one)
+    return found

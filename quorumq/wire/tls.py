@@ -191,7 +191,9 @@ def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
 
 def plain_hint(tls: bool) -> str:
     """What else may be wrong where what answers is not understood, and whether that was asked in TLS."""
-    return "" if tls else f" (where nodes speak TLS, give tls_ca= or {CA_VARIABLE})"
+    if not tls:
+        return f" (where nodes speak TLS, give tls_ca= or {CA_VARIABLE})"
+    return f" (TLS is used because {CA_VARIABLE} is set: unset it where nodes speak none)" if own_ca() else ""
 
 
 def reason_of(error: BaseException) -> str:

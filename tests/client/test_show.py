@@ -58,7 +58,7 @@ async def test_a_life_is_told_from_its_publish_to_its_dead_letter(capsys: pytest
         _print(dead)
     out = capsys.readouterr().out
     assert "g: held through " in out
-    assert "g: dead · 1 delivery ended without ack · token " in out
+    assert "g: dead · 2 failed attempts · token " in out
     assert "no such account" in out
     assert max(map(len, out.splitlines())) <= 80, out
 
@@ -133,4 +133,32 @@ async def test_groups_beyond_the_limit_are_counted(
         assert [replica.left_out for replica in life.replicas] == [1] * 3
         assert _facts(life)["replicas"][0]["groups_left_out"] == 1
         _print(life)
-        assert capsys.readouterr().out.count("groups: 1 more, by name after these, are not shown") == 3
+        assert capsys.readouterr().out.count("groups: 1 more, by name after these, are not shown") == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "shown"),
+    [
+        (b'{"b":1,"a":[2]}', '    {\n      "b": 1,\n      "a": [\n        2\n      ]\n    }\n'),
+        (b"x" * 300, f"    {'x' * 199}…\n"),
+        (b"\xff\x00", "    base64 /wA=\n"),
+        (b"one\x1b[2J\ntwo", "    one\\x1b[2J\n    two\n"),
+        (b"", "    (empty)\n"),
+    ],
+)
+async def test_a_message_is_shown_with_what_is_in_it_and_replicas_that_agree_once(
+    payload: bytes, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F10: who is on call wants what was in it first."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        mid = await client.publish("jobs", payload, key="k", headers={"h": 1})
+        assert (await client.show("jobs", mid)).body is None
+        life = await client.show("jobs", mid, body=True)
+        assert life.body is not None
+        assert (life.body.payload, life.body.key) == (payload, b"k")
+        _print(life)
+    out = capsys.readouterr().out
+    assert f"    key k\n    h = 1\n{shown}" in out
+    assert out.count("has the payload") == 1
+    assert "a, b, c: has the payload" in out

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+import trustme
 
-from quorumq.client import Client, Closed, Conflict, Outcome, UsageError, connect
+from quorumq.client import (
+    Client,
+    Closed,
+    Conflict,
+    NotFound,
+    Outcome,
+    TooFewReplicas,
+    UsageError,
+    blocking,
+    connect,
+)
+from quorumq.client.host import check_host
+from quorumq.wire.address import names_of_nodes
 from tests.client.fake import connected, fake_cluster
 from tests.client.steps import jobs, publish, take
+from tests.virtual import in_real_time
 
 
 @pytest.mark.parametrize(("most", "taken"), [(5.0, 5.0), (60.0, 30.0)])
@@ -164,13 +182,17 @@ def test_outside_of_trio_it_names_the_client_to_use() -> None:
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("127.0.0.1:7401,127.0.0.1:7402", "must be one host:port: give several as several"),
+        ("127.0.0.1:7401,://127.0.0.1:7402", "without a scheme"),
+        ("[::1]", r"the port is missing, as in '\[::1\]:7401'"),
+        ("", "no address of a node is given"),
+        (7401, "address = 7401: must be text"),
+        ([7401], "address = 7401: must be text"),
         ("http://127.0.0.1:7401", "without a scheme"),
         ("::1:7401", "in brackets"),
         ("localhost", "'localhost'"),
     ],
 )
-async def test_an_address_that_is_none_says_how_to_write_it(address: str, said: str) -> None:
+async def test_an_address_that_is_none_says_how_to_write_it(address: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         async with connect(address):
             raise AssertionError
@@ -199,3 +221,86 @@ async def test_partitions_are_added_by_create_only_while_a_topic_made_by_publish
         assert (await client.create_topic("jobs", partitions=1, max_deliveries=7)).partitions == 1
         assert (await client.alter_topic("jobs", partitions=3)).partitions == 3
         assert (await client.create_topic("jobs", partitions=3)).partitions == 3
+
+
+async def test_ids_are_taken_as_text_and_one_message_where_a_list_is() -> None:
+    """F11: raw errors of Python, or an empty list."""
+    async with jobs(3, backoff=5) as (_, client):
+        assert (await client.topic("jobs")).backoff == (5.0,)
+        with pytest.raises(UsageError, match="which is 'pending': give one of ready, held"):
+            [item async for item in client.peek("jobs", "g", "pending")]  # type: ignore[arg-type]
+        first, second, third = await client.fetch("jobs", "g", max_messages=3, max_wait=1.0)
+        await client.ack(first)
+        await client.dead_letter(second, reason="no")
+        name = str(second.id)
+        (found,) = (await client.lookup("jobs", "g", name)).values()
+        assert found.peeked.state == "dead"
+        assert list(await client.lookup("jobs", "g", [second])) == [second.id]  # type: ignore[list-item]
+        assert (await client.redrive("jobs", "g", [name])).messages == 1
+        (again,) = await client.fetch("jobs", "g", ids=name, max_messages=1)
+        assert again.id == second.id
+        await client.reject(again, delay=0)
+        assert await client.purge("jobs", "g", ids=name) == 1
+        for wrong in (name, third.id, [name], 7, [None]):
+            with pytest.raises(UsageError, match="not a message that was delivered"):
+                await client.ack(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="not a message id"):
+            await client.purge("jobs", "g", ids="x")
+        never = str(third.id._replace(seq=99))
+        with pytest.raises(NotFound, match="no replica that answered knows"):
+            await client.redrive("jobs", "g", never)
+
+
+async def test_a_delayed_message_can_be_called_back() -> None:
+    """names.md and patterns.md denied it."""
+    async with jobs() as (_, client):
+        await client.create_group("jobs", "g")
+        name = await client.publish("jobs", b"no", delay=10.0)
+        await client.publish("jobs", b"yes", delay=10.0)
+        assert await client.purge("jobs", "g", ids=name) == 1
+        assert [one.payload for one in await client.fetch("jobs", "g", max_wait=15.0)] == [b"yes"]
+
+
+def test_connect_reads_the_nodes_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORUMQ_NODES", "a:1,b:2 c:3")
+    assert names_of_nodes(None) == ["a:1", "b:2", "c:3"]
+    assert names_of_nodes("a:1,b:2") == ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "patched"),
+    [("gevent", "gevent.monkey", "is_module_patched"), ("eventlet", "eventlet.patcher", "is_monkey_patched")],
+)
+def test_a_host_that_has_replaced_sockets_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, module: str, patched: str
+) -> None:
+    """Field, near misses: LoopExit, or an import that died inside of trio."""
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{patched: lambda what: what == "socket"}))
+    with pytest.raises(UsageError, match=f"{name} has replaced sockets"):
+        blocking.connect("127.0.0.1:1").__enter__()
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{patched: lambda what: False}))
+    check_host()
+
+
+@in_real_time
+async def test_tls_that_the_environment_asked_for_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """F13: "closed during the TLS handshake" after 30 s, and no word why TLS was spoken."""
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(trustme.CA().cert_pem.bytes())
+    monkeypatch.setenv("QUORUMQ_TLS_CA", str(ca))
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), hang_up, 0)
+        address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        for said in ({}, {"tls_ca": str(ca)}):
+            with pytest.raises(TooFewReplicas) as caught:
+                async with connect(address, timeout=0.3, **said):
+                    raise AssertionError
+            named = "TLS is used because QUORUMQ_TLS_CA is set" in str(caught.value)
+            assert named, "also where the program names the same file"
+        nursery.cancel_scope.cancel()

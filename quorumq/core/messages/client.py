@@ -353,10 +353,11 @@ class BrowseReply(NamedTuple):
 
 
 class ShowRequest(NamedTuple):
-    """What the answering node's own replica has in memory of one message."""
+    """What the answering node's own replica has of one message, with ``body`` the message too."""
 
     partition: PartitionId
     span: Span
+    body: bool = False
 
 
 class ShownGroup(NamedTuple):
@@ -378,6 +379,7 @@ class ShowReply(NamedTuple):
     delay_ms: int
     groups: tuple[ShownGroup, ...]
     left_out: int = 0
+    slices: tuple[Slice, ...] = ()
 
 
 class DeclareSurvivors(NamedTuple):

@@ -61,15 +61,15 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     return PeekReply(message.round, tuple(items), None, "")
 
 
-def slices_of(batches: Batches, topic: str, items: Iterable[Peeked]) -> tuple[Slice, ...]:
-    """Where the bytes of the first items are, as many as one answer may bring."""
+def slices_of(batches: Batches, topic: str, spans: Iterable[Span]) -> tuple[Slice, ...]:
+    """Where the bytes of the first messages are, as many as one answer may bring."""
     slices: list[Slice] = []
     room = limits.FETCH_BYTES_MAX
-    for item in items:
-        room -= batches.bytes_of(item.span)
+    for span in spans:
+        room -= batches.bytes_of(span)
         if room < 0:
             break
-        for part, (number, shift) in batches.index.within(item.span):
+        for part, (number, shift) in batches.index.within(span):
             slices.append(
                 Slice(
                     topic=topic,

@@ -409,7 +409,9 @@ class Replica:
         page = page_of(self.batches, self.views.look(message.group), message, now)
         if not message.bodies:
             return page
-        return page._replace(slices=slices_of(self.batches, self.topic.name, page.items))
+        return page._replace(
+            slices=slices_of(self.batches, self.topic.name, (item.span for item in page.items))
+        )
 
     def on_survey(self, message: m.Survey, now: Now) -> m.SurveyReply:
         """Survey: what the group makes of every message known here."""

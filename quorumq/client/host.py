@@ -1,0 +1,35 @@
+"""Programs whose host has changed the modules that trio works with: refused by name, and not by what breaks first.
+
+gevent and eventlet replace sockets and threads by their own while a program starts. The client runs trio, here or in a
+thread of its own, and trio needs those of the system. Importing this refuses eventlet, under which trio cannot be
+imported; `check_host` refuses both.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from quorumq.core.errors import UsageError
+
+
+def check_host() -> None:
+    """Refuse a process in which sockets or threads are not the system's.
+
+    Raises:
+        UsageError: names what has replaced them, and what to do.
+    """
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    patched = {
+        "gevent": gevent and any(map(gevent.is_module_patched, ("socket", "threading", "select"))),
+        "eventlet": eventlet and any(map(eventlet.is_monkey_patched, ("socket", "thread", "select"))),
+    }
+    for name, there in patched.items():
+        if there:
+            raise UsageError(
+                f"{name} has replaced sockets and threads of this process (monkey patching), and quorumq needs "
+                "those of the system: run this program without it (gunicorn: --worker-class gthread, or uvicorn's), or "
+                "publish from a process of its own"
+            )
+
+
+check_host()
