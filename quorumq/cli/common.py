@@ -195,10 +195,10 @@ async def cluster(
     Raises:
         Unreachable: no node answers within those seconds, or within a few if they are more; says what to do.
     """
-    from quorumq import client as on_trio
+    from quorumq.client import connect as on_trio
     from quorumq.client.client import CONNECT_TIMEOUT_S
 
-    connect = connect or on_trio.connect
+    connect = connect or on_trio
     began = time.monotonic()
     each = min(
         CONNECT_TIMEOUT_S, where.timeout / len(where.addresses)

@@ -112,13 +112,18 @@ def _name_of(directory: Path) -> str:
 
 
 def config_text(values: Mapping[str, Any], tables: Mapping[str, Mapping[str, str]]) -> str:
-    """A node's configuration file. Texts, numbers and truth values are in TOML as in JSON."""
+    """A node's configuration file. Texts, numbers and truth values are in TOML as in JSON.
 
-    def lines(some: Mapping[str, Any]) -> list[str]:
-        return [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in some.items()]
+    Tables are written as dotted keys: what a person appends is then a key of the file, and not of the last table.
+    """
 
-    parts = [lines(values), *(["", f"[{table}]", *lines(rows)] for table, rows in tables.items())]
-    return "\n".join(line for part in parts for line in part) + "\n"
+    def line(name: str, value: Any) -> str:
+        return f"{name} = {json.dumps(value, ensure_ascii=False)}"
+
+    lines = [line(name, value) for name, value in values.items()]
+    for table, rows in tables.items():
+        lines += ["", *(line(f"{table}.{name}", value) for name, value in rows.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _write(directory: Path, texts: dict[Path, str]) -> None:

@@ -20,6 +20,7 @@ import click
 from quorumq.cli.common import console, json_option, nodes_option, print_json, table, timeout_option
 from quorumq.core.printable import plural
 
+CERTIFICATE_WARN_S: Final = 14 * 86400.0
 CLOCK_WARN_S: Final = 5.0
 """Above this difference of the time of day, delays and retention are off by as much (docs/protocol.md, section 2)."""
 
@@ -218,6 +219,12 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
                 f"{name} takes more memory than memory_max: publishes, new topics and groups are refused there, acks "
                 "go on; let consumers ack what is there, or give it more"
             )
+        left = row.get("certificate_expires_s")
+        if left is not None and left < CERTIFICATE_WARN_S:
+            when = f"ends in {left // 86400} days" if left >= 0 else "has ended"
+            yield f"{name}'s certificate {when}: put a new one in place, it is read without a restart"
+        if row.get("clients_file_problem"):
+            yield f"{name} goes by the clients file of before: {row['clients_file_problem']}"
         if row.get("slow_answers"):
             yield f"{name} is slow to deliver: {row['slow_answers']}"
         if abs(row["clock_difference_s"]) > CLOCK_WARN_S:

@@ -210,6 +210,13 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
     problems: list[str] = []
     found: dict[str, Any] = {}
     fields = {field.name: field for field in msgspec.structs.fields(ServeConfig)}
+    for table in ("nodes", "peers", "machines"):
+        rows = values.get(table)
+        keys = [key for key in rows if key in fields and "_" in key] if isinstance(rows, dict) else []
+        if keys:  # appended to a file that ends with a table
+            raise ConfigError(
+                f"{where}: {', '.join(keys)} stands in the table [{table}]: keys of the file go above its first [table]"
+            )
     for name, value in values.items():
         key = ALIASES.get(name, name)
         if key not in fields:

@@ -14,6 +14,7 @@ from typing import Final
 from quorumq.core.types import Now
 from quorumq.node.config import ServeConfig
 from quorumq.storage.journal import Journal
+from quorumq.wire.tls import expiry_of
 
 WINDOW_S: Final = 60.0
 SAMPLES_MAX: Final = 20_000
@@ -57,6 +58,15 @@ class Health:
         """An fsync took this long; monotonic seconds now."""
         self._commits.append((now, seconds))
 
+    def certificate_left(self) -> int | None:
+        """Seconds until the node's certificate ends, as the file is now; None without TLS, or where it is no file."""
+        if not self.config.tls_cert:
+            return None
+        try:
+            return round(expiry_of(self.config.tls_cert) - self.clock().wall_ms / 1000)
+        except (OSError, ValueError, IndexError):
+            return None
+
     def facts(self, inflight_bytes: int, store: Journal) -> dict[str, object]:
         """The shell's part of a status (docs/operations.md, "What status shows").
 
@@ -85,6 +95,7 @@ class Health:
             "batches": len(store),
             "damaged_batches": len(store.unreadable),
             "rss": self.rss(),
+            "certificate_expires_s": self.certificate_left(),
             **self.counts,
         }
 

@@ -132,6 +132,9 @@ class Families(NamedTuple):
         yield gauge("memory_full", "1 where publishes are refused for memory.", bool(state.memory_full))
         yield gauge("resident_bytes", "Memory of the process.", health.rss())
         yield gauge("batches", "Batches on disk.", len(node.store))
+        left = health.certificate_left()
+        if left is not None:
+            yield gauge("certificate_expires_seconds", "Seconds until the node's certificate ends.", left)
         for name, text in COUNTS.items():
             yield CounterMetricFamily(f"quorumq_{name}", text, value=health.counts[name])
 

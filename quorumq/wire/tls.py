@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from quorumq.core.errors import UsageError
@@ -211,3 +212,49 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error)
+
+
+UTC_TIME: Final = 0x17
+"""The tag of a time with a year of two digits; from 2050 on certificates have one of four."""
+
+
+def expiry_of(path: str) -> float:
+    """The time when a certificate ends.
+
+    Args:
+        path: of a PEM file; its first certificate counts.
+
+    Returns:
+        Seconds since 1970.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it has no certificate.
+    """
+    with open(path, encoding="latin-1") as file:
+        text = file.read()
+    begin, end = text.find("-----BEGIN CERTIFICATE-----"), text.find("-----END CERTIFICATE-----")
+    if begin < 0 or end < begin:
+        raise ValueError(f"{path} has no certificate")
+    der = ssl.PEM_cert_to_DER_cert(text[begin:end] + "-----END CERTIFICATE-----")
+    at, _ = _inside(der, _inside(der, 0)[0])  # Certificate, TBSCertificate
+    if der[at] == 0xA0:  # its version
+        at = _inside(der, at)[1]
+    for _ in range(3):  # serial number, algorithm, issuer
+        at = _inside(der, at)[1]
+    not_before, _ = _inside(der, at)
+    not_after = _inside(der, not_before)[1]
+    start, stop = _inside(der, not_after)
+    digits = der[start : stop - 1].decode()
+    if der[not_after] == UTC_TIME:
+        digits = ("19" if digits >= "50" else "20") + digits
+    return datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
+
+
+def _inside(der: bytes, at: int) -> tuple[int, int]:
+    """Where the content of a DER value begins and ends."""
+    size, begin = der[at + 1], at + 2
+    if size >= 0x80:
+        count = size - 0x80
+        size, begin = int.from_bytes(der[begin : begin + count]), begin + count
+    return begin, begin + size

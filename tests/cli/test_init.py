@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quorumq.cli.main import main
+from quorumq.core.errors import QuorumqError
 from quorumq.node.config import load_config
 
 
@@ -86,3 +87,18 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     assert result.exit_code != 0
     assert words in result.output
     assert not (tmp_path / "new").exists()
+
+
+def test_keys_can_be_appended_to_what_was_written_and_where_a_table_is_last_the_error_says_so(
+    tmp_path: Path,
+) -> None:
+    """F14: what was appended fell into [nodes], and six complaints named no cause."""
+    assert run(tmp_path / "c").exit_code == 0
+    path = tmp_path / "c" / "n1.toml"
+    with path.open("a") as file:
+        file.write("connections_max = 7\n")
+    assert load_config(path).connections_max == 7
+    with path.open("a") as file:
+        file.write('[peers]\nn1 = "127.0.0.1:1"\ntls_cert = "x"\n')
+    with pytest.raises(QuorumqError, match=r"tls_cert stands in the table \[peers\]"):
+        load_config(path)

@@ -79,6 +79,18 @@ def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], f
             {"disk_full": True},
             "n1 has no disk space left: publishes are refused there, acks go on; make room",
         ),
+        (
+            {"certificate_expires_s": 3 * 86400 + 5},
+            "n1's certificate ends in 3 days: put a new one in place, it is read without a restart",
+        ),
+        (
+            {"certificate_expires_s": -5},
+            "n1's certificate has ended: put a new one in place, it is read without a restart",
+        ),
+        (
+            {"clients_file_problem": "it names no client"},
+            "n1 goes by the clients file of before: it names no client",
+        ),
         ({"resync": "damaged"}, "n1 cannot vouch for its directory and learns from the others: damaged"),
         ({"up": False, "error": "refused"}, "n1 is down: refused"),
     ],

@@ -23,10 +23,21 @@ import trustme
 
 from quorumq.client import connect
 from quorumq.core.errors import PeerError, TooFewReplicas, UsageError
+from quorumq.core.types import Now
 from quorumq.lab.ports import free_ports
+from quorumq.node.config import make_config
+from quorumq.node.health import Health
 from quorumq.node.tls import Certificates, TlsTransport
 from quorumq.node.transport import RECEIVE_BYTES_MAX, ConnectionLost, Outflow
-from quorumq.wire.tls import PIECE_BYTES, RECORD_BYTES, Tunnel, client_context, peer_context, server_context
+from quorumq.wire.tls import (
+    PIECE_BYTES,
+    RECORD_BYTES,
+    Tunnel,
+    client_context,
+    expiry_of,
+    peer_context,
+    server_context,
+)
 from sim.shell.memory import Log, MemoryTransport, pair
 from tests.node.memory import Quiet
 from tests.patience import PATIENCE_S, until
@@ -242,6 +253,27 @@ async def test_an_old_version_of_tls_and_what_is_not_tls_are_refused(files: File
     plain = TlsTransport(below, server_context(*files.issue("n1"), files.ca), server_side=True)
     with pytest.raises(PeerError, match="does the other side speak TLS"):
         await plain.receive()
+
+
+def test_the_end_of_a_certificate_is_read_from_its_file(files: Files, tmp_path: Path) -> None:
+    """F12: nothing told the day on which the cluster would fall apart."""
+    for end in (
+        PAST,
+        FUTURE,
+        datetime(2049, 12, 31, 23, 59, 59, tzinfo=UTC),
+        datetime(2051, 1, 2, tzinfo=UTC),
+    ):
+        cert, key = files.issue("n1", not_after=end)
+        assert expiry_of(cert) == int(end.timestamp())
+    config = make_config({
+        "node": "n1", "cluster_id": "c", "secret": "s" * 32, "data_dir": str(tmp_path), "tls_cert": cert,
+        "tls_key": key,
+    })  # fmt: skip
+    health = Health(config, lambda: Now(0.0, int(datetime(2051, 1, 1, tzinfo=UTC).timestamp() * 1000)))
+    assert health.certificate_left() == 86400
+    for wrong in (files.ca, key):
+        Path(cert).write_bytes(Path(wrong).read_bytes()[:200])
+        assert health.certificate_left() is None
 
 
 async def test_files_that_change_count_from_the_next_connection_on_and_wrong_ones_do_not(
