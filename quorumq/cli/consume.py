@@ -76,7 +76,7 @@ class Plan(NamedTuple):
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @group_option
 @start_option
-@click.option("--max", "most", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--max", "--limit", "most", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option(
     "--wait",
     type=Seconds(0),
