@@ -7,7 +7,13 @@ async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
             await message.ack()
 """
 
-import quorumq.client.host  # noqa: F401  # before trio is imported
+import sys
+
+if "eventlet.patcher" in sys.modules:  # trio could not be imported, and says so in words of its own
+    from quorumq.client.host import check_host
+
+    check_host()
+
 from quorumq.client.backlog import Backlog, GroupConsumer, PartitionBacklog
 from quorumq.client.batches import Pending
 from quorumq.client.bulk import NotAllStored

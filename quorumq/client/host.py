@@ -1,8 +1,8 @@
 """Programs whose host has changed the modules that trio works with: refused by name, and not by what breaks first.
 
 gevent and eventlet replace sockets and threads by their own while a program starts. The client runs trio, here or in a
-thread of its own, and trio needs those of the system. Importing this refuses eventlet, under which trio cannot be
-imported; `check_host` refuses both.
+thread of its own, and trio needs those of the system. Under eventlet trio
+cannot even be imported, so `quorumq.client` looks here before it does that.
 """
 
 from __future__ import annotations
@@ -30,6 +30,3 @@ def check_host() -> None:
                 "those of the system: run this program without it (gunicorn: --worker-class gthread, or uvicorn's), or "
                 "publish from a process of its own"
             )
-
-
-check_host()

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar, cast
 import trio
 
 from quorumq.client.client import Client
-from quorumq.client.host import check_host
 from quorumq.client.nodes import CLOSED, Closed
 from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
 
@@ -68,6 +67,8 @@ class Portal:
 
     def begin(self, connect: Callable[[], Any]) -> Future[Client]:
         """Begin, with what ``connect`` gives as an ``async with``. The future has what it raises."""
+        from quorumq.client.host import check_host  # nothing for who publishes on trio
+
         check_host()
         self._thread = threading.Thread(
             target=trio.run, args=(self._run, connect), name="quorumq", daemon=True

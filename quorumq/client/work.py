@@ -13,18 +13,20 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import trio
 
 from quorumq.client.consumer import Consumer
 from quorumq.client.context import Context
 from quorumq.client.fetching import give_back
-from quorumq.client.fuse import FUSE, Fuse
 from quorumq.client.message import Message, Outcome
 from quorumq.client.settling import ACKS
 from quorumq.client.times import Duration, number_of
 from quorumq.core.errors import Busy, QuorumqError, TooFewReplicas, Transient, Unauthorized, UsageError
+
+if TYPE_CHECKING:
+    from quorumq.client.fuse import Fuse
 
 GRACE_S: Final = 10.0
 CONCURRENCY_MAX: Final = 10_000
@@ -272,6 +274,8 @@ class Pool:
         )
 
     async def _serve(self) -> None:
+        from quorumq.client.fuse import Fuse  # nothing for who publishes
+
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_when_told)
             if self.told is not None:
@@ -356,10 +360,10 @@ class Pool:
             now = trio.current_time()
             if pause := fuse.died(error, now):
                 text = (
-                    "at least %d messages of group %r are dead letters of one kind, and none succeeded: this process "
+                    "messages of group %r become dead letters of one kind, and none succeeds: this process "
                     "pauses for %g s; mend the handler, then `quorumq deadletters redrive`. The last one: %r"
                 )
-                log.error(text, FUSE, message.group, pause, error)
+                log.error(text, message.group, pause, error)
 
     async def _give_back(self, message: Message, *, interrupted: bool) -> None:
         """Have a message come again at once whose handler has ended without a verdict."""

@@ -99,7 +99,7 @@ def test_dead_letters(screen: Screen, each: bool) -> None:
     }
     deadletters._print([line], each)
     when = groups.local_time(line["died_ms"])[:19]
-    screen.has(when, *([ID, "5 attempts"] if each else ["123,456,789", "0123456789abcdef"]))
+    screen.has(when, *([ID, "5 failed attempts"] if each else ["123,456,789", "0123456789abcdef"]))
 
 
 def test_a_benchmark(screen: Screen) -> None:
