@@ -449,7 +449,9 @@ class Consumer:
             if message.outcome is Outcome.REWOUND and not is_dead(self.group):
                 receipt = message.delivery.receipt
                 self._ahead.rewound(receipt.partition.topic, receipt.generation)
-        self._has_place()
+        self._full_since = None
+        if self._fewer:
+            self._fewer.unpark_all()
         if not self._working:
             self._ahead.emptied()
 

@@ -542,7 +542,8 @@ class Producer:
         while True:
             outbox.poke = trio.Event()
             wake = outbox.close_due(0.0 if self._flushing else self._linger)
-            wake = min(wake, outbox.expire())
+            if outbox.closed:
+                wake = min(wake, outbox.expire())
             while outbox.closed and self._in_flight < self._in_flight_max:
                 queue, record_batch = outbox.closed.popleft()
                 self._in_flight += 1
