@@ -108,7 +108,9 @@ def test_the_life_of_a_message_is_shown(shell: Shell) -> None:
     told = shell(f"show lives {mid}").out
     assert told.startswith(f"{mid}\npublished ")
     assert "\n    a\n" in told, "the payload"
-    assert told.count("\n  g: acked · token ") == told.count(": has the payload"), "a block for those that agree"
+    assert told.count("\n  g: acked · token ") == told.count(": has the payload"), (
+        "a block for those that agree"
+    )
     assert all(node in told for node in shell.cluster.nodes)
     (life,) = shell(f"show lives {mid} --json").lines()
     assert sorted((replica["node"], replica["payload"]) for replica in life["replicas"]) == [
