@@ -219,12 +219,7 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
                 f"{name} takes more memory than memory_max: publishes, new topics and groups are refused there, acks "
                 "go on; let consumers ack what is there, or give it more"
             )
-        left = row.get("certificate_expires_s")
-        if left is not None and left < CERTIFICATE_WARN_S:
-            when = f"ends in {left // 86400} days" if left >= 0 else "has ended"
-            yield f"{name}'s certificate {when}: put a new one in place, it is read without a restart"
-        if row.get("clients_file_problem"):
-            yield f"{name} goes by the clients file of before: {row['clients_file_problem']}"
+        yield from _problems_of_files(name, row)
         if row.get("slow_answers"):
             yield f"{name} is slow to deliver: {row['slow_answers']}"
         if abs(row["clock_difference_s"]) > CLOCK_WARN_S:
@@ -259,6 +254,16 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
                 f"a replica of {topic['topic']!r} knows of {plural(topic['missing'], 'message')} that it does not have "
                 "yet; it asks the others for them"
             )
+
+
+def _problems_of_files(name: str, row: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the files that a node reads while it runs."""
+    left = row.get("certificate_expires_s")
+    if left is not None and left < CERTIFICATE_WARN_S:
+        when = f"ends in {left // 86400} days" if left >= 0 else "has ended"
+        yield f"{name}'s certificate {when}: put a new one in place, it is read without a restart"
+    if row.get("clients_file_problem"):
+        yield f"{name} goes by the clients file of before: {row['clients_file_problem']}"
 
 
 def _check_any(found: Mapping[str, Any], nodes: Sequence[str]) -> None:
