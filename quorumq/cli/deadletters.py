@@ -370,7 +370,7 @@ def _print(lines: list[dict[str, Any]], each: bool) -> None:
     if each:  # an id alone takes most of a line
         for line in lines:
             attempts = plural(line["attempts"], "failed attempt")
-            if line["interruptions"]:
+            if line.get("interruptions"):
                 attempts += f", {line['interruptions']} interrupted"
             say(f"{line['id']}\n    {died(line['died_ms'])}  {attempts}")
             say(f"    {error(line, 76)}")

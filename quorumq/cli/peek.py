@@ -206,7 +206,7 @@ def _print(line: dict[str, Any], as_json: bool) -> None:
     # The last attempt made it a dead letter, and only the letter counts that one.
     if attempts := max(line["attempts"], letter["attempts"] if letter else 0):
         parts.append(plural(attempts, "failed attempt"))
-    if line["interruptions"]:
+    if line.get("interruptions"):
         parts.append(plural(line["interruptions"], "interrupted delivery", "interrupted deliveries"))
     if line["remaining_s"]:
         parts.append(f"for another {line['remaining_s']:.1f} s")
