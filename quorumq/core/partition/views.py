@@ -320,7 +320,7 @@ class Views:
         ):
             return False
         home.records.put(span, record)
-        home.digests.pop(origin, None)
+        home.digests.stale[origin] = None
         changes.records.append(Resolved(span, record))
         return True
 
