@@ -24,7 +24,8 @@ class Fault:
     kind: str
     nodes: tuple[str, ...] = ()  # whom it hits
     seconds: float = 0.0  # how long it lasts
-    # A factor for ``slow-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for ``damage`` how many of
+    # A factor for ``slow-disk``, the `Room` of a ``full-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for
+    # ``damage`` how many of
     # the last records it hits, 0 for any; for ``restore`` whether it is the last backup.
     amount: float = 0.0
     # For ``partition`` and ``cut``: directed pairs that carry nothing.
@@ -53,7 +54,7 @@ WEIGHTS = {
     "freeze": 2,
     "pause": 2,
     "slow-disk": 1,
-    "full-disk": 1,
+    "full-disk": 2,
     "wall-jump": 1,
     "cut": 1,
     "wrong-clock": 4,
@@ -200,7 +201,12 @@ def draw_fault(
         )
     if kind == "partition":
         return Fault(at, kind, (), seconds, 0.0, draw_links(rng, options))
-    if kind in ("freeze", "full-disk"):
+    if kind == "full-disk":  # of one node, or of all, as each replica has the same writes
+        full = rng.choice((some, tuple(names)))
+        return Fault(
+            at, kind, full, round(seconds * rng.choice((1, 1, 5)), 4), rng.choice((1.0, 1.0, 2.0, 3.0))
+        )
+    if kind == "freeze":
         return Fault(at, kind, (rng.choice(names),), seconds)
     return Fault(at, kind, some, seconds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from quorumq.core.diskroom import Room
 from quorumq.core.messages import DeclareSurvivors
 from quorumq.core.types import NodeId
 from sim.clients.client import Client
@@ -124,11 +125,10 @@ class Faults:
             self.hosts[name].slow_factor = fault.amount
 
     def do_full_disk(self, fault: Fault) -> None:
-        """Publishes are refused for a while, and whatever else takes memory."""
+        """Disks have little room for a while, and so have nodes that start meanwhile."""
         for name in fault.nodes:
-            host = self.hosts[name]
-            host.set_full(True, host.life)
-            self.world.after(fault.seconds, host.set_full, False, host.life)
+            self.hosts[name].set_room(Room(int(fault.amount) or Room.FIRST))
+            self.world.after(fault.seconds, self.hosts[name].set_room, Room.PLENTY)
 
     def do_wall_jump(self, fault: Fault) -> None:
         """The time of day jumps, forth or back."""

@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from quorumq.core.diskroom import Room
 from quorumq.core.effects import (
     CleanStop,
     Damaged,
@@ -116,6 +117,8 @@ class Host(Machine):
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
         self.config_rng = self.world.stream(f"config/{name}")
+        self.room = Room.PLENTY  # on the disk
+        self.counts = True  # attempts were journaled since the start
         self.started = False
         self.wake_at: float | None = None
         self.wake_due = math.inf  # the deadline for which that is
@@ -133,6 +136,7 @@ class Host(Machine):
         if life != self.life or self.core is not None:
             return
         now = self.clock.now(self.world.time)
+        self.counts = True
         records = self.journal.open()
         if refuses_another_configuration(self.config, records, now, self.config_rng):
             self.world.saw("another configuration was refused")
@@ -176,6 +180,9 @@ class Host(Machine):
         self.driver.start()
         self.driver.commit()
         self.arm()
+        if self.room:
+            self.world.saw("a node started on a full disk")
+            self.set_room(self.room)
 
     def leave_world(self, *, power: bool, clean: bool = False) -> None:
         """The process is gone: with it everything but the journal. What it forgot by then is seen now or never."""
@@ -224,7 +231,7 @@ class Host(Machine):
         driver.feed(CleanStop())
         self.journal.close()
         records = self.journal.kept()
-        if records is not None and core.state.vouched:
+        if records is not None and core.state.vouched and self.room < Room.SECOND:
             compare_holds(core, records, self.clock.now(self.world.time))
         self.world.note(f"node:{self.name}", "stop", incarnation=core.state.incarnation.n, reason="asked to")
         self.leave_world(power=False, clean=True)
@@ -280,7 +287,15 @@ class Host(Machine):
             durable = self.journal.durable >= self.journal.position
             now = self.clock.now(self.world.time)
             snapshot = self.recall_rng.random() < 0.5
-            compare(core, records, now, durable=durable, times=self.observer.steady, snapshot=snapshot)
+            compare(
+                core,
+                records,
+                now,
+                durable=durable,
+                times=self.observer.steady,
+                counted=self.counts,
+                snapshot=snapshot,
+            )
             self.world.saw("a journal was compared with what its node knows")
 
     def knows_what(self, other: Host) -> bool:
@@ -463,7 +478,9 @@ class Host(Machine):
         self.journal.set_aside(error.number)
         self.feed(Damaged(error.number))
 
-    def set_full(self, full: bool, life: int) -> None:
-        """Only the reserve of disk space is left, and no memory either, or there is space again."""
-        if life == self.life and self.core is not None:
-            self.feed(DiskFull(full), MemoryFull("no memory is left" if full else ""))
+    def set_room(self, room: Room, _: object = None) -> None:
+        """The disk has so much room from now on, whoever starts on it, and as little memory."""
+        self.room = room
+        self.counts = self.counts and room < Room.NONE
+        if self.core is not None:
+            self.feed(DiskFull(room), MemoryFull("no memory is left" if room else ""))

@@ -20,7 +20,15 @@ import trio
 from quorumq.client.message import Settleable, again
 from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.core import messages as m
-from quorumq.core.errors import Code, NotFound, OutcomeUnknown, QuorumqError, Unanswered, error_from
+from quorumq.core.errors import (
+    Code,
+    NotFound,
+    OutcomeUnknown,
+    QuorumqError,
+    StorageFull,
+    Unanswered,
+    error_from,
+)
 from quorumq.core.limits import SPANS_SETTLED_MAX
 from quorumq.core.printable import plural
 from quorumq.core.types import Span
@@ -201,7 +209,7 @@ def later(verdict: m.Verdict | None, before: QuorumqError | None) -> QuorumqErro
     if verdict.outcome == NotFound.code:
         return before or NotFound(verdict.detail)
     error = error_from(verdict.outcome, verdict.detail)
-    return error if isinstance(error, Unanswered) else OutcomeUnknown(str(error))
+    return error if isinstance(error, Unanswered | StorageFull) else OutcomeUnknown(str(error))
 
 
 _WEAKNESS: Final = {"acked": 0, "ok": 0, "acked_unproven": 1, "acked_after_expiry": 2}

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
+from quorumq.core.diskroom import Room
 from quorumq.core.fairqueue import Asker
 from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage, RemoteFetchReply
 from quorumq.core.records import JournalRecord
@@ -191,9 +192,9 @@ class LinkDown(NamedTuple):
 
 
 class DiskFull(NamedTuple):
-    """The driver found that only the reserve of disk space is left (``full``), or that there is space again."""
+    """The driver found that the disk has more room left, or less, than it said last."""
 
-    full: bool
+    room: Room
 
 
 class MemoryFull(NamedTuple):

@@ -185,7 +185,10 @@ class Busy(Transient):
 
 
 class StorageFull(Transient):
-    """The disk is full, or the memory that a node may take: publishes are refused, ACK and FETCH go on."""
+    """The disks of nodes are full, or the memory that these may take: publishes are refused, ACK and FETCH go on.
+
+    Rejecting is refused as well, and acks once a disk has no room for them. Nothing was done; the text says what to do.
+    """
 
     code = Code.STORAGE_FULL
 

@@ -25,6 +25,7 @@ from quorumq.core.peek import PeekCoordinator
 from quorumq.core.printable import plural
 from quorumq.core.publish import PublishCoordinator
 from quorumq.core.purge import PurgeCoordinator
+from quorumq.core.records import BatchStored
 from quorumq.core.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.remote import SplitCoordinator, SubFetchCoordinator
 from quorumq.core.settle import AckCoordinator, ExtendCoordinator, RedriveCoordinator, RejectCoordinator
@@ -33,7 +34,7 @@ from quorumq.core.status import page, status
 from quorumq.core.survey import SurveyCoordinator
 from quorumq.core.survivors import DeclareCoordinator
 from quorumq.core.topics import check_alteration, check_topic_request, is_pattern
-from quorumq.core.types import NodeId, Now, Origin, PartitionId, Topic
+from quorumq.core.types import Kind, NodeId, Now, Origin, PartitionId, Topic
 from quorumq.core.vouching import Vouching
 
 Admitted = Coordinator | m.ClientReply
@@ -209,8 +210,9 @@ class FrontDoor:
             return m.CreateTopicReply(known)
         if request.implicit and not self.context.config.auto_create_topics:
             return self.context.catalogue.not_found(request.name)
-        if known is None and self.context.state.memory_full:
-            return m.Failed(Code.STORAGE_FULL, self.context.state.memory_full)
+        full = self.context.state.no_room(BatchStored) if known is None else ""
+        if full:
+            return m.Failed(Code.STORAGE_FULL, full)
         no_room = self.context.catalogue.why_no_room(request) if known is None else None
         return no_room or CreateTopicCoordinator(key, request)
 
@@ -221,6 +223,9 @@ class FrontDoor:
         problem = check_alteration(request, topic)
         if problem:
             return m.Failed(Code.USAGE, problem)
+        full = self.context.state.no_room(Kind.OPEN)
+        if full:
+            return m.Failed(Code.STORAGE_FULL, full)
         no_room = self.context.catalogue.why_no_room(request) if request.partitions is not None else None
         return no_room or AlterTopicCoordinator(key, request, topic)
 
@@ -266,8 +271,9 @@ class FrontDoor:
         topic = self.context.catalogue.topic_named(request.topic)
         if topic is None:
             return self.context.catalogue.not_found(request.topic)
-        if self.context.state.memory_full and self._is_new(topic, request.group):
-            return m.Failed(Code.STORAGE_FULL, self.context.state.memory_full)
+        full = self._no_room_for_group(topic, request.group) or self.context.state.no_room(Kind.OPEN)
+        if full:
+            return m.Failed(Code.STORAGE_FULL, full)
         there = request.rewind or self.context.catalogue.reads(topic.id, request.group)
         no_room = None if there else self.context.catalogue.why_no_groups((topic,), request.group)
         return no_room or GroupCoordinator(key, request, topic.id)
@@ -278,6 +284,15 @@ class FrontDoor:
             return self.context.catalogue.not_found(request.topic)
         return DeleteGroupCoordinator(key, request, topic.id)
 
+    def _no_room_for_group(self, topic: Topic, group: str) -> str:
+        """Return why a group that is new here cannot be made; "" where it can, or is there.
+
+        Within the disk's reserve it can: it costs little, and of a topic that nobody reads no ack would make room.
+        """
+        state = self.context.state
+        full = state.memory_full or state.no_room(Kind.OPEN)
+        return full if full and self._is_new(topic, group) else ""
+
     def _is_new(self, topic: Topic, group: str) -> bool:
         """Whether the partitions here know nothing of the group; not where there are none."""
         if self.context.catalogue.reads(topic.id, group):
@@ -287,6 +302,9 @@ class FrontDoor:
         return bool(here) and not any(group in replica.views.groups for replica in here)
 
     def _purge(self, key: int, request: m.PurgeRequest) -> Admitted:
+        full = self.context.state.no_room(Kind.PURGED)
+        if full:
+            return m.Failed(Code.STORAGE_FULL, full)
         topics, group = dead_letter_names((request.topic,), request.group)
         found = self._read_by(topics[0], request.partition, group.removesuffix(DEAD_SUFFIX))
         return found if isinstance(found, m.Failed) else PurgeCoordinator(key, found, group, request.spans)
@@ -431,8 +449,10 @@ class FrontDoor:
                 else:
                     return catalogue.no_group(name, source)
             seen[topic.id] = None
-            if self.context.state.memory_full and self._is_new(topic, source):
-                return m.Failed(Code.STORAGE_FULL, self.context.state.memory_full)
+            state = self.context.state
+            full = self._no_room_for_group(topic, source) if state.room or state.memory_full else ""
+            if full:
+                return m.Failed(Code.STORAGE_FULL, full)
             for number in request.partitions or range(topic.partitions):
                 if number >= topic.partitions:  # nor are those that follow
                     if is_pattern(name):

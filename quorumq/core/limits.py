@@ -162,6 +162,8 @@ LETTER_TEXT_MAX = 8 * KIB
 """Characters of a dead letter's message or stack; longer ones are cut in the middle."""
 LETTER_BYTES_MAX = 96 * KIB
 """All texts of a dead letter, in UTF-8."""
+LETTER_BARE_MAX = 128
+"""Characters of class and fingerprint in a dead letter that comes where the disk has only its reserve left."""
 LETTERS_BYTES_MAX = 1 * MIB
 """What nodes may have to tell each other of one REJECT's letter: that, once for each span."""
 LETTERS_PER_PIECE = 32

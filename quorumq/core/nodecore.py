@@ -20,6 +20,7 @@ from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HALF_STEP
 from quorumq.core.context import Context, Costly, forget
+from quorumq.core.diskroom import Room
 from quorumq.core.effects import (
     Again,
     CleanStop,
@@ -54,7 +55,7 @@ from quorumq.core.peers import Peers
 from quorumq.core.proposing import vote
 from quorumq.core.publish import store_published
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Reserved, Started
-from quorumq.core.replay import Replay, clean_stop, cluster_made, snapshot
+from quorumq.core.replay import Replay, at_stop, cluster_made, snapshot
 from quorumq.core.state import NO_END, NodeConfig
 from quorumq.core.status import status
 from quorumq.core.timers import ABOUT, LASTING, Timers
@@ -374,8 +375,8 @@ class NodeCore:
                 return [Stop(reason)]
             case LinkDown(peer):
                 self.state.links.pop(peer, None)
-            case DiskFull(full):
-                self.state.disk_full = full
+            case DiskFull(room):
+                self.state.room = Room(room)
             case MemoryFull(detail):
                 self.state.memory_full = detail
             case Damaged(number):
@@ -384,7 +385,7 @@ class NodeCore:
                         replica.storing.on_damaged(number, now)
             case CleanStop():
                 self.stopped = True  # nothing is sent or answered after it
-                return [Persist((clean_stop(self.context, now),))] if self.state.vouched else []
+                return [Persist(records) for records in at_stop(self.context, now)]
         return []
 
     def _on_durable(self, token: int, now: Now) -> list[Effect]:

@@ -12,6 +12,7 @@ from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.partition.replica import Replica
+from quorumq.core.printable import plural
 from quorumq.core.riding import riding_hold
 from quorumq.core.rounds import Round
 from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
@@ -79,7 +80,9 @@ class PublishCoordinator(Coordinator):
             if closed and this.is_refused(this.bits_of(closed)):
                 return self.fail(context, Code.ORIGIN_CLOSED, refusals[Code.ORIGIN_CLOSED])
             if refusals.keys() == {Code.STORAGE_FULL}:
-                return self.fail(context, Code.STORAGE_FULL, refusals[Code.STORAGE_FULL])
+                full = plural(len(self.problems), "replica")
+                detail = f"{full} of {len(this.members)} have no room: {refusals[Code.STORAGE_FULL]}"
+                return self.fail(context, Code.STORAGE_FULL, detail)
         detail = "it may be stored: publish the same batch again, through any node"
         if self.problems:
             detail += "; " + "; ".join(

@@ -218,6 +218,12 @@ def restore(context: Context, stop: CleanStopped, now: Now) -> None:
             replicas[partition].end_quarantine([], now)
 
 
+def at_stop(context: Context, now: Now) -> list[tuple[JournalRecord, ...]]:
+    """Return what a clean stop writes, if anything: it saves the next start its quarantine, and costs room."""
+    able = context.state.vouched and not context.state.no_room(CleanStopped)
+    return [(clean_stop(context, now),)] if able else []
+
+
 def clean_stop(context: Context, now: Now) -> CleanStopped:
     """What this start keeps for the next one.
 

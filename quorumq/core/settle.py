@@ -31,6 +31,9 @@ from quorumq.core.types import (
     Topic,
 )
 
+ADVICE = "let consumers ack what is there, delete topics that are not needed, or give the nodes larger disks"
+"""To do where the disks of nodes have no room for what is asked."""
+
 VERDICT_WAIT_S = 0.5
 """How long an ACK that is durable on a majority waits for a replica that could make its verdict `acked`."""
 
@@ -172,9 +175,16 @@ class SettleCoordinator(Coordinator):
 
     def detail(self, ballot: Ballot, span: Span, outcome: str) -> str:
         """What to say beside the outcome for ``span``."""
+        full = sorted([node for node, code in ballot.errors.items() if code == Code.STORAGE_FULL])
+        if outcome == Code.STORAGE_FULL:
+            return (
+                f"{', '.join(full)} of {plural(len(ballot.round.members), 'replica')} have no room: {ADVICE}"
+            )
         if outcome == Code.OUTCOME_UNKNOWN:
             answered = ballot.answered.bit_count()
-            return f"needed {plural(ballot.round.majority, 'replica')}, {answered} answered: retry it, through any node"
+            why = f"; {', '.join(full)} have no room: {ADVICE}" if full else ""
+            needed = plural(ballot.round.majority, "replica")
+            return f"needed {needed}, {answered} answered: retry it, through any node{why}"
         if outcome == Code.NOT_FOUND:
             return "the group was deleted"
         if outcome == Code.ALREADY_RESOLVED:

@@ -14,10 +14,21 @@ from typing import Final, Literal
 from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
+from quorumq.core.diskroom import WRITTEN, Room, Written, bare, is_written, why_full
 from quorumq.core.errors import UsageError
 from quorumq.core.fairqueue import Asker
 from quorumq.core.messages import Freed
-from quorumq.core.types import Incarnation, Machines, NodeId, Now, Origin, Owner, PartitionId, Span
+from quorumq.core.types import (
+    Incarnation,
+    Machines,
+    NodeId,
+    Now,
+    Origin,
+    Owner,
+    PartitionId,
+    Record,
+    Span,
+)
 
 NEVER = Incarnation(0, 0)
 NO_END = float("inf")
@@ -157,7 +168,7 @@ class NodeState:
     next_batch: int = 1
     origins: dict[bytes, int] = field(default_factory=dict)  # with messages here, by topic and partition
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
-    disk_full: bool = False
+    room: Room = Room.PLENTY  # on the disk
     memory_full: str = ""  # why nothing new is taken in; "" where it is
     # Runs of messages that this step may still look at for groups that begin, and partitions with more of them.
     looks_left: float = NO_END
@@ -293,6 +304,23 @@ class NodeState:
     def is_doubtful(self, now: Now) -> bool:
         """Return True if this node may not know how old messages are, as its time of day moved over its start."""
         return now.mono < self.doubtful_until
+
+    # -------------------------------------------------------------------- room
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the disk has no more than its reserve left."""
+        return self.room > Room.PLENTY
+
+    def no_room(self, kind: Written) -> str:
+        """Return why this is not written now, and what to do; "" where it is."""
+        if not is_written(kind, self.room):
+            return why_full(self.room, self.me)
+        return self.memory_full if WRITTEN[kind] == Room.PLENTY else ""
+
+    def fitted(self, record: Record) -> Record:
+        """Return the record as it is kept: where there is little room, with next to nothing of its letter."""
+        return bare(record) if record.letter is not None and (self.room or self.memory_full) else record
 
     def check(self) -> None:
         """Assert what holds between any two events."""

@@ -42,6 +42,7 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
         "quarantine_s": round(context.quarantine_left(now), 3),
         "hold_time_max": state.config.hold_time_max,
         "disk_full": state.disk_full,
+        "disk_room": state.room.name.lower(),
         "memory_full": bool(state.memory_full),
         "requests": len(context.requests),
         "hold_reply_p99_ms": round(1000 * p99, 3) if p99 is not None else None,

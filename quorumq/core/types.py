@@ -177,12 +177,20 @@ def record_rank(record: Record) -> tuple[int, bool, int, int]:
 
 
 def merge_records(ours: Record, theirs: Record) -> Record:
-    """The larger of two records; of two equal DEADs the one with the lower ballot's history."""
+    """The larger of two records; of two equal DEADs the one with the lower ballot's history.
+
+    Of one ballot the longer history stays: a full node has cut the other one.
+    """
     mine, other = record_rank(ours), record_rank(theirs)
     if mine != other:
         return ours if mine > other else theirs
     if ours.letter is not None and theirs.letter is not None:
-        return min(ours, theirs, key=lambda record: (record.letter.ballot, record.letter))  # type: ignore[union-attr]
+        if ours.letter == theirs.letter:
+            return ours
+        return min(
+            (ours, theirs),
+            key=lambda it: (it.letter.ballot, -it.letter.text_bytes, it.letter),  # type: ignore[union-attr]
+        )
     return ours if ours.letter is not None else theirs
 
 

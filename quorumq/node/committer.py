@@ -17,7 +17,7 @@ from quorumq.core.errors import QuorumqError, StorageError
 from quorumq.core.records import JournalRecord
 from quorumq.driver import Driver
 from quorumq.node.commits import CommitRunner
-from quorumq.storage.commit import Commit
+from quorumq.storage.commit import Commit, NoRoom
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 
@@ -48,6 +48,9 @@ class Shell(Protocol):
     def synced(self, seconds: float, size: int) -> None:
         """Everything up to `Journal.durable` is; how long the commit took, and how many bytes it wrote."""
 
+    def disk_filled(self) -> None:
+        """The disk has no room for a commit: it waits, and so does all that waits for it."""
+
     def disk_failed(self, error: BaseException) -> None:
         """The node must stop: what the disk has is unknown."""
 
@@ -64,6 +67,7 @@ class Committer:
     snapshot: Callable[[], Iterable[JournalRecord]]
     shell: Shell
     log: Any
+    stalled: bool = False  # the commit under way waits for room on the disk
     _commit: Commit | None = None
     _over: trio.Event | None = None  # of the commit under way, where somebody waits for it
     _durable_before: int = 0  # at the last `mark_if_quiet`
@@ -77,8 +81,8 @@ class Committer:
         return self._commit is not None
 
     async def rest(self) -> None:
-        """Wait until no commit is under way."""
-        if self.committing:
+        """Wait until no commit is under way, but for one that waits for room."""
+        if self.committing and not self.stalled:
             if self._over is None:
                 self._over = trio.Event()
             await self._over.wait()
@@ -115,6 +119,9 @@ class Committer:
         """Write on the loop: that is a copy in memory. Whether the system took it."""
         try:
             commit.write()
+        except NoRoom:
+            self._stall()
+            return False
         except StorageError as error:
             self._commit = None
             self.shell.disk_failed(error)
@@ -124,10 +131,11 @@ class Committer:
 
     def _finished(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
         """On the loop: the disk has it, or has refused. What waited for it may be said now, or never."""
+        self._leave()
+        if isinstance(error, NoRoom) and not self.shell.has_failed:
+            self._stall()
+            return
         self._commit = None
-        if self._over is not None:
-            self._over.set()
-            self._over = None
         if self.shell.has_failed:
             with contextlib.suppress(StorageError):
                 self.store.finish(commit)
@@ -141,6 +149,23 @@ class Committer:
             self.shell.disk_failed(failure)
         else:
             self.shell.synced(seconds, commit.size)
+
+    def _leave(self) -> None:
+        """Let those go on who wait for the commit under way."""
+        if self._over is not None:
+            self._over.set()
+            self._over = None
+
+    def _stall(self) -> None:
+        """Keep the commit under way until there is room. Nothing that it has was promised to anybody."""
+        self.stalled = True
+        self.shell.disk_filled()
+
+    def retry(self) -> None:
+        """Run the commit again that waits for room, if one does."""
+        if self.stalled and self._commit is not None:
+            self.stalled = False
+            self.runner.start(self._commit, self._finished, here=False)
 
     # ----------------------------------------------------------------------- segments
 

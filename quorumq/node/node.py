@@ -224,8 +224,12 @@ class Node:
             self.fail(EXIT_BUG, f"a bug in this node: {error!r}", exc_info=True)
 
     async def settled(self) -> None:
-        """Wait until everything appended is durable, or the node has failed."""
-        while self.failed is None and (self.committer.committing or self.store.needs_sync):
+        """Wait until everything appended is durable, or the node has failed, or its disk has no room."""
+        while (
+            self.failed is None
+            and (self.committer.committing or self.store.needs_sync)
+            and not self.committer.stalled
+        ):
             self.driver.commit_all()
             await self.committer.rest()
 
@@ -427,10 +431,14 @@ class Node:
             self.committer.roll_if_due()
             self.committer.reclaim()
         self.room.wake()
-        if self.room.check_due or self.core.state.disk_full:
+        if self.room.check_due or self.core.state.room or self.store.owed_bytes:
             self._check_space()
         if not self.driver.busy:  # else the step that began it goes on
             self.feed()
+
+    def disk_filled(self) -> None:
+        """A commit waits for room."""
+        self._check_space()
 
     def disk_failed(self, error: BaseException) -> None:
         """A commit failed."""
@@ -481,14 +489,14 @@ class Node:
     def _check_space(self) -> None:
         if self.failed is not None:
             return
-        before = self.core.state.disk_full
+        before = self.core.state.room
         try:
-            full = self.room.is_full(before)
+            room = self.room.look(before, stalled=self.committer.stalled)
         except StorageError as error:
             self.fail(EXIT_STORAGE, str(error))
             return
-        if full != before:
-            self.feed(DiskFull(full))
+        if room != before:
+            self.feed(DiskFull(room))
 
     def _check_memory(self) -> None:
         """Refuse what is new above `memory_max`, until there is a tenth of it again."""
@@ -510,6 +518,7 @@ class Node:
     async def watch(self) -> None:
         """What is due every second: look at memory and disk, mark what is durable, flush. Runs until cancelled."""
         while True:
+            self.committer.retry()
             self._check_space()
             self._check_memory()
             self.committer.mark_if_quiet()

@@ -7,6 +7,8 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from quorumq.core.diskroom import Room as DiskRoom
+from quorumq.core.diskroom import why_full
 from quorumq.core.limits import MIB
 from quorumq.node.config import ServeConfig
 from quorumq.storage.journal import Journal
@@ -101,20 +103,46 @@ class Room:
         """Whether so much was appended that the disk is to be asked again."""
         return self._committed + self.store.pending_bytes > SPACE_CHECK_BYTES
 
-    def is_full(self, before: bool) -> bool:
-        """Whether only the reserve of the disk is left; ``before`` is what the last answer was.
+    def look(self, before: DiskRoom, *, stalled: bool) -> DiskRoom:
+        """Return how much room the disk has, and make its last reserve anew where that fits.
 
-        Full until there is a tenth more than the reserve: at the edge it would flap with every commit.
+        At the edge it would flap with every commit: so it counts as fuller until there is a tenth more.
+
+        Args:
+            before: the last answer.
+            stalled: a commit found no room.
 
         Raises:
             StorageError: the disk does not say.
         """
-        self._committed = -self.store.pending_bytes
-        free, reserve = self.store.free_bytes, self.store.kept_free
-        if not before and free < reserve:
-            self.log.warning("disk_full", free=free, reserve=reserve, data_dir=self.config.data_dir)
-            return True
-        if before and free >= reserve + reserve // 10:
-            self.log.info("disk_has_room", free=free, reserve=reserve)
-            return False
-        return before
+        store = self.store
+        self._committed = -store.pending_bytes
+        reserve = store.kept_free
+        more = store.reserve_bytes // 10
+        if (
+            not stalled
+            and store.owed_bytes
+            and store.free_bytes >= store.start_bytes + store.owed_bytes + more
+        ):
+            store.reserve()
+        free = store.free_bytes
+        room = DiskRoom.NONE if stalled else self._room(free)
+        if room < before and self._room(free - more) >= before:
+            room = before
+        if room > before:
+            reason = why_full(room, self.config.node)
+            facts = {"free": free, "reserve": reserve, "data_dir": self.config.data_dir}
+            self.log.warning("disk_full", room=room.name.lower(), reason=reason, **facts)
+        elif room < before:
+            self.log.info("disk_has_room", room=room.name.lower(), free=free, reserve=reserve)
+        return room
+
+    def _room(self, free: int) -> DiskRoom:
+        """What ``free`` bytes are, when the last reserve is made of them first, where it is missing."""
+        store = self.store
+        free -= store.owed_bytes
+        if free >= store.kept_free:
+            return DiskRoom.PLENTY
+        if not store.last_bytes or free >= store.start_bytes:
+            return DiskRoom.FIRST
+        return DiskRoom.SECOND if free + store.last_bytes >= store.start_bytes else DiskRoom.NONE

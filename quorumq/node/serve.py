@@ -25,10 +25,11 @@ from typing import Any, Final
 
 import trio
 
+from quorumq.core.diskroom import why_full
 from quorumq.core.effects import CleanStop
 from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import JournalRecord, VouchingLost
+from quorumq.core.records import CleanStopped, JournalRecord, VouchingLost
 from quorumq.core.types import NodeId, Now
 from quorumq.history import HistoryWriter
 from quorumq.node.admission import OPERATOR_SLOTS, Door
@@ -41,6 +42,7 @@ from quorumq.node.logs import make_log
 from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
 from quorumq.node.tls import Certificates
 from quorumq.node.transport import SocketTransport, Transport, connect, listen
+from quorumq.storage.commit import NoRoom
 from quorumq.storage.disk import Disk
 from quorumq.storage.journal import Journal
 from quorumq.wire.address import split_address
@@ -61,6 +63,12 @@ OTHER_FILES: Final = 256
 
 POLL_S: Final = 0.005
 EXIT_INTERRUPTED: Final = 130
+
+EXIT_FULL: Final = -2
+"""Not the end of the process: its disk has no room for a start."""
+
+FULL_START_S: Final = 5.0
+"""A start whose disk has no room even without the last reserve begins again after so long."""
 
 
 def run(config: ServeConfig, newest: bool = False) -> int:
@@ -83,13 +91,16 @@ def run(config: ServeConfig, newest: bool = False) -> int:
 
 async def _run(config: ServeConfig, log: Any, newest: bool) -> int:
     _raise_file_limit(config, log)
-    while (code := await _run_node(config, log, newest)) == EXIT_AGAIN:
-        newest = False
+    while (code := await _run_node(config, log, newest)) in (EXIT_AGAIN, EXIT_FULL):
+        if code == EXIT_FULL:
+            await trio.sleep(FULL_START_S)
+        else:
+            newest = False
     return code
 
 
 async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
-    """Run one node until it stops; EXIT_AGAIN where another one is to be built from the same directory."""
+    """Run one node until it stops; EXIT_AGAIN and EXIT_FULL where another one is to be built from its directory."""
     if config.exposed and not config.insecure:
         log.error(
             "start_refused",
@@ -122,6 +133,12 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
         if config.tls_cert:
             certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca, log)
         node = open_node(config, config.data_dir, log=log, commits=commits, newest=newest)
+    except NoRoom as error:
+        log.error("start_waits", reason=str(error), again_s=FULL_START_S, data_dir=config.data_dir)
+        for sock in (*sockets, *of_peers, *seen_from):
+            sock.close()
+        await trio.to_thread.run_sync(commits.close)
+        return EXIT_FULL
     except (StorageError, UsageError) as error:  # anything else is a bug, and no configuration mends it
         log.error("start_refused", reason=str(error), data_dir=config.data_dir)
         return EXIT_STORAGE if isinstance(error, StorageError) else EXIT_REFUSED
@@ -373,7 +390,15 @@ class Service:
                 node.store.abandon()
             return node.failed[0]
         try:
+            if node.committer.stalled:
+                raise NoRoom("a commit waits for room on the disk")
             node.store.close()
+            if node.core.state.no_room(CleanStopped):
+                raise NoRoom(why_full(node.core.state.room, node.config.node))
+        except NoRoom as error:  # what could not be written was promised to nobody
+            node.store.abandon()
+            node.log.warning("node_stopped", clean=False, reason=str(error))
+            return EXIT_OK
         except StorageError as error:
             node.fail(EXIT_STORAGE, str(error))
             return EXIT_STORAGE

@@ -1,5 +1,8 @@
 """What the disk does for a commit, which may run outside the node's loop.
 
+A full disk is no failure: the write keeps the part that fitted, and the rest waits. First the reserve is given up, a
+file that takes room for exactly this; then the commit raises `NoRoom`, and is run again when there is room.
+
 How a segment comes to be: it is written as NAME.new, synced, renamed, and the directory is synced, before anything
 behind its snapshot is written. So a segment with its final name is complete, and a snapshot in it that cannot be read
 is damage, not a crash.
@@ -20,8 +23,20 @@ from quorumq.storage.records import SegmentStart, encode_record
 from quorumq.storage.segment import NEW_SUFFIX, body_crc_of, encode_frame, segment_name
 from quorumq.storage.tail import Tail
 
+RESERVE_NAME: Final = "reserve"
+"""The file of a data directory that only takes room: without it, acks and a start can be written on a full disk."""
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a write that say that there is no room, and nothing of what was written before."""
+
 ASIDE_SUFFIX: Final = ".damaged"
 """Behind the name of a segment file of which nothing could be read; it is nobody's from then on."""
+
+
+class NoRoom(StorageError):
+    """The disk is full. Nothing has failed: the same commit may be run again, and writes the rest."""
+
+    code = "no-room"
 
 
 class NewSegment(NamedTuple):
@@ -44,7 +59,10 @@ class Writer:
 
     disk: Disk
     failed: str = ""  # why it is unusable; "" while it is not
+    reserved: bool = False  # the reserve is there
     _handle: int | None = None
+    _name: str = ""  # of the segment that is written
+    _bytes: int = 0  # how long it is
     _unsynced: bool = False
     """Written to the file since a sync began; whose turn it is to write owns both."""
 
@@ -55,32 +73,76 @@ class Writer:
 
     def poison(self, error: BaseException) -> StorageError:
         """Note that nothing may be written any more, and give the error that says so."""
-        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        advice = (
-            "make room on the disk, then start it again" if full else "check the disk before the next start"
-        )
         what = str(error) or type(error).__name__
         self.failed = (
             f"the journal in {self.disk} could not be written: {what}; nothing since then is reported durable, "
-            f"and the node must stop: {advice}"
+            "and the node must stop: check the disk before the next start"
         )
         return StorageError(self.failed)
 
     def __enter__(self) -> None:
-        """What fails inside makes the journal unusable."""
+        """What fails inside makes the journal unusable. To find no room is no failure."""
         self.check()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, NoRoom):
             refused = self.poison(error)
             if isinstance(error, OSError):
                 raise refused from error
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Append to the segment."""
+        """Append to the segment, and take out of ``buffers`` what is written.
+
+        Raises:
+            NoRoom: some are left.
+        """
         assert self._handle is not None
         self._unsynced = True
-        self.disk.append(self._handle, buffers)
+        while buffers:
+            try:
+                self.disk.append(self._handle, buffers)
+            except OSError as error:
+                self._bytes += take_out(buffers, self.disk.size(self._name) - self._bytes)
+                self._make_room(error)
+            else:
+                self._bytes += sum(map(len, buffers))
+                buffers.clear()
+
+    def _make_room(self, error: OSError) -> None:
+        """Give the reserve up, as the disk is full.
+
+        Raises:
+            NoRoom: there is no reserve.
+            OSError: ``error``, which says something else.
+        """
+        if error.errno not in FULL:
+            raise error
+        if not self.reserved:
+            raise NoRoom(f"the disk of {self.disk} is full ({error.strerror}): make room on it") from error
+        self.disk.delete(RESERVE_NAME)
+        self.reserved = False
+
+    def reserve(self, length: int) -> None:
+        """Take room of so many bytes, unless that is done; where there is none, it is left."""
+        if not self.reserved:
+            with contextlib.suppress(OSError):
+                self.disk.allocate(RESERVE_NAME, length)
+                self.reserved = True
+
+    def _create(self, name: str, step: NewSegment) -> int:
+        """Create the file of a segment, with its snapshot. Returns the handle."""
+        while True:
+            handle = None
+            try:
+                handle = self.disk.create(name)
+                header, _ = encode_record(step.start._replace(lies=self.disk.place(name)), 0)
+                self.disk.append(handle, [encode_frame(header, 0, body_crc_of(b""), 0), *step.buffers])
+                return handle
+            except OSError as error:
+                if handle is not None and error.errno in FULL:
+                    self.disk.close(handle)
+                    self.disk.delete(name)
+                self._make_room(error)
 
     def take_unsynced(self) -> int | None:
         """The file with bytes that no sync was for, if there are any: whoever asks syncs it now."""
@@ -92,7 +154,11 @@ class Writer:
         self.disk.sync(handle)
 
     def begin(self, step: NewSegment) -> None:
-        """Begin a segment, durably, and let go what it makes useless."""
+        """Begin a segment, durably, and let go what it makes useless.
+
+        Raises:
+            NoRoom: nothing of it was begun.
+        """
         if self._handle is not None:
             unsynced = self.take_unsynced()
             if unsynced is not None:
@@ -100,13 +166,12 @@ class Writer:
             self.disk.close(self._handle)
             self._handle = None
         name = segment_name(step.start.segment)
-        handle = self.disk.create(name + NEW_SUFFIX)
-        header, _ = encode_record(step.start._replace(lies=self.disk.place(name + NEW_SUFFIX)), 0)
-        self.disk.append(handle, [encode_frame(header, 0, body_crc_of(b""), 0), *step.buffers])
+        handle = self._create(name + NEW_SUFFIX, step)
         self.disk.sync(handle)
+        self._bytes = self.disk.size(name + NEW_SUFFIX)
         self.disk.rename(name + NEW_SUFFIX, name)
         self.disk.sync_dir()
-        self._handle = handle
+        self._handle, self._name = handle, name
         for obsolete in step.obsolete:
             with contextlib.suppress(FileNotFoundError):
                 self.disk.delete(obsolete)
@@ -116,9 +181,24 @@ class Writer:
                 self.disk.sync_dir()
 
 
+def take_out(buffers: list[Buffer], count: int) -> int:
+    """Take the first ``count`` bytes out of ``buffers``. Returns how many that are."""
+    left, done = count, 0
+    while done < len(buffers) and len(buffers[done]) <= left:
+        left -= len(buffers[done])
+        done += 1
+    del buffers[:done]
+    if left:
+        buffers[0] = memoryview(buffers[0]).cast("B")[left:]
+    return count
+
+
 @dataclass(eq=False, kw_only=True)
 class Commit:
-    """What was pending when `Journal.begin_commit` was called, on its way to the disk."""
+    """What was pending when `Journal.begin_commit` was called, on its way to the disk.
+
+    One that raised `NoRoom` may be run again: what it has written, it does not write twice.
+    """
 
     writer: Writer
     steps: list[list[Buffer] | NewSegment]
@@ -135,6 +215,7 @@ class Commit:
         """`write` unless that is done, and `sync`; `Journal.finish` follows always.
 
         Raises:
+            NoRoom: the disk is full.
             StorageError: the disk refused; the journal is unusable from now on.
         """
         if not self.written:
@@ -146,11 +227,13 @@ class Commit:
         assert not self.written, "a commit runs once"
         writer = self.writer
         with writer:
-            for step in self.steps:
+            while self.steps:
+                step = self.steps[0]
                 if isinstance(step, NewSegment):
                     writer.begin(step)
                 else:
                     writer.write(step)
+                del self.steps[0]
             self._unsynced = writer.take_unsynced()
         self.written = True
 

@@ -101,6 +101,9 @@ class Disk(Protocol):
     def delete(self, name: str) -> None:
         """Remove a file."""
 
+    def allocate(self, name: str, length: int) -> None:
+        """Create a file that takes room for ``length`` bytes, durably; on an error there is none."""
+
     def free_bytes(self) -> int:
         """How many more bytes can be written, as far as the system tells."""
 
@@ -271,6 +274,18 @@ class RealDisk:
         check_name(name)
         self._forget_reader(name)
         os.unlink(self.directory / name)
+
+    def allocate(self, name: str, length: int) -> None:
+        file = self.create(name)
+        try:
+            os.posix_fallocate(file, 0, length)
+            os.fsync(file)
+        except OSError:
+            self.delete(name)
+            raise
+        finally:
+            self.close(file)
+        self.sync_dir()
 
     def free_bytes(self) -> int:
         found = os.statvfs(self.directory)

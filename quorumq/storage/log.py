@@ -29,7 +29,7 @@ from typing import Final
 from quorumq.core.errors import StorageError
 from quorumq.core.limits import MIB
 from quorumq.core.records import BatchStored, CleanStopped, JournalRecord
-from quorumq.storage.commit import Commit, NewSegment, Writer
+from quorumq.storage.commit import RESERVE_NAME, Commit, NewSegment, NoRoom, Writer
 from quorumq.storage.disk import Buffer, Disk
 from quorumq.storage.files import SegmentFiles
 from quorumq.storage.records import (
@@ -49,6 +49,12 @@ from quorumq.storage.tail import Tail
 CANNOT_VOUCH_CHARS: Final = 2_000
 """Of the reason why a directory cannot vouch for itself, as far as each segment repeats it."""
 
+LAST_SHARE: Final = 4
+"""The last reserve, a file, takes this part of the first one, beside it."""
+
+MARGIN_SHARE: Final = 16
+"""Beside a snapshot a start writes little: this part of the first reserve, and at most 1 MiB, is left for it."""
+
 
 class Log:
     """The records of one directory, from the first `roll` on: a new segment, with the snapshot of what was replayed.
@@ -57,7 +63,7 @@ class Log:
         disk: the directory, locked; `abandon` and `close` give it back.
         replay: what was read of it, exhausted.
         segment_bytes: how long a segment gets.
-        reserve_bytes: with less than this free, a new segment pays sooner.
+        reserve_bytes: with less than this free, a new segment pays sooner. A part of it is `last_bytes`.
 
     Attributes:
         segments: the account of all segments.
@@ -72,6 +78,7 @@ class Log:
         cannot_vouch: why a node must not vote from this directory before it has resynced; "" where it is sound. Each
             new segment says so, and so every later start, until `vouch`, and a commit behind it.
         rolling: a segment waits to be begun.
+        last_bytes: how long the file is that is given up on a full disk (`RESERVE_NAME`); 0: there is none.
     """
 
     def __init__(self, disk: Disk, replay: Replay, segment_bytes: int, reserve_bytes: int) -> None:
@@ -80,11 +87,12 @@ class Log:
         self._start = replay.start
         self._segment_bytes = segment_bytes
         self.reserve_bytes = reserve_bytes
+        self.last_bytes = reserve_bytes // LAST_SHARE
         self.segments = replay.segments
         self.cannot_vouch = replay.cannot_vouch
         self._vouched = False  # since the last roll
         self._carried = replay.carried  # batches whose record may not be durable: written again
-        self._writer = Writer(disk)
+        self._writer = Writer(disk, reserved=RESERVE_NAME in disk.list())
         self._tail: Tail | None = None  # until the first roll
         # Not taken by a commit yet.
         self._steps: list[list[Buffer] | NewSegment] = []
@@ -174,6 +182,25 @@ class Log:
                 f"the data directory {self._disk} cannot be asked for its room: {error}"
             ) from error
 
+    @property
+    def start_bytes(self) -> int:
+        """What has to be free for a start: room for a snapshot, as large as it may be by now, and a little more."""
+        return self.snapshot_bytes + self._margin + (0 if self._tail is None else self._tail.small_bytes)
+
+    @property
+    def _margin(self) -> int:
+        return min(MIB, self.reserve_bytes // MARGIN_SHARE) if self.reserve_bytes else MIB
+
+    @property
+    def owed_bytes(self) -> int:
+        """What the last reserve is to take when there is room; 0 where it is there."""
+        return 0 if self._writer.reserved else self.last_bytes
+
+    def reserve(self) -> None:
+        """Make the file that is the last reserve, unless it is there, or there is no room for it."""
+        if self.last_bytes and not self._writer.failed:
+            self._writer.reserve(self.last_bytes)
+
     def vouch(self) -> None:
         """The node has resynced, and that is durable: trust the directory again, from the next segment on, now due."""
         self._vouched = bool(self.cannot_vouch)
@@ -182,20 +209,28 @@ class Log:
     @property
     def should_roll(self) -> bool:
         """Whether it is time for `Journal.roll`: nothing was written yet, the segment is full, or a new one lets enough
-        old ones go; and the disk has room for its snapshot."""
+        old ones go; and the disk has room for its snapshot.
+
+        Within the reserve a segment is full sooner. *Because* without publishes it has small records alone, of which
+        most are void by then, and it goes with the roll after that: churn never fills a disk.
+        """
         tail = self._tail
         if tail is None or self._vouched:
             return True
         if self._writer.failed:
             return False
         snapshot, going = tail.snapshot_bytes, self.segments.reclaimable_bytes
-        full = tail.end - snapshot >= max(self._segment_bytes - snapshot, snapshot)
-        if not full and going < 2 * snapshot + MIB:
+        margin = self._margin
+        behind = tail.end - snapshot
+        full = behind >= max(self._segment_bytes - snapshot, snapshot)
+        pays = going >= 2 * snapshot + margin
+        if not (full or pays or behind >= max(snapshot, margin)):
             return False
         free = self.free_bytes
-        if not full and going < self._segment_bytes and free >= self.reserve_bytes + snapshot:
+        tight = free < self.reserve_bytes + snapshot
+        if not full and not tight and (not pays or going < self._segment_bytes):
             return False
-        return free > 2 * snapshot + MIB
+        return free > (1 if pays else 2) * snapshot + margin
 
     def _begin_segment(self, snapshot: Iterable[JournalRecord]) -> list[FoundBatch]:
         """Begin a new segment with this snapshot, in memory.
@@ -285,7 +320,11 @@ class Log:
         return commit
 
     def finish(self, commit: Commit) -> int:
-        """The commit was run: returns the new `durable`. `StorageError` if it failed: the node must stop."""
+        """The commit was run, and not only to `NoRoom`: returns the new `durable`.
+
+        Raises:
+            StorageError: it failed: the node must stop.
+        """
         assert commit is self._commit, "finish() belongs to the commit under way"
         self._commit = None
         if commit.written:
@@ -320,7 +359,7 @@ class Log:
                 if self._tail.end > self._tail.snapshot_bytes:
                     # Not synced: if it is lost, the last commit merely cannot be told from a torn one.
                     self._tail.add(DurableMark(), self._pending)
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError, NoRoom):
                         self._writer.write(self._pending)
         finally:
             self.abandon()

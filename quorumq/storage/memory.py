@@ -139,6 +139,18 @@ class MemoryDisk:
         self._inode(name)
         self._change_names((name, None))
 
+    def allocate(self, name: str, length: int) -> None:
+        file = self.create(name)
+        try:
+            self.append(file, [bytes(length)])
+            self.sync(file)
+        except OSError:
+            self.delete(name)
+            raise
+        finally:
+            self.close(file)
+        self.sync_dir()
+
     def free_bytes(self) -> int:
         self._alive()
         return max(0, self.capacity - sum(len(inode.data) for inode in self._names.values()))

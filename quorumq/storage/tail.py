@@ -21,6 +21,7 @@ class Tail:
         self.end = 0  # bytes appended so far
         self.durable_end = 0  # how many of them are known to be durable
         self.snapshot_bytes = 0  # where its snapshot ends
+        self.small_bytes = 0  # of records behind it that are no batches
 
     def add(
         self, record: JournalRecord | Framing, into: list[Buffer], encoded: tuple[bytes, Buffer] | None = None
@@ -40,7 +41,9 @@ class Tail:
         frame = encode_frame(header, len(body), body_crc, self._salt)
         into.append(frame)
         position = None
-        if isinstance(record, BatchStored | BatchMoved):
+        if not isinstance(record, BatchStored | BatchMoved):
+            self.small_bytes += len(frame)
+        else:
             position = BatchPosition(self._number, self.end, len(header), len(body), body_crc)
             stored = record.stored if isinstance(record, BatchMoved) else record
             self._segments.put(stored.number, position)
@@ -67,6 +70,7 @@ class Tail:
     def end_snapshot(self) -> None:
         """The snapshot is complete: it is durable before the file has its name."""
         self.snapshot_bytes = self.durable_end = self.end
+        self.small_bytes = 0
 
     def _count(self, header: BatchHeader, body_bytes: int) -> None:
         """Note a batch for the footer."""

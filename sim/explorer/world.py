@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import combinations
 
+from quorumq.core.diskroom import Room
 from quorumq.core.effects import Event, LinkDown, LinkUp, Received, Request
 from quorumq.core.messages import (
     ClientReply,
@@ -153,7 +154,7 @@ class World:
             this = nodes.locals[local]
             core = clone(this.core)
             core.state.round_count = core.door.sessions = 0
-            core.state.disk_full = scenario.nodes[index] in scenario.full
+            core.state.room = Room(scenario.nodes[index] in scenario.full)
             if core.state.vouched:
                 core.vouching.vouchers.clear()
             locals_[index] = nodes.number(core, this.journal if can_crash else UNTRACKED, ())

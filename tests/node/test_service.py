@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
+from quorumq.core.diskroom import Room
 from quorumq.core.effects import DiskFull
 from quorumq.core.limits import MIB
 from quorumq.history import boot
@@ -19,6 +20,7 @@ from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
 from sim.shell.memory import MemoryTransport
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, served, world
+from tests.storage.samples import newest
 
 
 async def test_publish_fetch_ack_through_three_nodes() -> None:
@@ -228,7 +230,7 @@ async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
             "disk_full",
             "disk_has_room",
         ]
-        cluster.services["a"].node.feed(DiskFull(False))
+        cluster.services["a"].node.feed(DiskFull(Room.PLENTY))
 
 
 async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> None:
@@ -268,7 +270,7 @@ async def test_what_was_written_last_is_marked_once_after_a_quiet_second_and_dam
         store, disk = cluster.services["a"].node.store, cluster.disks["a"]
         for seq in range(2):
             await client.ask(publish(topic, origin, seq, b"confirmed"))
-            name = disk.list()[-1]
+            name = newest(disk)
             written = disk.size(name)
             assert store.is_unmarked
             await trio.sleep(3)
@@ -296,7 +298,7 @@ async def test_publishes_leave_room_for_the_snapshot_of_the_next_start() -> None
         client = await cluster.client("a")
         topic, origin = await client.topic(rf=1), await client.session()
         disk: MemoryDisk = cluster.disks["a"]
-        snapshot = disk.size(disk.list()[-1])
+        snapshot = disk.size(newest(disk))
         assert snapshot > 5000
         disk.capacity = disk.capacity - disk.free_bytes() + snapshot // 2
         await trio.sleep(1.1)

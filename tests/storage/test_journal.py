@@ -434,18 +434,6 @@ def test_a_failed_sync_poisons_the_journal_for_good() -> None:
         assert [r.number for r in replayed if isinstance(r, BatchStored)] == expected, failing
 
 
-def test_a_full_disk_while_writing_stops_the_node_and_says_so() -> None:
-    disk = MemoryDisk(capacity=5_000)
-    store, _ = start(disk)
-    store.append([batch(0, size=10_000)])
-    with pytest.raises(StorageError, match=r"No space left.*make room on the disk"):
-        store.commit()
-    disk = disk.crash(keep_bytes=1 << 20)
-    disk.capacity = 1 << 20
-    _, replayed = start(disk)
-    assert replayed == [MadeDirectory]
-
-
 def test_a_tail_that_only_the_page_cache_has_is_written_again() -> None:
     """After a failed fsync the bytes read fine and are lost by the next power cut: the start must not build on them."""
     disk = MemoryDisk()

@@ -13,7 +13,7 @@ from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.duty import Duty
 from quorumq.core.partition.fate import Delay
 from quorumq.core.partition.group import Changes, GroupView
-from quorumq.core.types import STAMP_ZERO, NodeId, Now, Owner, Span
+from quorumq.core.types import STAMP_ZERO, Kind, NodeId, Now, Owner, Span
 
 
 class Learning(Duty):
@@ -23,7 +23,8 @@ class Learning(Duty):
 
     def repair(self, name: str, resolved: tuple[Resolved, ...], now: Now) -> list[Effect]:
         """Read repair: merge records that a peer answered a HOLD with. Nobody waits for the disk."""
-        return self._learn(self.views.named(name).home, fate.on_merge, resolved, now)
+        kept = [(span, self.node.fitted(record)) for span, record in resolved]
+        return self._learn(self.views.named(name).home, fate.on_merge, kept, now)
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
         """NOT_DUE, adopted by the asker: the higher (generation, n, ballot) wins, at equality ours stays."""
@@ -45,7 +46,9 @@ class Learning(Duty):
         return self._learn(self.views.named(name), fate.on_counted, told, now)
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
-        """Anti-entropy: merge what a peer keeps of a group."""
+        """Anti-entropy: merge what a peer keeps of a group. It comes again where there is no room for it."""
+        if self.node.no_room(Kind.ACKED):
+            return []
         name = state.group
         effects = self.repair(name, state.records, now) + self.adopt_delays(name, state.delays, now)
         return effects + self.adopt_attempts(name, state.attempts, now)

@@ -288,6 +288,8 @@ class Replica:
             view, message.generation, [(span, n) for span, _, n in message.entries]
         ):
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
+        if self.node.room and self.node.no_room(Kind.ACKED):
+            return [Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))]
         exclusive: list[m.Owned] = []
         higher: list[m.Owned] = []
         resolved: list[m.Resolved] = []
@@ -325,6 +327,8 @@ class Replica:
         view = self.group(message.group)
         if self.is_stale(view, message.generation, [(span, n) for span, _, n in message.entries]):
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
+        if self.no_room_for(message):
+            return [Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))]
         applied: list[m.Owned] = []
         refused: list[m.Owned] = []
         resolved: list[m.Resolved] = []
@@ -334,7 +338,7 @@ class Replica:
             asked = view.asked(message.generation, n)
             if message.letter is not None:
                 letter = message.letter._replace(ballot=owner.ballot, redrives=n)
-                asked = Record(message.generation, n, Kind.DEAD, letter)
+                asked = self.node.fitted(Record(message.generation, n, Kind.DEAD, letter))
             elif message.drop:
                 asked = Record(message.generation, n, Kind.SKIPPED)
             ask = RejectAsk(owner, asked, backoff or (0.0,), message.interrupted)
@@ -350,6 +354,16 @@ class Replica:
         )
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
+    def no_room_for(self, message: m.Reject) -> str:
+        """Return why there is no room for what a REJECT writes; "" where there is.
+
+        A dead letter that the topic's limits make is written as an ACK is: without it nothing would come to an end.
+        """
+        letter = message.letter
+        if letter is None:
+            return self.node.no_room(Kind.SKIPPED if message.drop else "delay")
+        return self.node.no_room(Kind.DEAD if letter.reason == "rejected" else Kind.ACKED)
+
     # ---------------------------------------------------- MERGE (REDRIVE, repair)
 
     def on_merge(self, sender: NodeId, message: m.Merge, now: Now) -> list[Effect]:
@@ -363,6 +377,9 @@ class Replica:
         ):
             # A redrive through a node that has not heard that the group was deleted, and created again.
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
+        if any(self.node.no_room(record.kind) for _, record in message.entries):
+            refusal = Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))
+            return [refusal] if message.round else []  # anti-entropy comes again
         exact: list[Span] = []
         higher: list[m.Resolved] = []
         unheard: list[Span] = []
@@ -372,7 +389,8 @@ class Replica:
             asked = message.entries[-1].record
             slow = [span for span in message.alike if not self.views.begin_behind(view, span, asked, changes)]
             entries = (*message.entries, *((span, asked) for span in slow))
-        for span, asked in entries:
+        for span, entry in entries:
+            asked = self.node.fitted(entry)
             lacking: list[Span] = []
             if message.redrive:
                 for part, ours in view.home.records.split(span):

@@ -81,12 +81,8 @@ class Storing(ClosingDuty):
                 detail = f"the session {section.origin} is being closed: open another"
         if not asked:
             error = ""  # anti-entropy brings what else is in the batch
-        if not error and new and self.node.disk_full:
-            advice = "let consumers ack what is there, or give it a larger disk"
-            error = Code.STORAGE_FULL
-            detail = f"node {self.node.me} has only its reserve of disk space left: {advice}"
-        if not error and new and self.node.memory_full:
-            error, detail = Code.STORAGE_FULL, self.node.memory_full
+        if (self.node.room or self.node.memory_full) and new and not error:
+            error, detail = Code.STORAGE_FULL, self.node.no_room(BatchStored)
         there = self.batches.present.runs
         in_all = self.node.origins.get(header.partition.topic, 0)
         full = len(there) >= SESSIONS_PER_PARTITION_MAX or in_all >= ORIGINS_PER_TOPIC_MAX

@@ -380,7 +380,8 @@ class Views:
         if changes.delays:
             records.append(DelaysSet(self.partition, view.name, now.wall_ms, tuple(changes.delays)))
         if changes.counted:
-            records.append(AttemptsCounted(self.partition, view.name, tuple(changes.counted)))
+            if not (self.node.room and self.node.no_room(AttemptsCounted)):
+                records.append(AttemptsCounted(self.partition, view.name, tuple(changes.counted)))
             if view.kept.count(fate.EXHAUSTED):
                 self.node.bury_soon(now)
         return tuple(records)

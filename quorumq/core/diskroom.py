@@ -1,0 +1,104 @@
+"""How much room a node's disk has, and which records of the journal are still written then.
+
+Why a table by kind of record: a bound on one request that another request walks around is no bound. A new kind has to
+take a side here (`tests/core/test_diskroom.py`). What makes room, and what a start writes, is written as long as
+anything can be; what only adds to the disk stops first.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, Literal
+
+from quorumq.core import records as r
+from quorumq.core.limits import LETTER_BARE_MAX
+from quorumq.core.types import Kind, Letter, Record
+
+
+class Room(IntEnum):
+    """What is left of a node's disk."""
+
+    PLENTY = 0  # more than the reserve
+    FIRST = 1  # the reserve
+    SECOND = 2  # the last reserve, a file that was given up
+    NONE = 3  # no more than a start needs, or nothing
+
+
+Written = type[r.JournalRecord] | Kind | Literal["delay"]
+"""What is written: a record, or what a request asks for: that a message becomes of a kind, or a REJECT's delay."""
+
+WRITTEN: Final[dict[Written, Room]] = {
+    # A start, of this node or of a peer.
+    r.DirectoryMade: Room.NONE,
+    r.ClusterMade: Room.NONE,
+    r.Started: Room.NONE,
+    r.Vouched: Room.NONE,
+    r.VouchingLost: Room.NONE,
+    r.Placed: Room.NONE,
+    r.PeerSeen: Room.NONE,
+    r.PeerPosition: Room.NONE,
+    r.Reserved: Room.NONE,
+    # Registers are bounded by the limits of a cluster, and deletions make room. New ones are refused as a batch is.
+    r.TopicPut: Room.NONE,
+    r.DecisionPut: Room.NONE,
+    r.GroupPut: Room.NONE,
+    # These make room.
+    r.Reclaimed: Room.NONE,
+    r.OriginsPromised: Room.NONE,
+    r.OriginsClosed: Room.NONE,
+    # Clients add these at will, again and again.
+    r.BatchStored: Room.PLENTY,
+    "delay": Room.PLENTY,
+    # Nothing is promised of these: a crash may take them as well. What a stop writes may be long.
+    r.CleanStopped: Room.FIRST,
+    r.AttemptsCounted: Room.SECOND,
+    # What peers have made of a message is learned while anything can be written; of requests by what they ask for.
+    r.DelaysSet: Room.NONE,
+    r.RecordsMerged: Room.NONE,
+    Kind.OPEN: Room.FIRST,
+    Kind.DEAD: Room.FIRST,
+    Kind.ACKED: Room.SECOND,
+    Kind.SKIPPED: Room.SECOND,
+    Kind.PURGED: Room.SECOND,
+}
+"""The last room in which this is written. A dead letter that the topic's limits make is written as an ACK is."""
+
+_WHY: Final = {
+    Room.FIRST: "node {node} has only its reserve of disk space left: let consumers ack what is there, delete what "
+    "nobody reads, or give it a larger disk",
+    Room.SECOND: "node {node} has only its last reserve of disk space left, which is for acks: let consumers ack what "
+    "is there, delete what nobody reads, or give it a larger disk",
+    Room.NONE: "the disk of node {node} is full: delete topics that are not needed, or give it a larger disk; it goes "
+    "on by itself once there is room",
+}
+
+
+def why_full(room: Room, node: str) -> str:
+    """Return what is the case, and what to do. Empty while there is room."""
+    return _WHY[room].format(node=node) if room else ""
+
+
+def is_written(kind: Written, room: Room) -> bool:
+    """Return True if this is written while the disk has so much room."""
+    return room <= WRITTEN[kind]
+
+
+def bare(record: Record) -> Record:
+    """Return the record with its letter cut to about what a tombstone costs: reason, class and fingerprint."""
+    letter = record.letter
+    if letter is None:
+        return record
+    cut = Letter(
+        ballot=letter.ballot,
+        reason=letter.reason,
+        error_class=letter.error_class[:LETTER_BARE_MAX],
+        fingerprint=letter.fingerprint[:LETTER_BARE_MAX],
+        attempts=letter.attempts,
+        published_ms=letter.published_ms,
+        first_delivered_ms=letter.first_delivered_ms,
+        last_delivered_ms=letter.last_delivered_ms,
+        died_ms=letter.died_ms,
+        node=letter.node,
+        redrives=letter.redrives,
+    )
+    return record._replace(letter=cut)

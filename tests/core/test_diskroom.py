@@ -1,0 +1,227 @@
+"""What is written while a disk is full: every kind of record takes a side, and no request walks around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core import records as r
+from quorumq.core.diskroom import WRITTEN, Room, bare, is_written, why_full
+from quorumq.core.effects import DiskFull, MemoryFull
+from quorumq.core.types import STAMP_ZERO, Kind, Letter, Record, Span
+from quorumq.storage.records import encode_record
+from tests.core.cluster import Cluster
+from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+
+BIG = "é" * 8000
+LETTER = Letter(
+    STAMP_ZERO, "rejected", "ValueError", BIG, BIG, "f" * 32, consumer=BIG, consumer_version=BIG, host=BIG
+)
+ROOMS = list(Room)
+
+
+def test_every_kind_of_record_takes_a_side() -> None:
+    kinds = set(get_args(r.JournalRecord))
+    assert WRITTEN.keys() == kinds | {*Kind, "delay"}, "how long is a new kind written when the disk is full?"
+
+
+def size_of(records: list[Any]) -> int:
+    return sum(sum(map(len, encode_record(record, 0))) for record in records)
+
+
+class World:
+    """Three nodes with something of everything; then their disks are filled."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.topic, self.origin = published(self.cluster, 8)
+        self.cluster.topic("old")
+        held = receipts(self.ask(fetch(most=6)))[0].receipt
+        self.parts = [
+            m.ReceiptPart(held, (held.span._replace(start=at, stop=at + 1),)) for at in range(held.span.size)
+        ]
+        assert outcomes(self.ask(m.RejectRequest(self.parts[4:5], letter=LETTER))) == ["ok"]
+        self.dead = m.Resolved(
+            Span(self.origin, 4, 5), Record(held.generation, 0, Kind.DEAD, LETTER._replace(redrives=0))
+        )
+
+    def ask(self, request: Any) -> Any:
+        return self.cluster.ask("a", request)
+
+    def fill(self, room: Room) -> None:
+        self.before = {name: len(records) for name, records in self.cluster.journals.items()}
+        for name in self.cluster.names:
+            self.cluster.feed(name, DiskFull(room))
+
+    def written(self) -> list[Any]:
+        """What was written since at the node that wrote most."""
+        new = [self.cluster.journals[name][count:] for name, count in self.before.items()]
+        return max(new, key=size_of)
+
+
+def code(reply: Any) -> str:
+    """What became of a request: the error, or the verdict; "ok" of any other reply."""
+    if isinstance(reply, m.Failed):
+        return reply.code
+    return outcomes(reply)[0] if isinstance(reply, m.SettleReply) else "ok"
+
+
+def settled(kind: type[Any], *more: Any, **fields: Any) -> Callable[[World], Any]:
+    return lambda world: world.ask(kind(tuple(world.parts[:1]), *more, **fields))
+
+
+ASKED: dict[str, tuple[Room, Callable[[World], Any]]] = {
+    "publish": (
+        Room.PLENTY,
+        lambda it: it.ask(m.Publish(it.cluster.batch(it.topic, it.origin, 8, [b"x"]))),
+    ),
+    "a new topic": (Room.PLENTY, lambda it: it.ask(m.CreateTopic("new"))),
+    "a new group": (Room.FIRST, lambda it: it.ask(m.SetGroup("jobs", "new"))),
+    "a group made by a fetch": (Room.FIRST, lambda it: it.ask(fetch("fresh"))),
+    "reject with a delay": (Room.PLENTY, settled(m.RejectRequest, 5.0)),
+    "reject at once": (Room.PLENTY, settled(m.RejectRequest)),
+    "a dead letter": (Room.FIRST, settled(m.RejectRequest, 0.0, LETTER)),
+    "redrive": (Room.FIRST, lambda it: it.ask(m.RedriveRequest("jobs", 0, "g", (it.dead,)))),
+    "alter": (Room.FIRST, lambda it: it.ask(m.AlterTopic("jobs", ttl_s=7.0))),
+    "rewind": (Room.FIRST, lambda it: it.ask(m.SetGroup("jobs", "g", rewind=True))),
+    "ack": (Room.SECOND, settled(m.AckRequest)),
+    "purge": (Room.SECOND, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g"))),
+    "purge of dead letters": (Room.SECOND, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g!dead"))),
+    "fetch": (Room.NONE, lambda it: it.ask(fetch(hold_time=0.2))),
+    "extend": (Room.NONE, settled(m.ExtendRequest, 20.0, 0.0)),
+    "give back": (Room.NONE, settled(m.LeaveRequest)),
+    "delete a group": (Room.NONE, lambda it: it.ask(m.DeleteGroup("jobs", "g"))),
+    "delete a topic": (Room.NONE, lambda it: it.ask(m.DeleteTopic("jobs", it.topic.id))),
+}
+"""Each request that changes anything, and the last room in which it is done."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("name", ASKED)
+def test_what_is_done_in_which_room(name: str, room: Room) -> None:
+    last, ask = ASKED[name]
+    world = World()
+    world.fill(room)
+    reply = ask(world)
+    assert (code(reply) == "storage-full") == (room > last), reply
+    written = world.written()
+    for record in written:
+        assert is_written(type(record), room), record
+    small = type(reply) is m.PublishReply or size_of(written) < 800
+    assert small or not room, "what is written in a reserve costs what a tombstone costs"
+    if code(reply) == "storage-full":
+        assert not any(type(record) in (r.BatchStored, r.RecordsMerged, r.DelaysSet) for record in written)
+        text = reply.detail if isinstance(reply, m.Failed) else reply.verdicts[0].detail
+        assert "delete" in text
+        assert "larger disk" in text
+        world.fill(Room.PLENTY)
+        assert code(ask(world)) not in ("storage-full", "outcome-unknown", "hold-lost"), "nothing was done"
+    else:
+        assert code(reply) in ("ok", "acked")
+
+
+def test_an_extend_writes_nothing_so_that_it_is_never_refused() -> None:
+    world = World()
+    world.fill(Room.NONE)
+    for _ in range(3):
+        assert code(settled(m.ExtendRequest, 20.0, 0.0)(world)) == "ok"
+    assert world.written() == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_holds_run_out_in_every_room_and_attempts_are_counted_while_they_can_be_written(room: Room) -> None:
+    world = World()
+    world.fill(room)
+    world.cluster.advance(11)
+    assert any(type(record) is r.AttemptsCounted for record in world.written()) == (room <= Room.SECOND)
+    assert world.ask(fetch()).slices[0].deliveries[0].attempt == 2, "in memory they are counted"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_is_out_of_deliveries_is_buried_while_an_ack_can_be_written(room: Room) -> None:
+    cluster = Cluster()
+    published(cluster, 1, max_deliveries=1)
+    cluster.ask("a", fetch(hold_time=1.0))
+    for name in cluster.names:
+        cluster.feed(name, DiskFull(room))
+    cluster.advance(30)
+    dead = cluster.ask("a", fetch("g!dead"))
+    assert bool(dead.slices) == (room <= Room.SECOND)
+    for name in cluster.names:
+        cluster.feed(name, DiskFull(Room.PLENTY))
+    cluster.advance(30)
+    assert dead.slices or cluster.ask("b", fetch("g!dead")).slices, "once there is room"
+
+
+def letters(cluster: Cluster, name: str) -> list[Letter]:
+    replica = next(it for it in cluster.nodes[name].replicas.values() if it.topic.name == "jobs")
+    return [record.letter for _, record in replica.views.groups["g"].records.items() if record.letter]
+
+
+@pytest.mark.parametrize("full", [DiskFull(Room.FIRST), MemoryFull("too much")])
+def test_no_way_leads_a_long_letter_to_a_full_node(full: Any) -> None:
+    """Not its own vote, nor what a peer tells it: read repair, anti-entropy."""
+    world = World()
+    cluster = world.cluster
+    cluster.feed("b", full)
+    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[:1]), letter=LETTER))) == ["ok"]
+    cluster.drop = lambda sender, to, message: to == "b" and isinstance(message, m.Reject)
+    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[1:2]), letter=LETTER))) == ["ok"]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10)
+    sizes = [letter.text_bytes for letter in letters(cluster, "b")]
+    assert len(sizes) == 2, "two have the same letter"
+    assert sorted(sizes)[0] < 600 < 40_000 < sorted(sizes)[1], "it had the one before"
+    assert all(letter.error_class == "ValueError" and letter.fingerprint for letter in letters(cluster, "b"))
+    assert min(letter.text_bytes for letter in letters(cluster, "a")) > 40_000, "the others keep all of it"
+    for name in "abc":
+        cluster.feed(name, DiskFull(Room.PLENTY), MemoryFull(""))
+    cluster.advance(10)
+    assert min(letter.text_bytes for letter in letters(cluster, "a")) > 40_000, "a cut one does not spread"
+    sent: list[Any] = []
+    cluster.drop = lambda sender, to, message: sent.append(message) is not None
+    cluster.advance(10)
+    assert not any(isinstance(message, m.SyncState) and message.groups for message in sent), "they are equal"
+
+
+def test_a_letter_is_cut_to_its_bones() -> None:
+    record = Record(3, 1, Kind.DEAD, LETTER._replace(error_class="E" * 9000, fingerprint="é" * 9000))
+    cut = bare(record)
+    assert cut.letter is not None
+    assert cut[:3] == record[:3]
+    assert (cut.letter.ballot, cut.letter.reason) == (LETTER.ballot, "rejected")
+    assert cut.letter.text_bytes <= 128 * 3 + 20
+    assert bare(cut) == cut
+    assert bare(Record(3, 1, Kind.ACKED)) == Record(3, 1, Kind.ACKED)
+
+
+def test_a_full_memory_refuses_what_a_client_adds_at_will_and_nothing_else() -> None:
+    for name, (last, ask) in ASKED.items():
+        world = World()
+        for node in world.cluster.names:
+            world.cluster.feed(node, MemoryFull(f"node {node} takes too much memory"))
+        refused = code(ask(world)) == "storage-full"
+        assert refused == (last == Room.PLENTY or ("group" in name and "delete" not in name)), name
+
+
+def test_two_full_nodes_of_three_leave_a_settled_message_unknown_and_say_who_is_full() -> None:
+    world = World()
+    for name in "bc":
+        world.cluster.feed(name, DiskFull(Room.NONE))
+    (verdict,) = settled(m.AckRequest)(world).verdicts
+    assert verdict.outcome == "outcome-unknown", "the third one has written it"
+    assert "b, c have no room" in verdict.detail
+    for name in "bc":
+        world.cluster.feed(name, DiskFull(Room.PLENTY))
+    assert code(settled(m.AckRequest)(world)) == "acked"
+
+
+def test_each_room_says_what_to_do() -> None:
+    assert why_full(Room.PLENTY, "n1") == ""
+    for room in ROOMS[1:]:
+        text = why_full(room, "n1")
+        assert "n1" in text
+        assert "larger disk" in text

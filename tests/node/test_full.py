@@ -1,0 +1,148 @@
+"""Nodes on full disks: they stay up, start, say what to do, and go on when there is room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from quorumq.core import messages as m
+from quorumq.core.limits import KIB, MIB
+from quorumq.core.types import STAMP_ZERO, Letter
+from quorumq.node.serve import EXIT_OK
+from quorumq.storage.commit import RESERVE_NAME
+from quorumq.storage.memory import MemoryDisk
+from quorumq.wire.values import SealedNamed
+from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
+
+LETTER = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
+
+
+async def of_topic(client: Client, rf: int) -> tuple[Any, Any]:
+    return await client.topic(rf=rf), await client.session()
+
+
+def fill(cluster: World, free: int) -> None:
+    """Leave so many bytes free on every disk."""
+    for disk in cluster.disks.values():
+        disk.capacity += free - disk.free_bytes()
+
+
+def room_of(cluster: World, name: str = "a") -> str:
+    return cluster.services[name].node.core.state.room.name
+
+
+async def test_dead_letters_end_no_node_and_all_start_again() -> None:
+    """The finding: REJECT with a long letter, again and again, past the reserve, on all nodes."""
+    async with world("abc", disk_reserve_bytes=256 * KIB, segment_bytes=MIB) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await of_topic(client, 3)
+        for seq in range(0, 2000, 100):
+            await client.ask(publish(topic, origin, seq, *[b"x"] * 100))
+        await client.ask(fetch(most=1, hold_time=0.1))
+        fill(cluster, 200 * KIB)
+        await trio.sleep(1.1)
+        assert room_of(cluster) == "FIRST"
+        assert all(RESERVE_NAME in disk.list() for disk in cluster.disks.values())
+        verdicts: dict[str, int] = {}
+        for _ in range(600):
+            reply = await client.ask(fetch(most=3, hold_time=5.0))
+            for one in receipts(reply):
+                (outcome,) = outcomes(await client.ask(m.RejectRequest((one,), 0.0, LETTER)))
+                verdicts[outcome] = verdicts.get(outcome, 0) + 1
+        assert cluster.codes == {}, "no node has ended"
+        assert verdicts.keys() <= {"ok", "storage-full"}
+        assert verdicts["ok"] > 500
+        for name in "abc":
+            await cluster.stop(name)
+            assert cluster.codes.pop(name) == EXIT_OK
+            cluster.start(name)
+        await cluster.ready()
+        client = await cluster.client("b")
+        assert (await client.ask(publish(topic, origin, 2000, b"x"))).code == "storage-full"
+        assert (await client.ask(m.DeleteTopic("jobs", topic.id))).topic.deleted
+        fill(cluster, MIB)
+        await trio.sleep(3)
+        assert room_of(cluster) == "PLENTY"
+
+
+async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waited_is_done() -> None:
+    async with world("a", disk_reserve_bytes=64 * KIB) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await of_topic(client, 1)
+        await client.ask(publish(topic, origin, 0, b"x", b"y"))
+        await client.ask(fetch(hold_time=0.1))
+        await trio.sleep(1.1)
+        disk: MemoryDisk = cluster.disks["a"]
+        disk.delete(RESERVE_NAME)  # somebody was clever
+        cluster.services["a"].node.store._writer.reserved = False
+        fill(cluster, 0)
+        async with trio.open_nursery() as nursery:
+            got: list[Any] = []
+
+            async def wait() -> None:
+                got.append(await client.ask(publish(topic, origin, 2, b"z")))
+
+            nursery.start_soon(wait)
+            await trio.sleep(2)
+            node = cluster.services["a"].node
+            assert node.failed is None
+            assert node.committer.stalled
+            assert room_of(cluster) == "NONE"
+            other = await cluster.client("a")
+            held = receipts(await other.ask(fetch()))
+            assert outcomes(await other.ack(*held)) == ["storage-full"], "it is refused at once"
+            facts = (await other.ask(m.StatusRequest())).facts
+            assert (facts["disk_full"], facts["disk_room"]) == (True, "none")
+            assert not got or got[0].code == "outcome-unknown"
+            fill(cluster, MIB)
+            await trio.sleep(2.1)
+        assert room_of(cluster) == "PLENTY"
+        assert RESERVE_NAME in disk.list(), "it is made again"
+        assert outcomes(await client.ack(*held)) == ["acked"]
+        assert payloads(await client.ask(fetch())) == [b"z"], "what waited was written"
+        rooms = [fields["room"] for fields in cluster.logs["a"].of("disk_full")]
+        assert rooms == ["none"]
+        assert "larger disk" in cluster.logs["a"].of("disk_full")[0]["reason"]
+        assert cluster.logs["a"].of("disk_has_room")
+
+
+async def test_acks_use_the_last_reserve_and_stop_before_the_room_of_a_start() -> None:
+    async with world("a", disk_reserve_bytes=64 * KIB) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await of_topic(client, 1)
+        for seq in range(0, 4000, 100):
+            await client.ask(publish(topic, origin, seq, *[b"x"] * 100))
+        await trio.sleep(1.1)
+        reply = await client.ask(fetch(most=4000, hold_time=5.0))
+        fill(cluster, 0)
+        seen: dict[str, int] = {}
+        for delivery in [delivery for part in reply.slices for delivery in part.deliveries]:
+            span = delivery.receipt.span
+            for seq in range(span.start, span.stop, 2):  # every second: runs do not join
+                one = SealedNamed(delivery.sealed, (span._replace(start=seq, stop=seq + 1),))
+                (outcome,) = outcomes(await client.ack(one))
+                seen[outcome] = seen.get(outcome, 0) + 1
+        assert seen["acked"] > 100, "the last reserve is for them"
+        assert cluster.codes == {}
+        await cluster.stop("a")
+        assert cluster.codes.pop("a") == EXIT_OK
+        cluster.start("a")
+        await cluster.ready()
+        assert cluster.codes == {}
+
+
+async def test_a_stop_on_a_full_disk_ends_in_time_and_cleanly() -> None:
+    async with world("a", disk_reserve_bytes=0) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await of_topic(client, 1)
+        fill(cluster, 0)
+        with trio.move_on_after(1):
+            await client.ask(publish(topic, origin, 0, b"x"))
+        with trio.fail_after(10):
+            await cluster.stop("a")
+        assert cluster.codes.pop("a") == EXIT_OK
+        assert cluster.logs["a"].of("node_stopped")[0]["clean"] is False
+        fill(cluster, MIB)
+        cluster.start("a")
+        await cluster.ready()
