@@ -79,6 +79,7 @@ async def purge_group(
             names = [*await there(client, name, whose, names, missed)]
             count = len(names)
         elif not yes:
+            await client.backlog(name, source)  # a group that is not there is named before anything is asked
             count = 0
             async for found in client.peek(name, whose, "all", partition=partition, complete=True):
                 if found.peeked.state in ("ready", "held", "delayed"):

@@ -143,6 +143,14 @@ def _ask(address: str, timeout: float) -> dict[str, Any]:
     }
 
 
+DISK_ROOMS: Final = {
+    "first": "has only its reserve of disk space left: publishes and rejecting are refused there, acks go on",
+    "second": "has only its last reserve of disk space left: only acks, purges and deletions are taken there",
+    "none": "has a full disk: only deletions are taken there",
+}
+"""What a node with so much room on its disk is said to do (`disk_room`)."""
+
+
 def _middle(values: Sequence[N]) -> N:
     return sorted(values)[(len(values) - 1) // 2]
 
@@ -213,7 +221,11 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
         if row.get("quarantine_s", 0) > 0:
             yield f"{name} restarted without a clean stop: it delivers again in {row['quarantine_s']:.1f} s"
         if row.get("disk_full"):
-            yield f"{name} has no disk space left: publishes are refused there, acks go on; make room"
+            goes_on = DISK_ROOMS.get(row.get("disk_room", ""), DISK_ROOMS["first"])
+            yield (
+                f"{name} {goes_on}; let consumers ack what is there, delete topics that are not needed, or give it a "
+                "larger disk"
+            )
         if row.get("memory_full"):
             yield (
                 f"{name} takes more memory than memory_max: publishes, new topics and groups are refused there, acks "
@@ -243,7 +255,13 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
         ]
         if gone:
             yield f"{name} has no connection to {', '.join(gone)}, which answers here: check the network"
+    full = any(row.get("disk_full") for row in found)
     for topic in topics:
+        if full and topic["messages"] and not topic["groups"]:
+            yield (
+                f"no group reads {topic['topic']!r}: its {plural(topic['messages'], 'message')} stay until one is made "
+                "and has acked or purged them, or the topic is deleted"
+            )
         if topic["lost"]:
             yield (
                 f"{plural(topic['lost'], 'message')} of {topic['topic']!r} cannot be found: no replica has the "

@@ -104,17 +104,22 @@ class Attempts:
         self.answered = 0
         self.causes: dict[tuple[str, str], int] = {}
         self.refused: QuorumqError | None = None  # the last refusal that is the nodes' own, not the network's
+        self.other = False  # there was another cause than refusals of that kind
 
     def note(self, where: str, cause: str, *, sent: bool = False) -> None:
         """``where`` did not do it, for this reason."""
         self.sent = self.sent or sent
         self.causes[(where, cause)] = self.causes.get((where, cause), 0) + 1
+        self.other = True
 
     def refuse(self, where: str, error: QuorumqError) -> None:
         """``where`` answered that it could not do it now."""
+        other = self.other or (self.refused is not None and type(error) is not type(self.refused))
         self.note(where, str(error), sent=isinstance(error, OutcomeUnknown))
+        self.other = other
         if isinstance(error, Unanswered):
             self.needed, self.answered = error.needed or self.needed, error.answered
+            self.other = True
         else:
             self.refused = error
 
@@ -128,6 +133,8 @@ class Attempts:
         tried = "; ".join(causes[-CAUSES_SHOWN:]) + more or "no node could be tried in that time"
         text = f"{self.what} did not succeed within {seconds:.3g} s. Tried {tried}"
         if self.refused is not None and not self.sent:
+            if not self.other:  # all nodes say the same: once is enough
+                text = f"{self.what} did not succeed within {seconds:.3g} s: {self.refused}"
             return type(self.refused)(text)
         if not writes:
             reasons = [cause for _, cause in self.causes]

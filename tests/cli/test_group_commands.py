@@ -138,6 +138,9 @@ def test_purge_asks_and_settles_one_group_s_backlog(shell: Shell) -> None:
     shell("groups create full --group h")
     shell("consume full --group g --max 1")
     die(shell, "full", 1)
+    missing = shell("purge full --group gg", stdin=b"n\n", code=66)
+    assert "no group 'gg' reads topic 'full'" in missing.err
+    assert "purge" not in missing.err.replace("quorumq purge", "")
     refused = shell("purge full --group g", stdin=b"n\n", code=1)
     assert "purge 3 messages of full for g?" in refused.err
     (done,) = shell("purge full --group g --yes --json").lines()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quorumq.cli.status import _problems, _tables
+from quorumq.cli.status import DISK_ROOMS, _problems, _tables
 
 
 def node(number: int, **facts: Any) -> dict[str, Any]:
@@ -75,9 +75,13 @@ def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], f
     ("facts", "problem"),
     [
         ({"quarantine_s": 1.23}, "n1 restarted without a clean stop: it delivers again in 1.2 s"),
-        (
-            {"disk_full": True},
-            "n1 has no disk space left: publishes are refused there, acks go on; make room",
+        *(
+            (
+                {"disk_full": True, "disk_room": room},
+                f"n1 {text}; let consumers ack what is there, delete topics that are not needed, or give it a larger "
+                "disk",
+            )
+            for room, text in DISK_ROOMS.items()
         ),
         (
             {"certificate_expires_s": 3 * 86400 + 5},
@@ -98,6 +102,20 @@ def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], f
 def test_what_is_wrong_with_a_node_is_said_with_its_name(facts: dict[str, Any], problem: str) -> None:
     assert problem in _problems([node(1, **facts), node(2), node(3)], [])
     assert problem not in _problems([node(1), node(2), node(3)], [])
+
+
+def test_a_topic_that_nobody_reads_is_named_where_a_disk_is_full() -> None:
+    """No ack can make room there."""
+    topics = [
+        {"topic": name, "messages": messages, "groups": groups, "lost": 0, "missing": 0}
+        for name, messages, groups in (("full", 470, {}), ("read", 5, {"g": {}}), ("empty", 0, {}))
+    ]
+    problems = [line for line in _problems([node(1, disk_full=True), node(2)], topics) if "no group" in line]
+    assert problems == [
+        "no group reads 'full': its 470 messages stay until one is made and has acked or purged them, or the topic is "
+        "deleted"
+    ]
+    assert not any("no group" in line for line in _problems([node(1), node(2)], topics))
 
 
 def test_clients_whose_clock_is_wrong_are_a_problem_that_names_the_worst() -> None:

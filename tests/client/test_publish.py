@@ -28,6 +28,7 @@ from quorumq.client import (
     blocking,
     partition_of_key,
 )
+from quorumq.client.nodes import Attempts
 from quorumq.core.errors import error_from
 from quorumq.core.messages import CloseSession, CreateTopic, OpenSession, Publish
 from quorumq.lab.local import LocalCluster
@@ -679,3 +680,19 @@ async def test_a_producer_finds_the_topic_that_was_made_again(kept: bool) -> Non
         await trio.sleep(6.0)  # it looks by itself
         await producer.publish(b"4")
         assert await payloads(client) == [b"4"]
+
+
+async def test_full_disks_are_said_once_however_often_the_nodes_say_it() -> None:
+    """Not each node's sentence, and how many times."""
+    attempts = Attempts("publish")
+    for where in ("n1 (a:1)", "n2 (b:1)", "n3 (c:1)") * 3:
+        attempts.refuse(where, StorageFull("3 replicas of 3 have no room: let consumers ack"))
+    error = attempts.error(10, writes=True)
+    assert type(error) is StorageFull
+    assert str(error) == (
+        "publish did not succeed within 10 s: 3 replicas of 3 have no room: let consumers ack"
+    )
+    attempts.note("n1 (a:1)", "connection refused")
+    error = attempts.error(10, writes=True)
+    assert type(error) is StorageFull
+    assert "connection refused" in str(error), "something else is the case as well"
