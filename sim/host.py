@@ -149,6 +149,7 @@ class Host(Machine):
             now=now,
             rng=self.rng,
             place=self.journal.place(),
+            boot=self.boots,
         )
         if core.vouching.suspected:
             self.world.saw("a directory that was moved was suspected")

@@ -61,6 +61,7 @@ class Machine:
         self.core = None
         self.started = True
         self.life = 0
+        self.boots = 1
         self.frozen_until = self.slow_until = 0.0
         self.slow_factor = 1.0
         self.backlog: deque[tuple[Callable[..., None], Any, Any]] = deque()
@@ -88,6 +89,7 @@ class Machine:
             self.journal.crash(self.disk_rng, power=power)
         if power:
             self.clock.reboot(self.disk_rng, self.world.time)
+            self.boots += 1
         callers, self.open = self.open, {}
         self.keys_of.clear()
         for client, op in callers.values():

@@ -87,6 +87,7 @@ class NodeCore:
         rng: for pauses and jitter only.
         place: where this start found the data directory, as a number that a copy of the directory does not have; 0
             where the driver cannot tell.
+        boot: 60 bits that stand for this boot of the machine, 0 where nobody knows.
         newest: an operator says that this directory is the newest there is, wherever it lies.
 
     Raises:
@@ -103,24 +104,23 @@ class NodeCore:
         now: Now,
         rng: random.Random,
         place: int = 0,
+        boot: int = 0,
         newest: bool = False,
     ) -> None:
-        self.config = config
+        self.config, self.boot = config, boot
         self.vouching = Vouching(config, place)
         replay = Replay(config, self.vouching, journal, directory)
-        self.state = replay.state(nonce, now, newest=newest)
+        self.state = replay.state(nonce, now, boot, newest=newest)
         self.context = Context(self.state, Peers(self.state, replay.seen, replay.positions), rng)
         replay.fill(self.context, now)
         self.door = FrontDoor(self.context, self.vouching)
         self.voter = Voter(self.context)
         self.upkeep = Upkeep(self.context)
         self.timers = Timers(self.context, self.vouching, self.upkeep, self.door)
-        self.is_new = replay.is_new
-        self.is_noted = replay.is_noted
+        self.is_new, self.is_noted = replay.is_new, replay.is_noted
         self.void = replay.void  # batches on disk that nobody needs
         self.orphans = replay.orphans  # batches of deleted topics that the journal still had at this start
-        self.started = False
-        self.stopped = False
+        self.started = self.stopped = False
         self.serving = False  # something costly had its turn in the last step
         self._served_at = now.mono  # and when it had
         self._rest_s = 0.0  # how long nothing costly has its turn after that step
@@ -173,15 +173,14 @@ class NodeCore:
             records.append(DirectoryMade(config.node, config.cluster_id, state.directory))
         if not self.is_noted:
             records.append(cluster_made(config))
-        started = Started(state.incarnation, self.context.peers.positions.found)
+        started = Started(state.incarnation, self.context.peers.positions.found, self.boot)
         self.vouching.note_start(started)
         records += [started, Reserved(reserve)]
         if self.vouching.resync is not None:
             state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
         records += self.vouching.start(self.context)
-        for peer in config.nodes:
-            if peer != config.node:
-                state.at(now.mono + self.context.rng.random() * config.sync_interval, ("sync", peer))
+        for peer in (node for node in config.nodes if node != config.node):
+            state.at(now.mono + self.context.rng.random() * config.sync_interval, ("sync", peer))
         state.at(now.mono + config.heartbeat, ("heartbeat",))
         state.at(now.mono + config.sync_interval, ("reclaim",))
         done = (Done(reserve_token(reserve)), Done(TOKEN_STARTED))

@@ -45,10 +45,14 @@ class ClusterMade(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A start of this node, and how many records it found. Durable before the node first speaks."""
+    """A start of this node, and how many records it found. Durable before the node first speaks.
+
+    ``boot``: 60 bits that stand for the boot of the machine on which it ran, 0 where the system does not say.
+    """
 
     incarnation: Incarnation
     found: int = 0
+    boot: int = 0
 
 
 class Vouched(NamedTuple):
@@ -121,12 +125,15 @@ class BatchStored(NamedTuple):
     """A batch. ``number`` is this node's own, counted up; ``received_ms`` its time of day then.
 
     ``age_ms``: how old the batch was then, from when its producer made it; -1 where only peers' clocks could tell.
+    ``start`` of the node wrote it, whose monotonic clock showed ``mono_ms`` then.
     """
 
     number: int
     batch: Batch
     received_ms: int
     age_ms: int = 0
+    start: int = 0
+    mono_ms: int = 0
 
 
 class RecordsMerged(NamedTuple):
@@ -151,12 +158,17 @@ class AttemptsCounted(NamedTuple):
 
 
 class DelaysSet(NamedTuple):
-    """Delays of REJECT: ``remaining`` seconds, counted from ``at_ms``, this node's time of day."""
+    """Delays of REJECT: ``remaining`` seconds, counted from ``at_ms``, this node's time of day.
+
+    ``start`` of the node wrote it, whose monotonic clock showed ``mono_ms`` then.
+    """
 
     partition: PartitionId
     group: str
     at_ms: int
     entries: tuple[NotDue, ...]
+    start: int = 0
+    mono_ms: int = 0
 
 
 class Reclaimed(NamedTuple):

@@ -101,7 +101,7 @@ class Replay:
             case ClusterMade(nodes, hold_time_max, machines):
                 self.config.check_same(nodes, hold_time_max, machines)
                 self.is_noted = True
-            case Started(incarnation, _):
+            case Started(incarnation):
                 self.starts, self.last = max(self.starts, incarnation.n), incarnation
                 self.vouching.note_start(record)
             case Vouched() | VouchingLost() | Placed():
@@ -127,7 +127,7 @@ class Replay:
             case _:
                 self.partitioned.append(record)
 
-    def state(self, nonce: int, now: Now, *, newest: bool) -> NodeState:
+    def state(self, nonce: int, now: Now, boot: int, *, newest: bool) -> NodeState:
         """Who the node is in this start."""
         starts, vouched = self.vouching.begin(self.starts, newest=newest)
         if starts + 1 >= limits.STARTS_MAX:
@@ -153,6 +153,11 @@ class Replay:
             # link: only the number says that it answers a question of the old start. So no two starts use one number.
             round_count=incarnation.n << 32,
         )
+        begun = self.vouching.begun if boot else ()
+        others = {
+            start.incarnation.n for start in begun if start.boot != boot
+        }  # of a copy of the directory, too
+        state.same_boot = frozenset(start.incarnation.n for start in begun) - others
         state.known[self.config.node] = incarnation
         for node, seen in self.seen.items():
             state.learn(node, seen[-1].incarnation)
@@ -166,11 +171,7 @@ class Replay:
         """Make the replicas, with all that the journal says of them."""
         context.make_replicas(context.catalogue.topics.values(), now)
         replicas = context.replicas
-        times = [record.received_ms for record in self.partitioned if isinstance(record, BatchStored)]
-        times += [record.at_ms for record in self.partitioned if isinstance(record, DelaysSet)]
-        last_ms = max(times, default=now.wall_ms)
-        if abs(now.wall_ms - last_ms) > MOVED_MS:
-            context.state.doubtful_until = now.mono + DOUBT_S
+        self._note_clocks(context.state, now)
         # What was reclaimed comes first: a batch that is not void was stored after that, as it was wanted again.
         # Then what was closed: nothing is stored of it any more.
         reclaimed = [record for record in self.partitioned if isinstance(record, Reclaimed)]
@@ -190,6 +191,30 @@ class Replay:
             restore(context, self.stop, now)
         for replica in replicas.values():
             replica.views.refresh_all(now)
+
+    def _note_clocks(self, state: NodeState, now: Now) -> None:
+        """Note how far the time of day has moved, and whether ages go by it that may be wrong.
+
+        Since a record of this boot the monotonic clock says by how much. Else all that time may have passed, or not.
+        """
+        timed = [record for record in self.partitioned if isinstance(record, BatchStored | DelaysSet)]
+        times = [
+            (record.mono_ms, record.received_ms if isinstance(record, BatchStored) else record.at_ms)
+            for record in timed
+            if record.start in state.same_boot and record.mono_ms <= 1000 * now.mono
+        ]
+        if times:
+            mono_ms, wall_ms = max(times)
+            moved_ms = now.wall_ms - wall_ms - (1000 * now.mono - mono_ms)
+            if abs(moved_ms) > MOVED_MS:
+                state.moved_s = moved_ms / 1000
+        else:
+            walls = [
+                record.received_ms if isinstance(record, BatchStored) else record.at_ms for record in timed
+            ]
+            moved_ms = now.wall_ms - max(walls, default=now.wall_ms)
+        if abs(moved_ms) > MOVED_MS and len(times) < len(timed):
+            state.doubtful_until = now.mono + DOUBT_S
 
     def _load(self, context: Context, record: BatchStored, now: Now, void: dict[int, None]) -> None:
         context.state.next_batch = max(context.state.next_batch, record.number + 1)

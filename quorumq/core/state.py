@@ -18,6 +18,7 @@ from quorumq.core.diskroom import WRITTEN, Room, Written, bare, is_written, why_
 from quorumq.core.errors import UsageError
 from quorumq.core.fairqueue import Asker
 from quorumq.core.messages import Freed
+from quorumq.core.records import BatchStored, DelaysSet
 from quorumq.core.types import (
     Incarnation,
     Machines,
@@ -152,6 +153,12 @@ class NodeState:
     vouched: bool
     quarantine_until: float
     doubtful_until: float = float("-inf")  # until then it may not know how old messages are
+    same_boot: frozenset[int] = (
+        frozenset()
+    )  # the starts that the machine has made since it was booted, this one aside
+    moved_s: float = (
+        0.0  # how far this start found the time of day moved against the monotonic clock, since the last
+    )
     buries: bool = False  # a timer is set for what is dying
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
     vectors: dict[tuple[NodeId, ...], tuple[Incarnation, ...]] = field(
@@ -300,6 +307,21 @@ class NodeState:
         if not self.buries:
             self.buries = True
             self.at(now.mono + BURY_S, ("bury",))
+
+    def passed_s(self, record: BatchStored | DelaysSet, wall_ms: int, now: Now) -> float:
+        """Return how many seconds ago this start's journal says that something was written; 0 at least.
+
+        Args:
+            record: what was written.
+            wall_ms: the time of day then.
+
+        Why: within one boot the monotonic clock knows, whoever set the time of day meanwhile. Over a boot only the time
+        of day does; where that was set back, nothing has aged.
+        """
+        passed_ms = 1000 * now.mono - record.mono_ms
+        if record.start in self.same_boot and passed_ms >= 0:
+            return passed_ms / 1000
+        return max(0, now.wall_ms - wall_ms) / 1000
 
     def is_doubtful(self, now: Now) -> bool:
         """Return True if this node may not know how old messages are, as its time of day moved over its start."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import hashlib
 import random
 import resource
 import secrets
@@ -31,7 +32,7 @@ from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import CleanStopped, JournalRecord, VouchingLost
 from quorumq.core.types import NodeId, Now
-from quorumq.history import HistoryWriter
+from quorumq.history import HistoryWriter, boot
 from quorumq.node.admission import OPERATOR_SLOTS, Door
 from quorumq.node.clock import real_now
 from quorumq.node.commits import CommitRunner, CommitThread
@@ -235,6 +236,7 @@ def open_node(
             now=clock(),
             rng=rng,
             place=store.place,
+            boot=boot_number(boot()),
             newest=newest,
         )
         core.take_position(store.position)
@@ -251,6 +253,13 @@ def open_node(
             log.warning("directory_is_newest", reason=what, data_dir=config.data_dir)
         elif core.vouching.placed is not None and core.vouching.placed.why:
             log.info("directory_was_moved", reason=core.vouching.placed.why, by_start=core.vouching.placed.n)
+        if core.state.moved_s:
+            log.warning(
+                "time_of_day_moved",
+                seconds=round(core.state.moved_s, 3),
+                reason="since the last record of this boot; what was stored since the machine was booted ages by its "
+                "monotonic clock, all else by the time of day",
+            )
         for note in store.notes:
             log.warning("journal_note", note=note)
         if store.cannot_vouch:
@@ -264,6 +273,11 @@ def open_node(
         store.abandon()
         raise
     return node
+
+
+def boot_number(boot_id: str) -> int:
+    """Return 60 bits that stand for a boot of a machine; 0 where the system does not say."""
+    return int.from_bytes(hashlib.blake2b(boot_id.encode(), digest_size=8).digest()) >> 4 if boot_id else 0
 
 
 def _check_others_can_help(core: NodeCore, damage: str) -> None:

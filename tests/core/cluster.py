@@ -64,6 +64,7 @@ class Cluster:
         self.stopped: dict[NodeId, str] = {}
         self.restarts: list[tuple[NodeId, str]] = []
         self.wall_off_ms: dict[NodeId, int] = {}
+        self.boots: dict[NodeId, int] = {}  # of the machines; 0: not known
         self.checks = True  # whether steps are followed by the check of all invariants
         self.unchecked: dict[NodeId, int] = {}  # steps that each node may yet take until the next check
         self.drop: Callable[[NodeId, NodeId, object], bool] = lambda sender, to, message: False
@@ -110,6 +111,7 @@ class Cluster:
             now=self.clocks(name),
             rng=self.rng,
             place=self.place_of(self.journals[name]),
+            boot=self.boots.get(name, 0),
             newest=self.newest,
         )
         core.take_position(len(self.journals[name]))

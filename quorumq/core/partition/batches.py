@@ -208,10 +208,11 @@ class Batches:
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> list[Span]:
         """Take from a batch of the journal what nothing else here has, at start; what of it had been reclaimed.
 
-        It has aged by the time of day; where that was set back, not at all, so that no delay grows.
+        It has aged as `NodeState.passed_s` says.
         """
         header = record.batch.header
-        age_ms = min(limits.AGES_END, max(0, record.age_ms) + max(0, now.wall_ms - record.received_ms))
+        passed_ms = int(1000 * self.node.passed_s(record, record.received_ms, now))
+        age_ms = min(limits.AGES_END, max(0, record.age_ms) + passed_ms)
         batch = StoredBatch(record.number, header, now.mono - age_ms / 1000, durable=True)
         back: list[Span] = []
         at = 0

@@ -69,7 +69,7 @@ class Recall(ClosingDuty):
                 if state.attempts:
                     records.append(AttemptsCounted(partition, view.name, state.attempts))
                 if state.delays:
-                    records.append(DelaysSet(partition, view.name, now.wall_ms, state.delays))
+                    records.append(self.views.delays_set(view, state.delays, now))
         return records
 
     def replay(self, record: PartitionRecord, now: Now) -> None:
@@ -95,9 +95,9 @@ class Recall(ClosingDuty):
                     self.views.note(view, item.span, fate.on_counted, told)
             case DelaysSet():
                 view = self.views.named(record.group)
-                gone = (now.wall_ms - record.at_ms) / 1000
+                gone = self.node.passed_s(record, record.at_ms, now)
                 for span, n, ballot, remaining, generation in record.entries:
-                    left = min(remaining, max(0.0, remaining - gone))
+                    left = max(0.0, remaining - gone)
                     delay = Delay(n, ballot, now.mono + left, generation)
                     self.views.note(view, span, fate.on_delay, delay)
 

@@ -50,7 +50,8 @@ class Storing(ClosingDuty):
             back = self.batches.put(span, Slot(number, shift))
             if back:
                 self.views.raise_floors(back)
-        return BatchStored(number, part.batch, now.wall_ms, age_ms), "", ""
+        mono_ms = int(1000 * now.mono)
+        return BatchStored(number, part.batch, now.wall_ms, age_ms, self.node.incarnation.n, mono_ms), "", ""
 
     def _new_of(
         self, part: Store | Part, topic: Topic, *, asked: bool

@@ -16,7 +16,7 @@ from typing import Any
 
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
-from quorumq.core.messages import Resolved
+from quorumq.core.messages import NotDue, Resolved
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.behind import Behind
@@ -378,13 +378,18 @@ class Views:
                 self.want_anew([span for span, _ in changes.records])  # a redrive may have opened it
             records.append(RecordsMerged(self.partition, view.home.name, tuple(changes.records)))
         if changes.delays:
-            records.append(DelaysSet(self.partition, view.name, now.wall_ms, tuple(changes.delays)))
+            records.append(self.delays_set(view, tuple(changes.delays), now))
         if changes.counted:
             if not (self.node.room and self.node.no_room(AttemptsCounted)):
                 records.append(AttemptsCounted(self.partition, view.name, tuple(changes.counted)))
             if view.kept.count(fate.EXHAUSTED):
                 self.node.bury_soon(now)
         return tuple(records)
+
+    def delays_set(self, view: GroupView, delays: tuple[NotDue, ...], now: Now) -> DelaysSet:
+        """Return the record of delays that are counted from now."""
+        start, mono_ms = self.node.incarnation.n, int(1000 * now.mono)
+        return DelaysSet(self.partition, view.name, now.wall_ms, delays, start, mono_ms)
 
     def refresh(self, view: GroupView, span: Span, now: Now) -> None:
         """Work out again which of ``span`` is available to the group: a timer, or something beside the rules, says so.
