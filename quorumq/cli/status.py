@@ -232,6 +232,7 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
                 "go on; let consumers ack what is there, or give it more"
             )
         yield from _problems_of_files(name, row)
+        yield from _names(name, row.get("names", {}))
         if row.get("slow_answers"):
             yield f"{name} is slow to deliver: {row['slow_answers']}"
         if abs(row["clock_difference_s"]) > CLOCK_WARN_S:
@@ -282,6 +283,15 @@ def _problems_of_files(name: str, row: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}'s certificate {when}: put a new one in place, it is read without a restart"
     if row.get("clients_file_problem"):
         yield f"{name} goes by the clients file of before: {row['clients_file_problem']}"
+
+
+def _names(node: str, used: Mapping[str, int]) -> Iterator[str]:
+    for kind in ("topics", "groups") if used else ():
+        if 2 * used[kind] >= used[f"{kind}_max"]:
+            yield (
+                f"{node} knows {used[kind]} names of {kind}, of {used[f'{kind}_max']} that there can be, "
+                f"{used[f'{kind}_deleted']} of them deleted: these are kept, so use names again instead of new ones"
+            )
 
 
 def _check_any(found: Mapping[str, Any], nodes: Sequence[str]) -> None:

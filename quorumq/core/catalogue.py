@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
@@ -52,6 +52,22 @@ def _too_many(what: str, found: int, most: int, advice: str) -> Failed:
     return Failed(Code.TOO_LARGE, f"this cluster has {found} {what}: at most {most} are allowed; {advice}")
 
 
+class NamesUsed(NamedTuple):
+    """How many names are taken, those of deleted topics and groups among them, and how many there can be."""
+
+    topics: int
+    topics_deleted: int
+    topics_max: int
+    groups: int
+    groups_deleted: int
+    groups_max: int
+
+    @property
+    def are_half_gone(self) -> bool:
+        """Return True if half of the names of either kind is taken."""
+        return 2 * self.topics >= self.topics_max or 2 * self.groups >= self.groups_max
+
+
 class Catalogue:
     """What one node knows of topics and groups.
 
@@ -63,7 +79,7 @@ class Catalogue:
         settled_groups: which are known to be at a majority of a partition's replicas.
     """
 
-    __slots__ = ("decisions", "groups", "me", "names", "settled_groups", "topics")
+    __slots__ = ("_used", "decisions", "groups", "me", "names", "settled_groups", "topics")
 
     def __init__(self, me: NodeId) -> None:
         self.me = me
@@ -72,6 +88,7 @@ class Catalogue:
         self.decisions: SortedDict[Instance, Decision] = SortedDict()
         self.groups: dict[tuple[bytes, str], Group] = {}
         self.settled_groups: dict[tuple[PartitionId, str], None] = {}
+        self._used: NamesUsed | None = None  # as counted since the last change
 
     # ------------------------------------------------------------------ looking up
 
@@ -102,6 +119,20 @@ class Catalogue:
     def registers(self) -> list[Topic]:
         """Of each name the newest register: it says that all older ones are deleted."""
         return [self.topics[self.names[name]] for name in sorted(self.names)]
+
+    def names_used(self) -> NamesUsed:
+        """Return how many names are taken. They are counted when any register has changed since."""
+        if self._used is None:
+            topics, groups = len(self.names), self.groups.values()
+            self._used = NamesUsed(
+                topics,
+                topics - len(self.live()),
+                limits.TOPIC_NAMES_MAX,
+                len(groups) + len(self.decisions),
+                sum(group.deleted for group in groups),
+                limits.GROUP_NAMES_MAX,
+            )
+        return self._used
 
     def is_deleted(self, topic: bytes) -> bool:
         """Whether the topic of that id is known to be deleted."""
@@ -242,6 +273,7 @@ class Catalogue:
         if merged == ours:
             return None
         self.topics[topic.id] = merged
+        self._used = None
         self._forget_decided(topic)
         if newest is None or rank(newest) < rank(topic):
             self.names[topic.name] = topic.id
@@ -268,6 +300,7 @@ class Catalogue:
         if instance.topic and (instance.topic not in self.topics or self.is_deleted(instance.topic)):
             return False
         self.decisions[instance] = merged
+        self._used = None
         return True
 
     def _forget_decided(self, register: Topic | Group) -> None:
@@ -288,6 +321,7 @@ class Catalogue:
         if group.topic not in self.topics or self.is_deleted(group.topic) or merged == ours:
             return None
         self.groups[(group.topic, group.name)] = merged
+        self._used = None
         self._forget_decided(merged)
         if merged.buried > (ours.buried if ours is not None else 0):  # what a majority had was another life
             for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
@@ -296,6 +330,7 @@ class Catalogue:
 
     def forget_groups(self, topic: bytes) -> None:
         """The topic was deleted: nobody reads it any more."""
+        self._used = None
         for key in [key for key in self.groups if key[0] == topic]:
             del self.groups[key]
         for settled in [settled for settled in self.settled_groups if settled[0].topic == topic]:

@@ -43,6 +43,7 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
         "hold_time_max": state.config.hold_time_max,
         "disk_full": state.disk_full,
         "disk_room": state.room.name.lower(),
+        "names": context.catalogue.names_used()._asdict(),
         "memory_full": bool(state.memory_full),
         "requests": len(context.requests),
         "hold_reply_p99_ms": round(1000 * p99, 3) if p99 is not None else None,

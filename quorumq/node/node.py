@@ -67,6 +67,9 @@ CHECKED_WHOLE_BYTES: Final = 256 * 1024
 TIMER_S: Final = 0.0005
 """What is due within so many seconds is due: the timer's clock is another one."""
 
+NAMES_LOOKED_S: Final = 3600.0
+"""So often the names of topics and groups are counted."""
+
 EXIT_AGAIN: Final = -1
 """Not the end of the process: it begins again from its directory."""
 
@@ -145,6 +148,7 @@ class Node:
     _timer_scope: trio.CancelScope | None = None
     _timer_at: float = math.inf  # when it wakes at the latest (monotonic seconds)
     _to_dial: dict[NodeId, trio.Event] = field(default_factory=dict)
+    _names_at: float = -math.inf  # when names are counted again (monotonic seconds)
     _lost: dict[PartitionId, int] = field(default_factory=dict)  # what the log has said last
 
     def __post_init__(self, rng: random.Random, commits: CommitRunner, history: HistoryWriter | None) -> None:
@@ -523,12 +527,23 @@ class Node:
             self._check_memory()
             self.committer.mark_if_quiet()
             self._report_lost()
+            self._report_names()
             self.trace.flush()
             for _ in range(2):  # a change of the file of clients counts after two looks
                 if self.clients is not None and self.clients.refresh():
                     for asker in dict.fromkeys(self.askers.values()):
                         asker.clients_changed()
                 await trio.sleep(0.5)
+
+    def _report_names(self) -> None:
+        """Say, every hour, that half of the names are taken: without any left nobody makes a topic, or a group."""
+        now = self.clock().mono
+        if now < self._names_at:
+            return
+        self._names_at = now + NAMES_LOOKED_S
+        used = self.core.catalogue.names_used()
+        if used.are_half_gone:
+            self.log.warning("names_run_out", **used._asdict())
 
     def _report_lost(self) -> None:
         """Say where messages were found to be nowhere, or came back."""

@@ -18,6 +18,7 @@ from quorumq.core.messages import (
     OpenSession,
     Publish,
     SetGroup,
+    StatusRequest,
 )
 from quorumq.core.types import Origin
 from tests.core.cluster import Cluster
@@ -124,3 +125,22 @@ def test_sessions_of_a_topic_count_in_each_partition_until_nothing_of_them_is_le
     assert not isinstance(cluster.ask("c", Publish(more)), Failed), "all of it was reclaimed"
     cluster.ask("a", DeleteTopic("jobs", topic.id))
     assert {core.state.origins.get(topic.id) for core in cluster.nodes.values()} == {None}
+
+
+def test_names_are_counted_and_half_of_them_is_noticed() -> None:
+    cluster = Cluster()
+    catalogue = cluster.nodes["a"].catalogue
+    made = cluster.topic("t0")
+    assert catalogue.names_used() == (1, 0, 5, 0, 0, 6)
+    assert not catalogue.names_used().are_half_gone
+    for name in ("t1", "t2"):
+        cluster.ask("c", DeleteTopic(name, cluster.topic(name).id))
+    assert catalogue.names_used() == (3, 2, 5, 0, 0, 6)
+    assert catalogue.names_used().are_half_gone
+    for name in ("g", "h"):
+        cluster.ask("a", SetGroup("t0", name))
+    cluster.ask("b", DeleteGroup("t0", "g"))
+    assert catalogue.names_used() == (3, 2, 5, 2, 1, 6)
+    assert cluster.ask("a", StatusRequest()).facts["names"]["groups_deleted"] == 1  # type: ignore[union-attr]
+    cluster.ask("a", DeleteTopic("t0", made.id))
+    assert catalogue.names_used() == (3, 3, 5, 0, 0, 6), "the names of its groups go with a topic"
