@@ -34,7 +34,11 @@ class SimJournal(Protocol):
         """What `open` would give if the node stopped now and nothing were lost; None where that cannot be told."""
 
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
-        """The core is built; ``snapshot`` gives its small state."""
+        """The core is built; ``snapshot`` gives its small state.
+
+        Raises:
+            NoRoom: the disk has no room for a start.
+        """
         return
 
     def append(self, records: tuple[JournalRecord, ...]) -> None:
@@ -56,7 +60,11 @@ class SimJournal(Protocol):
         """An fsync begins: it will cover everything appended so far."""
 
     def finish(self) -> None:
-        """That fsync is over: ``durable`` is what it covered."""
+        """That fsync is over: ``durable`` is what it covered.
+
+        Raises:
+            NoRoom: it is not, and may be asked for again once there is room.
+        """
 
     def reclaim(self) -> tuple[int, ...]:
         """Go on making room, after an fsync. Returns batches that turned out damaged meanwhile."""
@@ -77,6 +85,10 @@ class SimJournal(Protocol):
     def stored(self) -> list[tuple[int, BatchHeader]]:
         """Every batch that is stored and was not forgotten: its number and its header."""
         return [(number, batch.header) for number, batch in self.batches.items()]
+
+    def fill(self, left: int | None) -> None:
+        """So many bytes are left on the disk; None: as many as anybody wants."""
+        return
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         """The node dies; what is not durable may be lost."""

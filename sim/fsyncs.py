@@ -9,8 +9,12 @@ from __future__ import annotations
 import random
 
 from quorumq.core.records import JournalRecord
+from quorumq.storage.commit import NoRoom
 from sim.disks import SimJournal
 from sim.machine import Machine
+
+FULL_AGAIN_S = 0.1
+"""After so long a write that found no room is tried again, and so is a start."""
 
 
 class Disk:
@@ -59,5 +63,10 @@ class Disk:
         if self.machine.frozen_until > self.world.time:
             self.world.at(self.machine.frozen_until, self.on_synced, life)
             return
-        self.journal.finish()
+        try:
+            self.journal.finish()
+        except NoRoom:
+            self.world.saw("a write waited for room on the disk")
+            self.world.after(FULL_AGAIN_S, self.on_synced, life)
+            return
         self.machine.synced()

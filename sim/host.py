@@ -47,8 +47,9 @@ from quorumq.core.settle import SettleCoordinator
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Batch, NodeId, Now
 from quorumq.driver import Driver
+from quorumq.storage.commit import NoRoom
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
-from sim.fsyncs import Disk
+from sim.fsyncs import FULL_AGAIN_S, Disk
 from sim.knowledge import compare, compare_holds, knows_all
 from sim.links import Links
 from sim.machine import Caller, Machine
@@ -59,6 +60,9 @@ from sim.store_journal import StoreJournal
 from sim.world import RESET, SimError
 
 CLUSTER_ID = "sim"
+
+LEFT = {Room.PLENTY: None, Room.FIRST: None, Room.SECOND: None, Room.NONE: 300}
+"""Bytes that are left on a disk with so much room: what is more is an error of the disk."""
 
 WRITES = (CreateTopic, AlterTopic, SetGroup, DeleteGroup, PurgeRequest)
 """Requests that no copy follows: it would be one more write, made after the client was told of the first."""
@@ -163,7 +167,14 @@ class Host(Machine):
             if type(record) is BatchStored:  # nobody may have waited for its fsync, and it survived
                 self.sightings.keeps(record.batch.header)
         core.state.next_batch = max(core.state.next_batch, self.journal.next_number())
-        self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
+        try:
+            self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
+        except NoRoom:
+            self.world.saw("a start waited for room on the disk")
+            self.core = self.driver = None
+            self.journal.crash(self.disk_rng, power=False)
+            self.world.after(FULL_AGAIN_S, self.boot, life)
+            return
         held = any(
             view.held_count for replica in core.replicas.values() for view in replica.views.groups.values()
         )
@@ -223,7 +234,8 @@ class Host(Machine):
 
     def stop(self) -> None:
         """A clean stop."""
-        if self.core is None or not self.started or self.frozen_until > self.world.time:
+        full = self.room == Room.NONE  # then nothing is written at a stop
+        if self.core is None or not self.started or full or self.frozen_until > self.world.time:
             self.crash(power=False)
             return
         core, driver = self.core, self.driver
@@ -483,5 +495,6 @@ class Host(Machine):
         """The disk has so much room from now on, whoever starts on it, and as little memory."""
         self.room = room
         self.counts = self.counts and room < Room.NONE
+        self.journal.fill(LEFT[room])
         if self.core is not None:
             self.feed(DiskFull(room), MemoryFull("no memory is left" if room else ""))

@@ -23,6 +23,7 @@ SOMETIMES: tuple[str, ...] = (
     "a quarantine ended early",
     "a hold was learned from a peer",
     "a clean stop's holds were restored",
+    "a node started on a full disk",
     "a delivery was left",
     "a reply was never begun",
     "a client left when half of its request was done",

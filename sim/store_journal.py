@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from quorumq.core.records import BatchStored, JournalRecord, VouchingLost
 from quorumq.core.types import Batch
-from quorumq.storage.commit import Commit
+from quorumq.storage.commit import Commit, NoRoom
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
@@ -134,6 +134,9 @@ class StoreJournal(SimJournal):
             assert self.hit, f"no fault damaged batch {number}"
             raise DamagedBody(number) from None
 
+    def fill(self, left: int | None) -> None:
+        self.disk.capacity = 1 << 40 if left is None else self.disk.capacity + left - self.disk.free_bytes()
+
     def crash(self, rng: random.Random, *, power: bool) -> None:
         if self.commit is not None:
             left = rng.randint(0, 6)
@@ -145,7 +148,7 @@ class StoreJournal(SimJournal):
                     raise PowerCut
 
             self.disk.on_operation = cut
-            with contextlib.suppress(PowerCut):
+            with contextlib.suppress(PowerCut, NoRoom):
                 self.commit.run()
             self.disk.on_operation = None
             self.commit = None

@@ -6,6 +6,7 @@ the tests may mount one.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.types import Span
+from quorumq.core.types import STAMP_ZERO, Letter, Span
 from quorumq.storage.inspect import inspect_segment
 from quorumq.wire.codec import sealed_items
 from quorumq.wire.values import SealedNamed
@@ -133,6 +134,57 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_room_back(
             end = time.monotonic() + PATIENCE_S
             while isinstance(raw.publish(topic, origin, published, [bytes(2 * KIB)] * 100), m.Failed):
                 assert time.monotonic() < end, "room comes back when everything is acked"
+                time.sleep(0.2)
+    finally:
+        node.terminate()
+        assert node.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.soak
+def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    """The reserve is for acks: what is no publish does not walk around it (docs/protocol.md, ROOM)."""
+    path = write_config(
+        tmp_path,
+        data_dir=str(small_disk / "data"),
+        segment_bytes=4 * MIB,
+        disk_reserve_bytes=8 * MIB,
+        hold_time_max=5,
+    )
+    node = start(path)
+    try:
+        until(node, "node_started")
+        with Raw(address(path)) as raw:
+            topic = raw.topic("jobs", rf=1)
+            origin = raw.session()
+            raw.fetch("jobs", "g", most=1, hold_time=0.1)
+            fill(raw, topic, origin)
+            letter = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
+            for _ in range(30):
+                for one in singles(raw.fetch("jobs", "g", most=50, hold_time=5.0)):
+                    number = raw.send(m.RejectRequest(sealed_items([one]), 0.0, letter))
+                    assert outcomes(raw.receive(number))[0] in ("ok", "storage-full", "hold-lost")
+            ballast = small_disk / "ballast"
+            with ballast.open("wb") as file, contextlib.suppress(OSError):
+                while True:  # and somebody else takes the rest
+                    file.write(bytes(64 * KIB))
+            for one in singles(raw.fetch("jobs", "g", most=50, hold_time=5.0)):
+                (outcome,) = outcomes(raw.ack(one))
+                assert outcome.startswith("acked") or outcome == "storage-full"
+        node.terminate()
+        assert node.wait(PATIENCE_S) == 0
+        node = start(path)
+        until(node, "node_started")
+        ballast.unlink()
+        with Raw(address(path)) as raw:
+            end = time.monotonic() + PATIENCE_S
+            while True:
+                reply = raw.fetch("jobs", "g", most=50, hold_time=5.0)
+                if isinstance(reply, m.FetchReply) and size_of(reply):  # else it is in quarantine
+                    assert set(outcomes(raw.ack(*receipts(reply)))) == {"acked"}
+                    break
+                assert time.monotonic() < end, "it serves again once there is room"
                 time.sleep(0.2)
     finally:
         node.terminate()
