@@ -389,7 +389,11 @@ class LocalCluster:
             values["history"] = str(self.history_path(name))
         path = self.config_path(name)
         path.touch(mode=0o600)
-        path.write_text(config_text(values, {"nodes": dict(zip(self.nodes, self.addresses, strict=True))}))
+        path.write_text(config_text(values, self._tables(name)))
+
+    def _tables(self, name: str) -> dict[str, dict[str, str]]:
+        """Where the node and its clients find which node: tables of its configuration."""
+        return {"nodes": dict(zip(self.nodes, self.addresses, strict=True))}
 
     def _remove(self) -> None:
         if self._temporary:

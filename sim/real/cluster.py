@@ -147,17 +147,12 @@ class FaultyCluster(LocalCluster):
         return [sys.executable, "-P", path, str(self.control_path(name)), "--config", config]
 
     def _write_config(self, name: str, shared: Mapping[str, Any]) -> None:
-        peers = {
+        super()._write_config(name, {**shared, "peer_listen": f"127.0.0.1:{self.peer_ports[name]}"})
+
+    def _tables(self, name: str) -> dict[str, dict[str, str]]:
+        ports = {
             other: self.peer_ports[other] if other == name else self.between[name, other]
             for other in self.nodes
         }
-        own = {**shared, "peer_listen": f"127.0.0.1:{self.peer_ports[name]}"}
-        super()._write_config(name, own)
-        path = self.config_path(name)
-        text = path.read_text()
-        # Where clients are told that nodes are.
-        for address, front in zip(self.addresses, self.front, strict=True):
-            head, nodes = text.split("[nodes]")
-            text = head + "[nodes]" + nodes.replace(f'"{address}"', f'"{front}"')
-        table = "".join(f'{other} = "127.0.0.1:{port}"\n' for other, port in peers.items())
-        path.write_text(f"{text}\n[peers]\n{table}")
+        peers = {other: f"127.0.0.1:{port}" for other, port in ports.items()}
+        return {"nodes": dict(zip(self.nodes, self.front, strict=True)), "peers": peers}
