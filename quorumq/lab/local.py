@@ -31,7 +31,7 @@ from quorumq.cli.init import config_text
 from quorumq.cli.probe import Unreachable, status_of
 from quorumq.core.errors import QuorumqError, UsageError
 from quorumq.lab.leash import Leashed, end, logged
-from quorumq.lab.ports import free_ports, given_ports
+from quorumq.lab.ports import HeldPorts, given_ports
 
 HISTORIES: Final = "histories"
 """The directory, beside those of the nodes, for histories."""
@@ -126,8 +126,13 @@ class LocalCluster:
         self._tell = tell
         self._processes: dict[str, Leashed] = {}
         self._paused: dict[str, None] = {}
+        self._held: HeldPorts | None = None
         try:
-            ports = free_ports(nodes) if base_port is None else given_ports(base_port, nodes)
+            if base_port is None:
+                self._held = HeldPorts(nodes)
+                ports = self._held.numbers
+            else:
+                ports = given_ports(base_port, nodes)
             self.addresses = [f"127.0.0.1:{port}" for port in ports]
             shared: dict[str, Any] = {
                 "cluster_id": self._cluster_id(),
@@ -396,6 +401,8 @@ class LocalCluster:
         return {"nodes": dict(zip(self.nodes, self.addresses, strict=True))}
 
     def _remove(self) -> None:
+        if self._held is not None:
+            self._held.release()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 from typing import Final
 
 from quorumq.core.errors import UsageError
@@ -36,14 +37,52 @@ def given_ports(base: int, count: int) -> list[int]:
     return ports
 
 
+class HeldPorts:
+    """Free loopback ports that nobody else gets from here until `release`.
+
+    Bound and not listened on, a port can be bound and listened on by who sets SO_REUSEADDR, as nodes do, and not by who
+    does not. So a node finds its port free at each of its starts. Only Linux has it so; elsewhere nothing is held.
+
+    Args:
+        count: how many.
+
+    Attributes:
+        numbers: of the ports.
+
+    Raises:
+        UsageError: there are not so many.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.numbers: list[int] = []
+        self._held: list[socket.socket] = []
+        draw = random.SystemRandom()
+        for _ in range(1000):
+            if len(self.numbers) == count:
+                break
+            port, sock = draw.randrange(*PORTS), socket.socket()
+            try:
+                sock.bind(("127.0.0.1", port))  # without SO_REUSEADDR: it is refused where somebody holds it
+            except OSError:
+                sock.close()
+                continue
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.numbers.append(port)
+            self._held.append(sock)
+        if len(self.numbers) < count or sys.platform != "linux":
+            self.release()
+        if len(self.numbers) < count:
+            raise UsageError(f"no {count} free ports from {PORTS[0]} to {PORTS[1]} on 127.0.0.1; give --port")
+
+    def release(self) -> None:
+        """Anybody may have them. Safe to repeat."""
+        for sock in self._held:
+            sock.close()
+        self._held.clear()
+
+
 def free_ports(count: int) -> list[int]:
     """``count`` loopback ports that nobody listens on now. Somebody else may take one the moment after."""
-    draw = random.SystemRandom()
-    found: dict[int, None] = {}
-    for _ in range(1000):
-        port = draw.randrange(*PORTS)
-        if _bindable(port):
-            found[port] = None
-        if len(found) == count:
-            return list(found)
-    raise UsageError(f"no {count} free ports from {PORTS[0]} to {PORTS[1]} on 127.0.0.1; give --port")
+    ports = HeldPorts(count)
+    ports.release()
+    return ports.numbers
