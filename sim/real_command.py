@@ -60,7 +60,7 @@ def real(
     between them and to clients are cut, in one direction or both, and delayed; disks are full or slow; times of day
     jump. Then all is healed, and every message must be settled. With
     --workload it is your producers and handlers that run. Ctrl-C stops everything. Exits with 1 when a promise was
-    broken, or the workload's own check failed.
+    broken, or the workload's own check failed, and with 3 when too few faults met a node that had started.
     """
     schedule = command_line.schedule_from(path) if path is not None else draw_real(seed, nodes, 60 * minutes)
     if only_print:
@@ -91,7 +91,7 @@ def real(
         click.echo(json.dumps(facts_of(schedule, verdict, keep)))
     else:
         show(schedule, verdict, keep)
-    sys.exit(0 if verdict.ok else 1)
+    sys.exit(0 if verdict.ok else 3 if verdict.kept else 1)
 
 
 def facts_of(schedule: Schedule, verdict: Verdict, keep: Path | None) -> dict[str, object]:
@@ -104,6 +104,8 @@ def facts_of(schedule: Schedule, verdict: Verdict, keep: Path | None) -> dict[st
         "workload": verdict.own,
         "counts": dict(sorted(verdict.counts.items())),
         "faults": dict(sorted(verdict.faults.items())),
+        "met": dict(sorted(verdict.met.items())),
+        "too_few": verdict.too_few,
         "left_out": dict(sorted(verdict.left_out.items())),
         "lines": verdict.lines,
         "histories": str(keep / "histories") if keep else None,
@@ -113,9 +115,13 @@ def facts_of(schedule: Schedule, verdict: Verdict, keep: Path | None) -> dict[st
 
 def show(schedule: Schedule, verdict: Verdict, keep: Path | None) -> None:
     """The report in words."""
-    done = ", ".join(f"{kind} {verdict.faults[kind]}" for kind in KINDS if verdict.faults[kind])
+    done = ", ".join(
+        f"{kind} {verdict.met[kind]} of {verdict.faults[kind]}" for kind in KINDS if verdict.faults[kind]
+    )
     click.echo(f"commit {commit()}, seed {schedule.seed}, {schedule.options.nodes} nodes")
+    total = f"{verdict.met.total()} of {verdict.faults.total()}"
     click.echo(f"faults in {schedule.options.fault_time:g} s: {done or 'none'}")
+    click.echo(f"met a running node: {total}")
     if verdict.left_out:
         click.echo(f"left out, as processes cannot have them: {', '.join(verdict.left_out)}")
     click.echo(", ".join(f"{what} {number:,}" for what, number in sorted(verdict.counts.items())))
@@ -130,4 +136,4 @@ def show(schedule: Schedule, verdict: Verdict, keep: Path | None) -> None:
     if keep is not None:
         click.echo(f"  python -m sim diagram {keep / 'histories'} -o {keep / 'diagram.html'}")
     found = len(verdict.violations) + len(verdict.own)
-    click.echo("ok" if verdict.ok else f"{found} broken promises")
+    click.echo(f"{found} broken promises" if not verdict.kept else verdict.too_few or "ok")

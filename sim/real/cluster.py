@@ -5,22 +5,38 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import trio
+
+from quorumq.lab.leash import Leashed, end, logged
 from quorumq.lab.local import LocalCluster
-from quorumq.lab.ports import free_ports
+from quorumq.lab.ports import HeldPorts
 from quorumq.storage.disk import RealDisk
 from sim.flips import Flip, flip_bodies, flip_records
 from sim.real import faulty_node, power
 from sim.real.proxy import Proxy
 
 CLIENTS = "clients"
-"""Who dials where it is no node: all clients, which the network treats alike."""
+"""All clients, which the network treats alike; but for `LONER`, where a fault names that one."""
+
+LONER = "c0"
+"""The client that has the first task: a fault may leave it alone with one node."""
+
+HOLD_S = 10.0
+"""The longest hold: nodes that are killed are back within it, also where a start takes seconds."""
+
+STARTED = b"node_started"
+"""The event in a node's log by which it serves."""
+
+EXPECTED = (0, -signal.SIGKILL)
+"""The exit codes of a process that was stopped or killed."""
 
 
 class FaultyCluster(LocalCluster):
@@ -34,23 +50,36 @@ class FaultyCluster(LocalCluster):
         copied: nodes of whose directory the last two states before a start are kept, for `restore`.
         proxy: carries the links; it is there inside of the ``with`` of the cluster.
         front: addresses of the nodes for clients.
+        clients: who dials these, as the proxy names them.
+        ended: the nodes that ended by themselves, and how.
     """
 
     def __init__(self, nodes: int, *, keep: Path | None, rng: random.Random) -> None:
         self.rng = rng
         self.copied: tuple[str, ...] = ()
+        self.clients = (CLIENTS, LONER)
+        self.ended: list[str] = []
         names = [f"n{index}" for index in range(1, nodes + 1)]
         pairs = list(permutations(names, 2))
-        ports = free_ports(2 * nodes + len(pairs))
+        self.kept_ports = HeldPorts(3 * nodes + len(pairs))
+        ports = self.kept_ports.numbers
         self.peer_ports = dict(zip(names, ports, strict=False))
-        fronts = dict(zip(names, ports[nodes:], strict=False))
-        self.between = dict(zip(pairs, ports[2 * nodes :], strict=True))
-        self.front = [f"127.0.0.1:{port}" for port in fronts.values()]
-        super().__init__(nodes, keep=keep, hold_time_max=4.0, history=True)
+        fronts, alone = ports[nodes : 2 * nodes], ports[2 * nodes : 3 * nodes]
+        self.between = dict(zip(pairs, ports[3 * nodes :], strict=True))
+        self.front = [f"127.0.0.1:{port}" for port in fronts]
+        self.alone = dict(zip(self.front, alone, strict=True))
+        try:
+            super().__init__(nodes, keep=keep, hold_time_max=HOLD_S, history=True)
+        except BaseException:
+            self.kept_ports.release()
+            raise
         listeners = {port: (*pair, self.peer_ports[pair[1]]) for pair, port in self.between.items()}
-        for name, port in fronts.items():
-            listeners[port] = (CLIENTS, name, int(self.address(name).rsplit(":", 1)[1]))
+        for client, theirs in zip(self.clients, (fronts, alone), strict=True):
+            for name, port in zip(names, theirs, strict=True):
+                listeners[port] = (client, name, int(self.address(name).rsplit(":", 1)[1]))
         self.proxy = Proxy(listeners)
+        self.spares: dict[str, Leashed] = {}  # processes that wait to be a node
+        self.log_sizes: dict[str, int] = {}  # of nodes that may not serve yet, when they were spawned
         self.controls: dict[str, dict[str, Any]] = {name: {} for name in self.nodes}
 
     def control_path(self, name: str) -> Path:
@@ -65,14 +94,67 @@ class FaultyCluster(LocalCluster):
         beside.write_text(json.dumps(self.controls[name]))
         beside.replace(path)
 
+    async def dial(self, address: str) -> trio.abc.Stream:
+        """Dial a node as `LONER`."""
+        return await trio.open_tcp_stream("127.0.0.1", self.alone[address])
+
+    def serves(self, name: str) -> bool:
+        """Return True if the node's process runs and has started."""
+        if not self.running(name):
+            return False
+        if name in self.log_sizes:
+            with self.log_path(name).open("rb") as file:
+                file.seek(self.log_sizes[name])
+                if STARTED not in file.read():
+                    return False
+            del self.log_sizes[name]
+        return True
+
+    def warm(self, names: Iterable[str]) -> None:
+        """Have processes at hand that take these nodes' places at their next start: `is_warm` says when they are."""
+        for name in names:
+            if name not in self.spares:
+                command = self.command(name)
+                command.insert(command.index("--config"), "--warm")
+                self.spares[name] = logged(command, self.log_path(name), self.node_directory(name))
+
+    def is_warm(self, name: str) -> bool:
+        """Return True if the next start of the node takes next to no time."""
+        return name in self.spares and self.warm_path(name).exists()
+
+    def warm_path(self, name: str) -> Path:
+        """The file of a spare process that waits until it is gone."""
+        return Path(f"{self.control_path(name)}.{self.spares[name].pid}.warm")
+
+    def take_spare(self, name: str) -> None:
+        """Have the spare process of a node be the node, where there is one that waits."""
+        warm = self.is_warm(name)
+        path = self.warm_path(name) if warm else None
+        spare = self.spares.pop(name, None)
+        if spare is not None and path is not None and spare.poll() is None:
+            self._processes[name] = spare
+            path.unlink()
+        elif spare is not None:
+            end([spare], 0.0)
+
+    def note_end(self, name: str) -> None:
+        """Note how a node's last process ended, where nobody stopped or killed it."""
+        code = None if name not in self._processes else self.exit_code(name)
+        if code is not None and code not in EXPECTED:
+            self.ended.append(f"node {name} ended with exit code {code}: {self.log_tail(name, 1)}")
+
     def spawn(self, name: str) -> None:
         if not self.running(name):
+            self.note_end(name)
+            log = self.log_path(name)
+            self.log_sizes[name] = log.stat().st_size if log.exists() else 0
             if name in self.copied and self.data_path(name).exists():
                 shutil.rmtree(self.copy_path(name, 1), ignore_errors=True)
                 if self.copy_path(name, 0).exists():
                     self.copy_path(name, 0).rename(self.copy_path(name, 1))
                 shutil.copytree(self.data_path(name), self.copy_path(name, 0))
             power.begin(self.data_path(name), self.synced_path(name))
+            self.take_spare(name)
         super().spawn(name)
 
     def synced_path(self, name: str) -> Path:
@@ -134,7 +216,9 @@ class FaultyCluster(LocalCluster):
         try:
             super().close()
         finally:
+            end(self.spares.values(), 0.0)
             self.proxy.__exit__()
+            self.kept_ports.release()
 
     async def __aenter__(self) -> FaultyCluster:
         self.proxy.__enter__()

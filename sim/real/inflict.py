@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
 
 from quorumq.history import HistoryWriter
-from sim.fault_plan import Fault
+from sim.fault_plan import LOSSES, Fault
 from sim.real.cluster import CLIENTS, FaultyCluster
 from sim.real.plan import KINDS
 
@@ -18,12 +18,21 @@ FSYNC_S = 0.002
 
 FSYNC_MAX_S = 1.0
 
+AIMED = ("partition", "kill", "crash")
+"""Faults whose ``amount`` is for how many seconds after a delivery they wait; 0: for nothing."""
+
+AIM_S = 30.0
+LOOK_S = 0.1
+"""For how long they wait at most, and how often it is looked whether nodes serve."""
+
 
 class Inflicter:
     """Hurts one cluster that runs, writes that into a history, and tells of each fault.
 
     Attributes:
         counts: how many of each kind there were.
+        met: how many of each kind met a node that served.
+        delivery: returns when a message is delivered.
         left_out: how many of each kind cannot be done here.
     """
 
@@ -34,8 +43,9 @@ class Inflicter:
         self.history = history
         self.on_fault = on_fault
         self.counts: Counter[str] = Counter()
+        self.met: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
-        self.healed = False
+        self.delivery: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self.busy: Counter[str] = Counter()  # nodes that something is being done to, by name
 
     async def run(self, faults: tuple[Fault, ...]) -> None:
@@ -52,11 +62,44 @@ class Inflicter:
     async def inflict(self, fault: Fault) -> None:
         """One, and its end."""
         self.counts[fault.kind] += 1
+        if fault.kind in AIMED and fault.amount:
+            await self.aim(fault)
+        elif fault.kind in LOSSES:  # there are few of them
+            await self.find(fault)
+        self.met[fault.kind] += self.meets(fault)
         self.history.write("fault", **fault.told())
         self.history.flush()
         if self.on_fault is not None:
             self.on_fault(fault)
         await getattr(self, "do_" + fault.kind.replace("-", "_"))(fault)
+
+    async def aim(self, fault: Fault) -> None:
+        """Wait until all nodes serve, and then until ``amount`` seconds after a delivery; no longer than `AIM_S`.
+
+        What it kills is back at once, however busy the machine is.
+        """
+        cluster = self.cluster
+        cluster.warm(fault.nodes)
+        with trio.move_on_after(AIM_S):
+            while not (all(map(cluster.serves, cluster.nodes)) and all(map(cluster.is_warm, fault.nodes))):
+                await trio.sleep(LOOK_S)
+            await self.delivery()
+            await trio.sleep(fault.amount)
+
+    async def find(self, fault: Fault) -> None:
+        """Wait until it meets a node that serves; no longer than `AIM_S`."""
+        with trio.move_on_after(AIM_S):
+            while not self.meets(fault):
+                await trio.sleep(LOOK_S)
+
+    def meets(self, fault: Fault) -> bool:
+        """Return True if it hurts a node that serves: by its own, by a link between two, or by clients' links."""
+        serves = {name: self.cluster.serves(name) for name in self.cluster.nodes}
+        if fault.links:
+            return any(serves.get(one, True) and serves.get(two, True) for one, two in fault.links)
+        if fault.kind == "pause":
+            return any(serves.values())
+        return any(serves[name] and not self.busy[name] for name in fault.nodes)
 
     async def do_partition(self, fault: Fault) -> None:
         """Pairs carry nothing for a while."""
@@ -67,8 +110,19 @@ class Inflicter:
         pairs = [pair for name in self.cluster.nodes for pair in ((CLIENTS, name), (name, CLIENTS))]
         await self.block(pairs, fault.seconds)
 
+    def of_all(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The pairs, with each of the clients in the place of `CLIENTS`."""
+        clients = {CLIENTS: self.cluster.clients}
+        return [
+            (one, two)
+            for source, target in pairs
+            for one in clients.get(source, (source,))
+            for two in clients.get(target, (target,))
+        ]
+
     async def block(self, pairs: Sequence[tuple[str, str]], seconds: float) -> None:
         """Block, wait, unblock."""
+        pairs = self.of_all(pairs)
         self.cluster.proxy.block(pairs)
         await self.then(seconds, self.cluster.proxy.unblock, pairs)
 
@@ -81,12 +135,13 @@ class Inflicter:
 
     async def do_delay(self, fault: Fault) -> None:
         """What pairs carry takes longer for a while."""
-        self.cluster.proxy.delay(fault.links, fault.amount)
-        await self.then(fault.seconds, self.cluster.proxy.delay, fault.links, 0.0)
+        pairs = self.of_all(fault.links)
+        self.cluster.proxy.delay(pairs, fault.amount)
+        await self.then(fault.seconds, self.cluster.proxy.delay, pairs, 0.0)
 
     async def do_cut(self, fault: Fault) -> None:
         """Connections break and are made again."""
-        self.cluster.proxy.cut(fault.links)
+        self.cluster.proxy.cut(self.of_all(fault.links))
 
     async def do_kill(self, fault: Fault) -> None:
         """Processes are killed, and started again after a while."""
@@ -174,11 +229,15 @@ class Inflicter:
             go_on(name)
             del self.busy[name]
 
-    async def heal(self) -> None:
-        """Everything runs, is connected and quick; times of day stay as they are."""
+    async def heal(self, patience: float) -> None:
+        """Everything runs, is connected and quick; times of day stay as they are.
+
+        Raises:
+            NodeDied, NotReady: nodes do not serve within ``patience`` seconds.
+        """
         self.cluster.proxy.heal()
         for name in self.cluster.nodes:
             self.cluster.resume(name)
             self.cluster.control(name, full=False, fsync_s=0.0)
             self.cluster.spawn(name)
-        await self.cluster.wait_ready_async(quarantine=True)
+        await self.cluster.wait_ready_async(quarantine=True, timeout=patience)

@@ -1,4 +1,7 @@
-"""The schedule of a run of real processes: the heap's faults, as far as processes can have them, and fewer a minute."""
+"""The schedule of a run of real processes: each minute one of the faults of aimed.py, then some of the heap's.
+
+They are the heap's as far as processes can have them, and fewer.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import random
 
 from sim.fault_plan import LOSSES, Fault, draw_faults
 from sim.options import NODE_NAMES, Options
-from sim.real.cluster import CLIENTS
+from sim.real.aimed import SHAPES, Shape
+from sim.real.cluster import CLIENTS, HOLD_S
 from sim.schedule import Schedule
 
 STRETCH = 4.0
@@ -27,15 +31,26 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
     """The schedule of a seed: for so many nodes, n1 and so on, and so many seconds of faults."""
     rng = random.Random(f"{seed}/real")
     options = Options(nodes=nodes, rf=min(3, nodes), producers=0, consumers=0, partitions=6)
+    names = [f"n{number}" for number in range(1, nodes + 1)]
     faults: list[Fault] = []
-    begin = 0.0
+    shown: list[Fault] = []
+    shapes: list[Shape] = []
+    calms: list[tuple[float, float]] = []
+    begin = min(HOLD_S, seconds / 2)  # until messages are in hand
     while begin < seconds:
         window = min(WINDOW_S, seconds - begin)
-        brief = dataclasses.replace(options, fault_time=max(1.0, window / STRETCH) + 1e-3, slow=0.1)
+        calm, end = begin, begin + window
+        if window >= WINDOW_S - HOLD_S:
+            shapes = shapes or rng.sample(SHAPES, len(SHAPES))
+            fault, calm = shapes.pop()(rng, names, round(begin + rng.uniform(1.0, 3.0), 3))
+            shown.append(fault)
+            calms.append((begin - HOLD_S, calm))
+            end -= HOLD_S  # what is at work when the next one comes
+        brief = dataclasses.replace(options, fault_time=max(1.0, (end - calm) / STRETCH) + 1e-3, slow=0.1)
         drawn: tuple[Fault, ...] = ()
         while not drawn:  # a window without faults shows nothing
             drawn = draw_faults(rng, brief)
-        faults += [dataclasses.replace(fault, at=round(begin + fault.at * STRETCH, 3)) for fault in drawn]
+        faults += [dataclasses.replace(fault, at=round(calm + fault.at * STRETCH, 3)) for fault in drawn]
         pairs = [(one, two) for one in options.node_names for two in options.node_names if one != two]
         if pairs and rng.random() < 0.5:
             some = tuple(rng.sample(pairs, rng.randint(1, len(pairs))))
@@ -47,9 +62,10 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
         for kind in rng.sample(LOSSES, rng.choice((1, 2, 3))):
             amount = {"restore": rng.choice((0.0, 1.0)), "damage": rng.choice((0.0, 0.0, 5.0))}.get(kind, 0.0)
             at = round(rng.uniform(0.2, 0.9) * seconds, 3)
+            at = next((end for start, end in calms if start <= at < end), at)
             faults.append(Fault(at, kind, victim, round(rng.uniform(0.2, 2.0), 2), amount))
-    named = (renamed(fault) for fault in faults if fault.at < seconds)
-    ordered = tuple(sorted(named, key=lambda fault: fault.at))
+    named = [renamed(fault) for fault in faults if fault.at < seconds]
+    ordered = tuple(sorted(named + shown, key=lambda fault: fault.at))
     return Schedule(seed, "real", dataclasses.replace(options, fault_time=seconds), ordered)
 
 

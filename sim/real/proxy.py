@@ -59,7 +59,8 @@ class Proxy:
         with contextlib.suppress(trio.RunFinishedError):
             if self._token is not None:
                 self._token.run_sync_soon(self._scope.cancel)
-        self._thread.join(10.0)
+        if self._thread.ident is not None:  # it was entered
+            self._thread.join(10.0)
 
     # ------------------------------------------------------------------- faults, from any thread
 

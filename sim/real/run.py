@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import traceback
 from collections import Counter
@@ -18,10 +19,10 @@ from quorumq.client import Client, Task, TooFewReplicas, connect
 from quorumq.core.errors import NotFound, QuorumqError
 from quorumq.core.messages import Peeked
 from quorumq.history import HistoryWriter, Row, read_history, spans_value
-from quorumq.lab.local import HISTORIES
+from quorumq.lab.local import HISTORIES, NodeDied, NotReady
 from sim.checkers import Violation
 from sim.fault_plan import Fault
-from sim.real.cluster import FaultyCluster
+from sim.real.cluster import LONER, FaultyCluster
 from sim.real.inflict import Inflicter
 from sim.real.judgement import counted, judged
 from sim.real.workload import Workload
@@ -31,8 +32,14 @@ RUN = "local"
 """The name of the run in every history, nodes' too: that of the cluster."""
 
 SETTLED = ("acked", "dead", "purged", "skipped")
-DRAIN_S = 300.0
-"""How long a healed cluster may take to settle everything: far more than the heap's bound, as a machine may be slow."""
+STILL_S = 60.0
+"""For so long nothing may be settled in a healed cluster while something is not: far more than the heap's bound."""
+
+STARTS = 10.0
+"""For so many times as long as the cluster took to start, besides: a machine may be slow."""
+
+MET_SHARE = 0.5
+"""A run shows nothing if less than this share of its faults met a node that served."""
 
 
 @contextmanager
@@ -58,15 +65,27 @@ class Verdict:
     violations: list[Violation]  # broken promises; empty is good
     counts: Counter[str]  # messages published, delivered and so on
     faults: Counter[str]  # how many of each kind were done
+    met: Counter[str]  # how many of these met a node that served
     left_out: Counter[str]  # faults of the schedule that cannot be done to processes
     drained: bool  # whether everything was settled in the end
     own: list[str] = field(default_factory=list)  # what the workload's own check, or a producer, raised
     lines: int = 0  # of all histories
 
     @property
-    def ok(self) -> bool:
+    def kept(self) -> bool:
         """Whether every promise was kept, and the workload is content; a run without a history shows nothing."""
         return self.drained and self.lines > 0 and not self.violations and not self.own
+
+    @property
+    def too_few(self) -> str:
+        """Why the faults show nothing, though no promise was broken; "" where they do."""
+        done, met = self.faults.total(), self.met.total()
+        return f"too few faults met a running node: {met} of {done}" if met < MET_SHARE * done else ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept under faults that met somebody."""
+        return self.kept and not self.too_few
 
 
 class Trial:
@@ -95,6 +114,8 @@ class Trial:
         self.own: list[str] = []
         self.phase = "starting"
         self.drained = False
+        self.patience = STILL_S
+        self.delivered = trio.Event()
 
     def writer(self, name: str, who: str) -> HistoryWriter:
         """A history of the run."""
@@ -107,8 +128,9 @@ class Trial:
     def verdict(self, rows: list[Row], inflicter: Inflicter) -> Verdict:
         """What the judges say of what the histories have."""
         found = judged(rows, self.schedule.options.rf)
-        counts = +counted(rows)
-        return Verdict(found, counts, inflicter.counts, inflicter.left_out, self.drained, self.own, len(rows))
+        found += [Violation("nodes go on", 0.0, text) for text in self.cluster.ended]
+        done = (inflicter.counts, inflicter.met, inflicter.left_out)
+        return Verdict(found, +counted(rows), *done, self.drained, self.own, len(rows))
 
     async def work(self, sim: HistoryWriter, inflicter: Inflicter) -> None:
         """All of it, but for what starts and stops the cluster."""
@@ -128,21 +150,19 @@ class Trial:
                         await trio.sleep_forever()
                     producing.cancel_scope.cancel()
                 self.phase = "healing"
-                await inflicter.heal()
-                self.begin(sim, "healed", seconds=DRAIN_S)
-                with trio.move_on_after(DRAIN_S):
-                    while not await self.settled(operator):
-                        await trio.sleep(0.3)
-                    self.drained = True
+                stuck = await self.heal(inflicter)
+                self.begin(sim, "healed")
+                stuck = stuck or await self.drain(operator)
+                self.drained = not stuck
+                if stuck:
+                    self.begin(sim, "end", detail=stuck)
+                else:
                     self.begin(sim, "drained")
-                if not self.drained:
-                    self.begin(
-                        sim, "end", detail="some messages are not settled (sim diagram has the history)"
-                    )
                 working.cancel_scope.cancel()
-            await self.list_letters(operator, sim)
-            if self.workload.check is not None and self.drained:
-                await self.checked(operator)
+            if self.drained:
+                await self.list_letters(operator, sim)
+                if self.workload.check is not None:
+                    await self.checked(operator)
 
     def begin(self, sim: HistoryWriter, phase: str, **more: Any) -> None:
         """A part of the run begins."""
@@ -178,12 +198,32 @@ class Trial:
 
     # ------------------------------------------------------------------- the end
 
-    async def settled(self, client: Client) -> bool:
-        """Whether a majority has settled every message of every group that is read.
+    async def heal(self, inflicter: Inflicter) -> str:
+        """End all faults; returns why nodes do not serve all the same, or ""."""
+        try:
+            await inflicter.heal(self.patience)
+        except (NodeDied, NotReady) as error:
+            return str(error)
+        return ""
+
+    async def drain(self, client: Client) -> str:
+        """Wait until all is settled, or nothing more is for as long as `patience`; returns why not all is, or ""."""
+        fewest, since = math.inf, trio.current_time()
+        while left := await self.unsettled(client):
+            if left < fewest:
+                fewest, since = left, trio.current_time()
+            elif trio.current_time() > since + self.patience:
+                return f"{left:,.0f} are left, and none was settled for {self.patience:.0f} s"
+            await trio.sleep(0.3)
+        return ""
+
+    async def unsettled(self, client: Client) -> float:
+        """How many messages of the groups that are read a majority has not settled; infinite while nobody can say.
 
         But for what no replica can read: flipped bits may take the only copy of what nobody confirmed. Of what was
         confirmed the judge of no loss says that it is gone.
         """
+        left = 0
         try:
             for topic, group in self.workload.read:
                 ready: Counter[int] = Counter()
@@ -191,12 +231,12 @@ class Trial:
                     if item.peeked.state == "ready":
                         ready[item.partition] += item.peeked.span.size
                     elif item.peeked.state not in SETTLED:
-                        return False
-                if ready and ready - await self.lost(client, topic):
-                    return False
+                        left += item.peeked.span.size
+                if ready:
+                    left += (ready - await self.lost(client, topic)).total()
         except (TooFewReplicas, NotFound):
-            return False
-        return True
+            return math.inf
+        return left
 
     async def lost(self, client: Client, topic: str) -> Counter[int]:
         """By partition, how many messages no replica has, as the one that knows of most of them tells."""
@@ -215,7 +255,7 @@ class Trial:
                 register = await client.topic(topic)
                 for partition, members in enumerate(register.replicas):
                     pages: list[list[Peeked]] = []
-                    with trio.move_on_after(DRAIN_S / 2):
+                    with trio.move_on_after(self.patience / 2):
                         while True:
                             pages = [
                                 await self.letters(client, topic, group, partition, node) for node in members
@@ -259,6 +299,11 @@ class Trial:
 
     # ------------------------------------------------------------------- progress
 
+    async def delivery(self) -> None:
+        """Wait until a client is handed a message."""
+        self.delivered = trio.Event()
+        await self.delivered.wait()
+
     def on_fault(self, fault: Fault) -> None:
         """A fault begins."""
         self.counts["faults"] += 1
@@ -274,6 +319,19 @@ class Trial:
         """Say how it goes."""
         if self.on_progress is not None:
             self.on_progress(self.phase, self.counts)
+
+
+class HeardWriter(HistoryWriter):
+    """A history of which the run hears when a message was handed over."""
+
+    def __init__(self, trial: Trial, path: Path, **options: Any) -> None:
+        self.trial = trial
+        super().__init__(path, **options)
+
+    def write(self, kind: str, **fields: object) -> None:
+        super().write(kind, **fields)
+        if kind == "deliver":
+            self.trial.delivered.set()
 
 
 class RealRun(Trial):
@@ -301,10 +359,12 @@ class RealRun(Trial):
 
     def writer(self, name: str, who: str) -> HistoryWriter:
         settings = {"schedule": self.schedule.to_json()} if who == "sim" else {}
-        return HistoryWriter(self.histories / f"{name}.jsonl", run=RUN, who=who, settings=settings)
+        return HeardWriter(self, self.histories / f"{name}.jsonl", run=RUN, who=who, settings=settings)
 
     def connect(self, addresses: list[str], writer: HistoryWriter | None) -> Any:
-        return connect(addresses, history=writer, rng=random.Random(self.rng.random()))
+        alone = writer is not None and writer.who.split(".")[0] == f"client:{LONER}"
+        rng, dial = random.Random(self.rng.random()), self.cluster.dial if alone else None
+        return connect(addresses, history=writer, rng=rng, dial=dial)
 
     async def run(self) -> Verdict:
         """Everything; what was started is stopped, however it ends.
@@ -312,9 +372,12 @@ class RealRun(Trial):
         Raises:
             QuorumqError: the cluster does not start, or the workload cannot be prepared.
         """
+        began = trio.current_time()
         async with self.cluster:
+            self.patience = STILL_S + STARTS * (trio.current_time() - began)
             with logged(self.cluster.directory / "clients.log"), self.writer("sim", "sim") as sim:
                 inflicter = Inflicter(self.cluster, sim, self.on_fault)
+                inflicter.delivery = self.delivery
                 async with trio.open_nursery() as watching:
                     watching.start_soon(self.tell)
                     await self.work(sim, inflicter)

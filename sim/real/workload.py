@@ -22,10 +22,17 @@ import trio
 
 from quorumq.client import Client, Message, Task
 from quorumq.core.errors import NotFound, QuorumqError, UsageError
+from sim.real.cluster import HOLD_S
 
 TOPIC = "real"
 RATE = 30.0
 """Messages a second of each producer."""
+
+SLOW = 10
+"""Each message of which the number is a multiple of this plus 5 takes its time."""
+
+SLOW_SHARES = (0.5, 0.9)
+"""Of its hold, how much its handler takes: what a node forgot is at work still when it is back, some seconds later."""
 
 
 def numbers(topic: str, pause: float, batch: int = 1) -> Callable[[Client], Awaitable[None]]:
@@ -49,14 +56,25 @@ class Again(Exception):
     """This message is to come once more."""
 
 
+def work_s(number: int, attempt: int) -> float:
+    """How long the handler of a message takes: at the first attempt some take most of their hold.
+
+    So at any time some messages are in hand. What comes again is done at once, as it may have to come alone.
+    """
+    if number % SLOW != SLOW // 2 or attempt > 1:
+        return 0.005
+    least, most = SLOW_SHARES
+    return HOLD_S * (least + (most - least) * (number // SLOW % 20 + 1) / 20)
+
+
 async def handle(message: Message) -> None:
-    """Most are fine, some come again, some are dead letters."""
+    """Most are fine, some take long, some come again, some are dead letters."""
     number = int(message.payload)
     if number % 40 == 0:
         raise ValueError("every fortieth is given up")
     if number % 40 == 1 and message.attempt == 1:
         raise Again
-    await trio.sleep(0.005)
+    await trio.sleep(work_s(number, message.attempt))
 
 
 async def prepare(client: Client) -> None:
@@ -86,7 +104,7 @@ class Workload:
 
 OURS = Workload(
     [
-        Task(TOPIC, group, handle, retry=(Again,), concurrency=8, hold_time=3.0)
+        Task(TOPIC, group, handle, retry=(Again,), concurrency=40, hold_time=HOLD_S)
         for group in ("one", "two")
         for _ in range(2)
     ],

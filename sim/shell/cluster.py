@@ -68,6 +68,8 @@ class ShellCluster(World):
             nursery, [f"n{number}" for number in range(1, nodes + 1)], hold_time_max=2.0, **settings
         )
         self.nodes = self.names
+        self.clients = (CLIENTS,)
+        self.ended: list[str] = []
         self.commits = {name: TimedCommits(nursery) for name in self.names}
         self.rng = rng
         self.fsync = fsync
@@ -121,6 +123,17 @@ class ShellCluster(World):
     def running(self, name: str) -> bool:
         """Whether the node's tasks run."""
         return name in self.services
+
+    def serves(self, name: str) -> bool:
+        """Return True if the node takes part: none of its tasks waits for a disk to be read."""
+        return self.running(name)
+
+    def warm(self, names: Sequence[str]) -> None:
+        """Starts take no time here."""
+
+    def is_warm(self, name: str) -> bool:
+        """Return True: likewise."""
+        return True
 
     def spawn(self, name: str) -> None:
         """Start a node that does not run."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import math
 import os
 import random
 import re
@@ -11,7 +13,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,18 +22,21 @@ import trio
 from click.testing import CliRunner
 
 from quorumq.core.errors import NotFound, UsageError
-from quorumq.history import read_history
+from quorumq.history import HistoryWriter, read_history
+from quorumq.lab.local import NotReady
 from quorumq.lab.ports import free_ports
 from sim.__main__ import main
+from sim.checkers import Violation
 from sim.fault_plan import Fault
 from sim.options import Options
 from sim.real import power
-from sim.real.cluster import CLIENTS
+from sim.real.cluster import CLIENTS, LONER, FaultyCluster
 from sim.real.faulty_node import Control
+from sim.real.inflict import AIM_S, LOOK_S, Inflicter
 from sim.real.judgement import counted, judged
 from sim.real.plan import KINDS, draw_real
 from sim.real.proxy import Proxy
-from sim.real.run import Verdict
+from sim.real.run import RealRun, Trial, Verdict
 from sim.real.workload import OURS, workload_of
 from sim.real_command import show
 from sim.schedule import Schedule
@@ -169,7 +175,7 @@ def test_a_plan_is_the_seeds_own_and_has_what_processes_can_have() -> None:
         assert schedule == draw_real(seed, 5, 200.0)
         assert Schedule.from_json(schedule.to_json()) == schedule
         assert [fault.at for fault in schedule.faults] == sorted(fault.at for fault in schedule.faults)
-        names = {"n1", "n2", "n3", "n4", "n5", CLIENTS}
+        names = {"n1", "n2", "n3", "n4", "n5", CLIENTS, LONER}
         for fault in schedule.faults:
             seen[fault.kind] = None
             assert 0.0 <= fault.at < 200.0
@@ -257,13 +263,267 @@ def test_the_workload_of_the_page_is_one(tmp_path: Path) -> None:
 
 def test_a_run_without_a_history_is_not_ok() -> None:
     none: Counter[str] = Counter()
-    assert not Verdict([], none, none, none, drained=True).ok
-    assert Verdict([], none, none, none, drained=True, lines=1).ok
+    assert not Verdict([], none, none, none, none, drained=True).ok
+    assert Verdict([], none, none, none, none, drained=True, lines=1).ok
+
+
+@pytest.mark.parametrize(
+    ("met", "code", "said"), [(3, 3, "3 of 12"), (5, 3, "5 of 12"), (6, 0, ""), (12, 0, "")]
+)
+def test_faults_that_met_nobody_show_nothing(
+    met: int, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults, those = Counter(kill=10, crash=2), Counter(kill=met)
+
+    async def run(self: RealRun) -> Verdict:
+        self.cluster.close()
+        return Verdict([], Counter(acked=1), faults, those, Counter(), drained=True, lines=1)
+
+    monkeypatch.setattr(RealRun, "run", run)
+    done = CliRunner().invoke(main, ["real", "--minutes", "1"])
+    assert done.exit_code == code
+    assert f"crash 0 of 2, kill {met} of 10\nmet a running node: {met} of 12\n" in done.output
+    assert done.stdout.splitlines()[-1] == (f"too few faults met a running node: {said}" if said else "ok")
+    done = CliRunner().invoke(main, ["real", "--minutes", "1", "--json"])
+    facts = json.loads(done.stdout)
+    assert (done.exit_code, facts["ok"], facts["met"]) == (code, code == 0, {"kill": met})
+
+
+def test_a_broken_promise_comes_before_faults_that_met_nobody() -> None:
+    broken = Verdict(
+        [Violation("no loss", 1.0, "gone")],
+        Counter(),
+        Counter(kill=2),
+        Counter(),
+        Counter(),
+        drained=True,
+        lines=1,
+    )
+    assert broken.too_few
+    assert not broken.kept
+
+
+class FakeProxy:
+    """Remembers which pairs are blocked."""
+
+    def __init__(self) -> None:
+        self.blocked: Counter[tuple[str, str]] = Counter()
+
+    def block(self, pairs: list[tuple[str, str]]) -> None:
+        self.blocked.update(pairs)
+
+    def unblock(self, pairs: list[tuple[str, str]]) -> None:
+        self.blocked.subtract(pairs)
+
+
+class FakeCluster:
+    """Three nodes, of which those serve that are told to."""
+
+    nodes = ("n1", "n2", "n3")
+    clients = (CLIENTS, LONER)
+
+    def __init__(self, *serving: str) -> None:
+        self.serving = set(serving)
+        self.proxy = FakeProxy()
+        self.log: list[tuple[str, str, float]] = []
+
+    def serves(self, name: str) -> bool:
+        return name in self.serving
+
+    running = serves
+
+    def kill(self, name: str) -> None:
+        self.serving.discard(name)
+        self.log.append(("kill", name, trio.current_time()))
+
+    def spawn(self, name: str) -> None:
+        self.serving.add(name)
+
+    def warm(self, names: tuple[str, ...]) -> None:
+        self.warmed = dict.fromkeys(names, trio.current_time() + 1.0)
+
+    def is_warm(self, name: str) -> bool:
+        return trio.current_time() >= self.warmed[name]
+
+    def flip(self, name: str) -> None:
+        assert name not in self.serving
+
+    wipe = flip
+
+    def pause(self, name: str) -> None:
+        assert name in self.serving
+
+    resume = pause
+
+
+def hurting(cluster: FakeCluster) -> Inflicter:
+    """What hurts it, with a history that nobody reads."""
+    return Inflicter(cluster, HistoryWriter(io.StringIO(), run="r", who="sim"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fault", "met"),
+    [
+        (Fault(0.0, "kill", ("n1", "n2"), 0.1), 1),
+        (Fault(0.0, "kill", ("n2", "n3"), 0.1), 0),
+        (Fault(0.0, "partition", (), 0.1, 0.0, (("n1", "n2"), ("n2", "n3"))), 0),
+        (Fault(0.0, "partition", (), 0.1, 0.0, ((CLIENTS, "n2"), (CLIENTS, "n1"))), 1),
+        (Fault(0.0, "pause", (CLIENTS,), 0.1), 1),
+    ],
+)
+async def test_a_fault_counts_apart_where_it_met_a_node_that_serves(fault: Fault, met: int) -> None:
+    hurts = hurting(FakeCluster("n1"))
+    await hurts.run((fault,))
+    assert (hurts.counts.total(), hurts.met.total()) == (1, met)
+
+
+async def test_a_node_that_something_is_done_to_is_not_met_again() -> None:
+    hurts = hurting(FakeCluster("n1"))
+    await hurts.run((Fault(0.0, "freeze", ("n1",), 1.0), Fault(0.5, "kill", ("n1",), 1.0)))
+    assert (hurts.counts, hurts.met) == ({"freeze": 1, "kill": 1}, {"freeze": 1, "kill": 0})
+
+
+async def test_a_fault_that_is_aimed_waits_for_all_nodes_and_a_delivery() -> None:
+    cluster = FakeCluster("n1", "n2")
+    hurts = hurting(cluster)
+    hurts.delivery = partial(trio.sleep, 2.0)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hurts.run, (Fault(1.0, "kill", ("n1",), 0.1, 0.2),))
+        await trio.sleep(5.0)
+        cluster.spawn("n3")
+    ((_, _, at),) = cluster.log
+    assert 7.2 <= at - began < 7.2 + 2 * LOOK_S
+    cluster.serving.discard("n3")
+    began = trio.current_time()
+    await hurts.run((Fault(0.0, "kill", ("n1",), 0.1, 0.2),))
+    assert cluster.log[-1][2] - began == pytest.approx(AIM_S), "whatever is the matter, it comes"
+    cluster.spawn("n3")
+    began = trio.current_time()
+    await hurts.run((Fault(0.0, "kill", ("n1",), 0.1, 0.2),))
+    assert 3.2 <= cluster.log[-1][2] - began < 3.2 + 2 * LOOK_S, "it takes a second to have a process ready"
+
+
+async def test_a_directory_is_lost_once_its_node_serves() -> None:
+    cluster = FakeCluster("n2")
+    hurts = hurting(cluster)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hurts.run, (Fault(0.0, "flip", ("n1",), 0.1), Fault(0.0, "wipe", ("n1",), 0.1)))
+        await trio.sleep(5.0)
+        cluster.spawn("n1")
+    assert hurts.met == {"flip": 1, "wipe": 1}
+    assert [kind for kind, _, _ in cluster.log] == ["kill", "kill"]
+    assert 5.0 <= trio.current_time() - began < 6.0
+
+
+async def test_a_fault_for_all_clients_is_for_the_one_that_can_be_alone_too() -> None:
+    cluster = FakeCluster("n1", "n2", "n3")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hurting(cluster).run, (Fault(0.0, "pause", (CLIENTS,), 1.0),))
+        await trio.sleep(0.5)
+        assert {pair for pair, count in cluster.proxy.blocked.items() if count} == {
+            pair for name in cluster.nodes for who in (CLIENTS, LONER) for pair in ((who, name), (name, who))
+        }
+    assert not +cluster.proxy.blocked
+
+
+def test_a_node_serves_once_it_says_so_and_one_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:
+    cluster = FaultyCluster(3, keep=tmp_path / "kept", rng=random.Random(1))
+    try:
+        cluster.log_path("n1").write_text('{"event": "node_started"}\n')
+        cluster.command = lambda name: ["sleep", "60"]  # type: ignore[method-assign]
+        cluster.spawn("n1")
+        assert not cluster.serves("n1"), "that line is of an earlier start"
+        with cluster.log_path("n1").open("a") as log:
+            log.write('{"event": "node_started"}\n')
+        assert cluster.serves("n1")
+        cluster.kill("n1")
+        assert not cluster.serves("n1")
+        cluster.command = lambda name: ["sh", "-c", "echo no space; exit 74"]  # type: ignore[method-assign]
+        cluster.spawn("n1")
+        assert cluster._processes["n1"].wait() == 74
+        assert not cluster.ended, "it was killed"
+        cluster.spawn("n1")
+        assert cluster.ended == ["node n1 ended with exit code 74: no space"]
+    finally:
+        cluster.close()
+
+
+def test_a_process_that_is_warm_takes_a_nodes_place(tmp_path: Path) -> None:
+    cluster = FaultyCluster(3, keep=tmp_path / "kept", rng=random.Random(1))
+    waits = (
+        'touch "$1.$$.warm"; while [ -e "$1.$$.warm" ]; do sleep 0.01; done; echo node_started; exec sleep 60'
+    )
+    try:
+        cluster.command = lambda name: ["sh", "-c", waits, "sh", str(cluster.control_path(name)), "--config"]  # type: ignore[method-assign]
+        cluster.warm(["n1"])
+        spare = cluster.spares["n1"]
+        until(lambda: cluster.is_warm("n1"), "it waits")
+        assert not cluster.running("n1")
+        cluster.spawn("n1")
+        assert cluster.pid("n1") == spare.pid
+        until(lambda: cluster.serves("n1"), "it has begun")
+        assert not cluster.is_warm("n1")
+        cluster.kill("n1")
+        cluster.warm(["n1"])
+        lost = cluster.spares["n1"]
+        lost.kill()
+        lost.wait()
+        cluster.spawn("n1")
+        assert cluster.pid("n1") not in (None, lost.pid), "one that is gone takes nobody's place"
+        cluster.warm(["n2"])
+        left = cluster.spares["n2"]
+    finally:
+        cluster.close()
+    assert left.poll() is not None
+
+
+class Draining(Trial):
+    """A trial of which a listing shows so many messages that are not settled, by the seconds since."""
+
+    def __init__(self, left: Callable[[float], float]) -> None:
+        super().__init__(SCHEDULE, OURS, None)
+        self.left = left
+        self.began = trio.current_time()
+
+    async def unsettled(self, client: object) -> float:
+        await trio.lowlevel.checkpoint()
+        return self.left(trio.current_time() - self.began)
+
+
+async def test_draining_goes_on_as_long_as_something_moves() -> None:
+    slow = Draining(lambda seconds: max(0.0, 12 - seconds // 50))
+    assert await slow.drain(None) == ""  # type: ignore[arg-type]
+    assert trio.current_time() - slow.began > 590
+
+
+@pytest.mark.parametrize("left", [3.0, math.inf])
+async def test_draining_ends_when_nothing_moves(left: float) -> None:
+    stuck = Draining(lambda seconds: left if seconds > 100 else 50 - seconds // 10)
+    said = await stuck.drain(None)  # type: ignore[arg-type]
+    assert "none was settled for 60 s" in said
+    assert trio.current_time() - stuck.began < 100 + 60 + 15
+
+
+async def test_nodes_that_do_not_come_back_break_a_promise() -> None:
+    class Stuck(Inflicter):
+        async def heal(self, patience: float) -> None:
+            raise NotReady(f"not ready after {patience:g} s: node n1 waits")
+
+    stuck = Stuck(FakeCluster(), HistoryWriter(io.StringIO(), run="r", who="sim"))  # type: ignore[arg-type]
+    said = await Draining(lambda seconds: 0.0).heal(stuck)
+    assert said == "not ready after 60 s: node n1 waits"
+    at = {"run": "r", "who": "sim", "wall_ms": 0, "within": 0.0, "kind": "phase"}
+    rows = [{**at, "at": 1.0, "phase": "healed"}, {**at, "at": 2.0, "phase": "end", "detail": said}]
+    (violation,) = judged(rows, 3)
+    assert violation.promise == "live after healing"
+    assert said in violation.text
 
 
 def test_a_report_says_how_sure_acks_were(capsys: pytest.CaptureFixture[str]) -> None:
     def told(counts: Counter[str]) -> list[str]:
-        show(SCHEDULE, Verdict([], counts, Counter(), Counter(), drained=True, lines=1), None)
+        show(SCHEDULE, Verdict([], counts, Counter(), Counter(), Counter(), drained=True, lines=1), None)
         return [line for line in capsys.readouterr().out.splitlines() if line.startswith("of ")]
 
     row = {

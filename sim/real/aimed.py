@@ -1,0 +1,58 @@
+"""Faults that show whether three rules hold: an ACK is durable at a majority, holds survive a crash, an fsync syncs.
+
+Faults that are drawn one by one seldom meet such a state: a partition has to outlast a hold that somebody acks in it,
+and a majority has to die while handlers are at work. So a run has each of these in turn, with time of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from sim.fault_plan import Fault
+from sim.real.cluster import HOLD_S, LONER
+
+AFTER_S = 0.2
+"""So long after a delivery they come."""
+
+OUTLAST = (2.0, 4.0)
+"""How many holds a node is isolated for."""
+
+RECOVERY_S = 1.5 * HOLD_S
+"""For so long after nodes are back nothing else happens: what they forgot may be delivered again."""
+
+Shape = Callable[[random.Random, Sequence[str], float], tuple[Fault, float]]
+"""A fault for these nodes at a time, and until when nothing else is to happen."""
+
+
+def isolate(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault, float]:
+    """Cut off one node and one client, together, for some holds.
+
+    What the client acks there is delivered again elsewhere, and an ACK that was called durable is seen to be none.
+    """
+    node = rng.choice(names)
+    seconds = round(rng.uniform(*OUTLAST) * HOLD_S, 2)
+    others = [name for name in names if name != node]
+    links = tuple(
+        pair for here in (node, LONER) for other in others for pair in ((here, other), (other, here))
+    )
+    return Fault(at, "partition", (), seconds, AFTER_S, links), at + seconds
+
+
+def forget(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault, float]:
+    """Kill a majority at once, or all, while messages are held: they are back within the holds that they forgot.
+
+    Mostly a majority: the fewer start at once, the sooner they are back.
+    """
+    majority = len(names) // 2 + 1
+    size = rng.choice((majority, majority, len(names)))
+    killed = tuple(sorted(rng.sample(names, size)))
+    return Fault(at, "kill", killed, 0.05, AFTER_S), at + RECOVERY_S
+
+
+def lose(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault, float]:
+    """Have all nodes lose power at once: what was confirmed and not synced is nowhere."""
+    return Fault(at, "crash", tuple(names), 0.05, AFTER_S), at + RECOVERY_S
+
+
+SHAPES: tuple[Shape, ...] = (isolate, forget, lose)
