@@ -223,6 +223,7 @@ class Settled:
     topics: dict[bytes, str]  # names of topics, by id; one that is not there is written as its id
     fields: dict[str, object]  # for its ``invoke`` lines
     _op: int = 0
+    _first: int = 0  # the op of the first attempt
     _items: list[Item] = field(default_factory=list)
     _hold_time: float = 0.0
 
@@ -233,6 +234,9 @@ class Settled:
             self._hold_time = request.hold_time
         if isinstance(request, m.Publish):
             self.fields = _made(request.batch.header)
+            if self._first:
+                self.fields["retries"] = self._first
+        self._first = self._first or self._op
         self._items = [*self._items_of(request)]
         for item in self._items:
             self._write(item, "invoke", via=via, **self.fields)

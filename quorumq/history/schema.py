@@ -90,6 +90,7 @@ FIELDS: Final[dict[str, Field]] = {
     "phase": Field("text", "a part of the run that begins here"),
     "published_ms": Field("integer", "when the batch was made, by its producer's time of day"),
     "reason": Field("text", "why"),
+    "retries": Field("integer", "the `op` of the first try of what this `invoke` sends again"),
     "rewind": Field("flag", "whether a group that is there is to be rewound"),
     "seconds": Field("number", "how long it lasts"),
     "settings": Field("object", "options of the run, of the node or client, or of a topic"),
@@ -104,7 +105,8 @@ FIELDS: Final[dict[str, Field]] = {
     ),
     "ttl": Field("number", "seconds after which a published message expires"),
     "until": Field(
-        "number", "the deadline of a delivery on the clock of `at`; work after it may not be alone"
+        "number",
+        "the deadline of a delivery, or of a hold, on the clock of `at`; work after it may not be alone",
     ),
     "via": Field("text", "the node that was asked"),
 }
@@ -135,14 +137,16 @@ KINDS: Final[dict[str, KindOf]] = {
         "The node stopped cleanly, or says why it must."),
     "crash": _kind("node sim", "", "incarnation nodes detail", "",
         "The node was killed; what was not durable may be lost."),
-    "publish": _kind("client", _MESSAGES + " op outcome", "crcs published_ms delay ttl via detail", _CALL,
-        "PUBLISH. `fail`: nothing is stored by this try. `unknown`: it may be. `crcs` stands in the `invoke`."),
+    "publish": _kind("client", _MESSAGES + " op outcome", "crcs published_ms delay ttl retries via detail", _CALL,
+        "PUBLISH. `fail`: nothing is stored by this try. `unknown`: it may be. `crcs` stands in the `invoke`, and in "
+        "that of a retry `retries`: it names the same `spans`."),
     "derive": _kind("client", _MESSAGES + " group into", "crcs detail", "",
         "One output of each of these messages, as `group` got them, is published; `into` names them in order."),
     "store": _kind("node", _MESSAGES, "detail", "",
         "These messages are durable on this node, by STORE or by anti-entropy, or found at a start."),
     "hold_won": _kind("node", _DELIVERED, "token attempt op until", "",
-        "This coordinator won these messages and began to write them to the client."),
+        "This coordinator won these messages and began to write them to the client. Without `until` another node "
+        "holds them for it."),
     "hold_lost": _kind("node", "topic partition group spans owner", "reason", "",
         "This coordinator gave up a HOLD round, or what it won, and released it."),
     "expire": _kind("node", "topic partition group spans", "n attempt", "",
@@ -155,13 +159,15 @@ KINDS: Final[dict[str, KindOf]] = {
     "reject": _kind("client", _DELIVERED + " op outcome", "delay via detail", _SETTLED,
         "REJECT with a delay: deliver it again later."),
     "dead_letter": _kind("client node", _DELIVERED + " outcome", "op reason via detail", _SETTLED,
-        "REJECT to the dead letters; by a node where a message ran out of deliveries or time."),
+        "REJECT to the dead letters. By a node: a message ran out of deliveries or time, and that is durable here; "
+        "where a majority says so, it is a dead letter for good."),
     "extend": _kind("client", _DELIVERED + " op outcome", "hold_time until via detail", _SETTLED,
         "EXTEND. With `ok`, `until` is the new deadline."),
     "leave": _kind("client", _DELIVERED + " op", "via detail", "",
         "LEAVE: these were never handed to the application and never will be."),
     "release": _kind("node", "topic partition group spans owner", "reason", "",
-        "This coordinator gave back what it delivered, as the reply was never begun."),
+        "What was delivered is given back: the reply was never begun (`reason` says why), or a client asks this node "
+        "to, by LEAVE (`left`) or REJECT (`rejected`). The hold may be over from now on."),
     "redrive": _kind("client", "topic partition group generation n spans op outcome", "via detail",
         "invoke ok already-resolved unknown fail",
         "REDRIVE of dead letters that were listed at redrive number `n`."),
@@ -181,7 +187,8 @@ KINDS: Final[dict[str, KindOf]] = {
     "list": _kind("client node sim", "topic partition group state spans",
         "n generation complete reason asked via detail", "",
         "A listing (PEEK) showed these messages in this state. One that came to its end says so with no `spans`, "
-        "`asked` and, as `state`, what it was to show: that or `all`."),
+        "`asked` and, as `state`, what it was to show: that or `all`. It says what was there at its time, and nothing "
+        "of what came later."),
     "set_topic": _kind("client", "topic op outcome", "settings defaults via detail", _CALL,
         "CREATE or ALTER of a topic. `settings`, in the `invoke`, are those that the request names, `defaults` "
         "what it leaves to the node."),

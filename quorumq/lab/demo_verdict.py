@@ -119,7 +119,7 @@ class Account:
             answer = Answered(row["at"], row["outcome"], parse_owner(row["owner"]).ballot)
             for key in keys_of(row):
                 self.acks.setdefault(key, []).append(answer)
-        elif kind == "dead_letter" and row["outcome"] == "ok":
+        elif kind == "dead_letter" and row["outcome"] == "ok" and row["who"].startswith("client:"):
             self.rejected.update(dict.fromkeys(keys_of(row)))
 
     @property

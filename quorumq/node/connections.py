@@ -384,6 +384,8 @@ class Inbound:
         except BadFields as error:
             self._answer(error.request, oversize(frame) or m.Failed(Code.USAGE, str(error)))
             return None
+        if self.node.trace.on and isinstance(request, m.LeaveRequest | m.RejectRequest):
+            self.node.trace.give_up(request, self.node.core.catalogue.topics)
         weight = weight_of(request, size)
         counted = request if isinstance(request, Counted) else None
         key = self._admit(number, weight, counted)
@@ -489,7 +491,7 @@ class Inbound:
         if self.badge is not None:
             self.badge.usage.delivered(reply, sum(map(len, pieces)), self.node.clock().mono)
         self._answering[key] = (self._out.sent + self._out.waiting, reply)
-        self.node.trace.answered(reply)
+        self.node.trace.answered(reply, self.node.core.replicas)
         return pieces
 
     def _refuse(

@@ -1,7 +1,8 @@
 """The node's lines in the history of a run (docs/history.md), where one is configured.
 
 What a node can say of itself better than its clients can: that it started and how, that it stopped and why, which
-messages it has durably, which deliveries it began to write, and which it gave back. A history that cannot be
+messages it has durably, which deliveries it began to write and how long they last, which were given back, and which
+messages are dead letters though no client said so. A history that cannot be
 written is given up with one line in the log: the node serves on.
 """
 
@@ -10,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from quorumq.core.messages import FetchReply
+from quorumq.core.limits import DEADLINE_SHARE
+from quorumq.core.messages import FetchReply, LeaveRequest, RejectRequest
 from quorumq.core.partition.replica import Replica
-from quorumq.core.records import BatchStored, GroupPut, JournalRecord, TopicPut
+from quorumq.core.records import BatchStored, GroupPut, JournalRecord, RecordsMerged, TopicPut
 from quorumq.core.types import STAMP_ZERO, Incarnation, Owner, PartitionId, Span, Topic
 from quorumq.history import (
     HistoryError,
@@ -41,6 +43,7 @@ class Trace:
 
     def __init__(self, config: ServeConfig, log: Any, writer: HistoryWriter | None = None) -> None:
         self._log = log
+        self._node = config.node
         self._writer = writer
         self._lines = 0
         if config.history and writer is None:
@@ -122,6 +125,8 @@ class Trace:
                     label = topic_label(register.id, register.name)
                     self._write("topic", topic=label, settings=settings_value(register))
                 continue
+            if isinstance(record, RecordsMerged):
+                self._buried(record, topics)
             if not isinstance(record, BatchStored):
                 continue
             header = record.batch.header
@@ -136,9 +141,38 @@ class Trace:
         if self._lines > before:
             self.flush()
 
-    def answered(self, reply: FetchReply) -> None:
-        """The reply of a FETCH begins to be written."""
+    def _buried(self, record: RecordsMerged, topics: Mapping[bytes, Topic]) -> None:
+        """Messages are dead letters here that no client rejected."""
+        topic = topics.get(record.partition.topic)
+        if topic is None:
+            return
+        for span, value in record.entries:
+            letter = value.letter
+            if letter is None or letter.reason == "rejected":
+                continue
+            self._write(
+                "dead_letter",
+                topic=topic_label(topic.id, topic.name),
+                partition=record.partition.number,
+                group=record.group,
+                generation=value.generation,
+                n=value.n,
+                spans=spans_value([span]),
+                owner=owner_text(Owner(letter.node, Incarnation(0, 0), letter.ballot)),
+                outcome="ok",
+                reason=letter.reason,
+            )
+
+    def answered(self, reply: FetchReply, replicas: Mapping[PartitionId, Replica]) -> None:
+        """The reply of a FETCH begins to be written.
+
+        Args:
+            replicas: of this node, which know the ends of the holds that are its own.
+        """
         for topic, where, group, generation, n, owner, attempt, spans in _deliveries(reply):
+            mine = replicas.get(where) if owner.node == self._node else None
+            end = _end(mine, group, owner, spans[0])
+            until = {} if end is None else {"until": end - (1 - DEADLINE_SHARE) * reply.hold_time}
             self._write(
                 "hold_won",
                 topic=topic,
@@ -150,6 +184,7 @@ class Trace:
                 owner=owner_text(owner),
                 token=token_text(owner.ballot),
                 attempt=attempt,
+                **until,
             )
 
     def given_back(self, reply: FetchReply, reason: str) -> None:
@@ -164,6 +199,23 @@ class Trace:
                 owner=owner_text(owner),
                 reason=reason,
             )
+        self.flush()
+
+    def give_up(self, request: LeaveRequest | RejectRequest, topics: Mapping[bytes, Topic]) -> None:
+        """Holds may end, whoever coordinated them, as a client asks for that: said before anything is done."""
+        for receipt, spans in request.items if self.on else ():
+            topic = topics.get(receipt.partition.topic)
+            if topic is not None:
+                self._write(
+                    "release",
+                    topic=topic_label(topic.id, topic.name),
+                    partition=receipt.partition.number,
+                    group=receipt.group,
+                    spans=spans_value(spans),
+                    owner=owner_text(receipt.owner),
+                    reason="left" if isinstance(request, LeaveRequest) else "rejected",
+                )
+        self.flush()
 
     def flush(self) -> None:
         """Hand everything so far to the system."""
@@ -173,6 +225,13 @@ class Trace:
         """Flush and close."""
         self._do(HistoryWriter.close)
         self._writer = None
+
+
+def _end(replica: Replica | None, group: str, owner: Owner, span: Span) -> float | None:
+    """When a hold ends at our own replica, by the node's monotonic clock; None where it does not have it."""
+    view = None if replica is None else replica.views.groups.get(group)
+    held = [] if view is None else [held for _, held in view.held(span) if held.owner == owner]
+    return held[0].deadline if held else None
 
 
 Delivered = tuple[str, PartitionId, str, int, int, Owner, int, list[Span]]

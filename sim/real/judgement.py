@@ -63,7 +63,7 @@ def counted(rows: Sequence[Row]) -> Counter[str]:
                 ends = [until.get((row["owner"], *name), 0.0) for name in named(row)]
                 found[f"{outcome} in time"] += sum(row["at"] <= end for end in ends)
             found["read and acked as dead letters"] += size if row["group"].endswith("!dead") else 0
-        elif kind in ("reject", "dead_letter") and outcome == "ok":
+        elif kind in ("reject", "dead_letter") and outcome == "ok" and row["who"].startswith("client:"):
             found[f"{kind} confirmed"] += size
     return found
 

@@ -84,6 +84,7 @@ async def test_each_attempt_has_its_own_lines_and_unknown_is_said() -> None:
         assert published[0]["op"] == published[1]["op"] != published[2]["op"]
         assert published[0]["spans"] == published[2]["spans"]
         assert published[0]["via"] != published[2]["via"]
+        assert [row.get("retries") for row in published] == [None, None, published[0]["op"], None]
         (message,) = await client.fetch("jobs", "g")
         cluster.mute.update("abc")
         with pytest.raises(OutcomeUnknown):

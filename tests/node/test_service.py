@@ -429,6 +429,33 @@ async def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
     assert {row["who"] for row in rows} == {"node:a"}
 
 
+async def test_a_node_says_how_long_a_hold_lasts_and_what_gives_it_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    async with world("a", history=str(path)) as cluster:
+        client = await cluster.client("a")
+        topic, origin = await client.topic(rf=1), await client.session()
+        await client.ask(publish(topic, origin, 0, b"x"))
+        began = cluster.clock("a").mono
+        for request in (m.LeaveRequest, m.RejectRequest):
+            (sealed,) = receipts(await client.ask(fetch()))
+            await client.ask(request((sealed,)))
+            last = json.loads(path.read_text().splitlines()[-1])
+            assert last["kind"] == "release", "a kill must not cost the line"
+        for _ in range(4):  # the topic allows five deliveries
+            await client.ask(m.RejectRequest(tuple(receipts(await client.ask(fetch())))))
+        await trio.sleep(10.0)
+        assert await cluster.stop("a") == 0
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    won, back = ([row for row in rows if row["kind"] == kind] for kind in ("hold_won", "release"))
+    assert won[0]["until"] == pytest.approx(began + 0.98 * 4.0, abs=0.02)
+    assert [row["reason"] for row in back] == ["left"] + ["rejected"] * 5
+    assert [row["owner"] for row in back] == [row["owner"] for row in won]
+    assert all(row["spans"] == won[0]["spans"] for row in back)
+    (letter,) = [row for row in rows if row["kind"] == "dead_letter"]
+    assert (letter["spans"], letter["group"], letter["n"]) == (won[0]["spans"], "g", 0)
+    assert (letter["outcome"], letter["reason"]) == ("ok", "max-deliveries")
+
+
 async def test_what_a_killed_node_wrote_and_did_not_sync_is_in_its_history_once_it_is_found(
     tmp_path: Path,
 ) -> None:

@@ -27,6 +27,13 @@ def test_one_seed_is_one_run_and_keeps_every_promise() -> None:
     assert one.verdict is not None
     assert one.verdict.counts["delivered"] > 10
     assert one.verdict.lines == len(one.rows)
+    until = {row["owner"]: row["until"] for row in one.rows if row["kind"] == "hold_won"}
+    delivered = [row for row in one.rows if row["kind"] == "deliver" and row["owner"] in until]
+    assert len(delivered) > 10
+    for row in delivered:
+        assert row["until"] <= until[row["owner"]] < row["until"] + 0.5, (
+            "a client's own deadline is the earlier one"
+        )
 
 
 def test_a_rule_that_is_left_out_is_seen() -> None:
