@@ -24,11 +24,13 @@ from sim.checkers.loss import NoLoss
 from sim.checkers.settings import SettingsAsWritten
 from sim.checkers.standing import CreationsStand
 from sim.checkers.thin_air import NoThinAir
+from sim.checkers.wins import ExclusiveWins
 
 CHECKERS: tuple[type[Checker], ...] = (
     NoLoss,
     NoThinAir,
     Exclusive,
+    ExclusiveWins,
     FinalAfterAck,
     DeadLettersConserved,
     GroupsAsAsked,

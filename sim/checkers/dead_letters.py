@@ -7,6 +7,10 @@ each once, none of which somebody has redriven, purged or acked with OK. Each co
 somebody asked to purge or to ack it, or it was delivered again: of what was redriven, whatever came of the request,
 and whatever rewind came before or after it, something becomes.
 
+A client's REJECT confirms a dead letter. What nodes bury is one for good once a majority says that it is durable there,
+or two of them do where nothing says how many replicas there are. A listing says what was there at its time: of a
+message that somebody redrove, acked or purged later it says nothing in the end.
+
 A rewind whose generation covers a dead letter opens the message again; one that does not cover it leaves it standing,
 and what was redriven open. A deletion of the group voids it.
 """
@@ -21,6 +25,7 @@ from sim.checkers.base import (
     Key,
     Life,
     Named,
+    SettingsChecker,
     Skips,
     group_messages,
     messages,
@@ -30,7 +35,7 @@ from sim.checkers.base import (
 )
 
 
-class DeadLettersConserved(DrainedChecker):
+class DeadLettersConserved(DrainedChecker, SettingsChecker):
     promise = "dead letters conserved"
 
     def __init__(self) -> None:
@@ -43,6 +48,7 @@ class DeadLettersConserved(DrainedChecker):
         self.generations: dict[str, dict[int, int]] = {}
         # Generation -> highest n dead, and when.
         self.confirmed: dict[GroupKey, dict[int, tuple[int, float]]] = {}
+        self.buried_by: dict[tuple[GroupKey, Life], dict[str, None]] = {}  # nodes on which it is durable
         self.asked: dict[GroupKey, int] = {}  # the highest n that a redrive was asked for
         # Generation -> highest n confirmed, sent.
         self.redriven: dict[GroupKey, dict[int, tuple[int, float]]] = {}
@@ -56,7 +62,8 @@ class DeadLettersConserved(DrainedChecker):
         self.skips = Skips()
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of the dead letter was asked for
         self.delivered: dict[GroupKey, Life] = {}  # the highest
-        self.listed: dict[str, dict[GroupKey, Life]] = {}
+        self.listed: dict[str, dict[GroupKey, tuple[Life, float]]] = {}  # and when, by who listed it
+        self.changed: dict[Named, float] = {}  # when a line last spoke of its redrive, its ACK or its purge
 
     def on_publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":
@@ -79,13 +86,20 @@ class DeadLettersConserved(DrainedChecker):
             self.buried[(row["group"], row["who"])] = row.get("generation", 0)
 
     def on_dead_letter(self, row: Row) -> None:
-        if row["outcome"] == "ok" and row["who"].startswith("client:"):
-            for key in group_messages(row):
-                lives = self.confirmed.setdefault(key, {})
-                if lives.get(row["generation"], (-1, 0.0))[0] < row["n"]:
-                    lives[row["generation"]] = (row["n"], row["at"])
+        if row["outcome"] != "ok":
+            return
+        for key in group_messages(row):
+            if row["who"].startswith("node:"):
+                nodes = self.buried_by.setdefault((key, (row["generation"], row["n"])), {})
+                nodes[row["who"]] = None
+                if len(nodes) <= (self.rf // 2 or 1):
+                    continue
+            lives = self.confirmed.setdefault(key, {})
+            if lives.get(row["generation"], (-1, 0.0))[0] < row["n"]:
+                lives[row["generation"]] = (row["n"], row["at"])
 
     def on_redrive(self, row: Row) -> None:
+        self.changed.update(dict.fromkeys(group_messages(row), row["at"]))
         if row["outcome"] == "invoke":
             self.sent[(row["who"], row["op"])] = row["at"]
             for key in group_messages(row):
@@ -98,6 +112,7 @@ class DeadLettersConserved(DrainedChecker):
                     lives[row["generation"]] = (row["n"], sent)
 
     def on_purge(self, row: Row) -> None:
+        self.changed.update(dict.fromkeys(purged_by(row), row["at"]))
         if row["outcome"] == "invoke":
             for named in purged_by(row):
                 self.purge_asked.setdefault(named, {})[(row["who"], row["op"])] = None
@@ -111,6 +126,7 @@ class DeadLettersConserved(DrainedChecker):
 
     def on_ack(self, row: Row) -> None:
         outcome = row["outcome"]
+        self.changed.update(dict.fromkeys(group_messages(row), row["at"]))
         if row["group"].endswith(DEAD):
             if outcome == "invoke":
                 self.dead_acked.update((source_of(key), None) for key in group_messages(row))
@@ -139,9 +155,17 @@ class DeadLettersConserved(DrainedChecker):
             return
         mine = self.listed.setdefault(row["who"], {})
         for key in group_messages(row):
-            if key in mine:
+            if key in mine and self.still_listed({key: mine[key]}):
                 self.broken(f"{row['who']} lists {name(key)} twice")
-            mine[key] = (row.get("generation", 0), row["n"])
+            mine[key] = ((row.get("generation", 0), row["n"]), row["at"])
+
+    def still_listed(self, mine: dict[GroupKey, tuple[Life, float]]) -> dict[GroupKey, Life]:
+        """What one listed, but for messages of which something was asked since."""
+
+        def since(key: GroupKey) -> float:
+            return max(self.changed.get(named, 0.0) for named in (*naming(key), *naming(dead_of(key))))
+
+        return {key: life for key, (life, at) in mine.items() if at >= since(key)}
 
     def _may_be_purged(self, key: GroupKey) -> bool:
         return any(self.purge_asked.get(named) for named in naming(key))
@@ -167,10 +191,11 @@ class DeadLettersConserved(DrainedChecker):
 
     def drained(self) -> None:
         union: dict[GroupKey, Life] = {}
-        for mine in self.listed.values():
+        listed = {who: self.still_listed(mine) for who, mine in self.listed.items()}
+        for mine in listed.values():
             union.update(mine)
         for key, (generation, n) in union.items():
-            holders = {who: mine[key] for who, mine in self.listed.items() if key in mine}
+            holders = {who: mine[key] for who, mine in listed.items() if key in mine}
             if len({*holders.values()}) > 1:
                 self.broken(f"{name(key)} is listed differently: {holders}")
             if generation < self.deleted_at(key[0]):

@@ -1,9 +1,9 @@
-"""No thin air (promise G5): what is delivered was published before, byte for byte."""
+"""No thin air (promise G5): what is delivered was published before, byte for byte, and a retry has the same numbers."""
 
 from __future__ import annotations
 
 from quorumq.history import Row
-from sim.checkers.base import Checker, Key, crcs_of, name
+from sim.checkers.base import Checker, Key, crcs_of, messages, name
 
 
 class NoThinAir(Checker):
@@ -12,8 +12,14 @@ class NoThinAir(Checker):
     def __init__(self) -> None:
         super().__init__()
         self.published: dict[Key, str] = {}
+        self.tries: dict[tuple[str, int], tuple[Key, ...]] = {}  # what the first one named
 
     def on_publish(self, row: Row) -> None:
+        if row["outcome"] == "invoke":
+            named = tuple(messages(row))
+            first = self.tries.setdefault((row["who"], row.get("retries", row["op"])), named)
+            if named != first:
+                self.broken(f"{name(first[0])} was sent again by {row['who']} as {name(named[0])}")
         for key, crc in crcs_of(row):
             before = self.published.setdefault(key, crc)
             if before != crc:

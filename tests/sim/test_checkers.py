@@ -1006,3 +1006,81 @@ def test_no_fetch_makes_a_group_once_its_topic_was_told_to_make_none(
         early = Making().call("fetch", "unknown", start="earliest", at=0.05)
         early.rows += story.rows
         assert "groups asked for" not in early.broken(), "one FETCH was sent before"
+
+
+def won(story: Story, node: str, ballot: int, at: float, until: float | None, n: int = 0) -> Story:
+    """A node says that it won the message, and until when."""
+    end = {} if until is None else {"until": until}
+    return story.add(f"node:{node}", "hold_won", at, **story.of(ballot, 0, 1, n), **end)
+
+
+@pytest.mark.parametrize(
+    ("second", "until", "found"),
+    [(3.0, 9.0, ["exclusive holds"]), (9.5, 9.0, []), (3.0, None, [])],
+)
+def test_two_wins_are_exclusive_by_the_nodes_lines_alone(
+    second: float, until: float | None, found: list[str]
+) -> None:
+    story = won(won(Story().publish(), "a", 5, 1.0, until), "b", 6, second, second + 8)
+    assert story.broken() == found
+    assert won(story, "b", 6, second + 0.1, second + 8).broken() == found, "one attempt in two lines"
+
+
+def test_a_hold_that_may_be_given_back_is_in_nobodys_way() -> None:
+    def story() -> Story:
+        return won(Story().publish(), "a", 5, 1.0, 9.0)
+
+    mine = {name: value for name, value in story().of(5, 0, 1, 0).items() if name not in ("generation", "n")}
+    for who, kind, more in (
+        ("node:b", "release", {}),
+        ("node:a", "hold_lost", {}),
+        ("client:c", "leave", {"op": 4, "generation": 0, "n": 0}),
+        ("client:c", "reject", {"op": 4, "generation": 0, "n": 0, "outcome": "invoke"}),
+        ("client:c", "dead_letter", {"op": 4, "generation": 0, "n": 0, "outcome": "invoke"}),
+    ):
+        given = story().add(who, kind, 2.0, **{**mine, **more})
+        assert won(given, "b", 6, 3.0, 9.0).broken() == [], kind
+    assert won(story(), "b", 6, 3.0, 9.0, n=1).broken() == [], "a redrive may open at once what was acked"
+    buried = story().add("node:b", "dead_letter", 2.0, outcome="ok", **Story().of(5, 0, 1, 0))
+    assert won(buried, "b", 6, 3.0, 9.0).broken() == ["exclusive holds"]
+
+
+def test_what_nodes_bury_is_a_dead_letter_once_a_majority_has_it() -> None:
+    def buried(*nodes: str) -> Story:
+        story = Story().publish().deliver(5)
+        for node in nodes:
+            line = story.of(5, 0, 1, 0)
+            story.add(f"node:{node}", "dead_letter", outcome="ok", reason="max-deliveries", **line)
+        return story
+
+    gone = ["dead letters conserved", "no loss"]
+    assert sorted(buried("a", "b").drained().broken()) == gone
+    assert buried("a", "a").drained().broken() == ["no loss"]
+    assert buried("a", "b").dead().drained().broken() == []
+    five = buried("a", "b")
+    settings = {"history": 1, "settings": {"rf": 5}}
+    five.rows.insert(0, {**five.rows[0], "who": "sim", "kind": "settings", **settings})
+    assert five.drained().broken().count("dead letters conserved") == 0
+
+
+def test_a_listing_in_mid_run_says_nothing_of_what_was_asked_later() -> None:
+    def listed() -> Story:
+        return Story().publish().deliver(5).settle("dead_letter", 5, "ok").dead()
+
+    done = listed().redrive(0).deliver(6, n=1).settle("ack", 6, "acked", n=1)
+    assert done.drained().broken() == []
+    assert done.dead(n=0).broken() == ["dead letters conserved"] * 2
+    again = listed().redrive(0).deliver(6, n=1).settle("dead_letter", 6, "ok", n=1).dead(n=1)
+    assert again.drained().broken() == []
+    assert listed().purge("g!dead").settled("purged").drained().broken() == []
+
+
+def test_a_retry_has_the_numbers_of_the_first_try() -> None:
+    def tried(first: int, retries: int) -> Story:
+        base = {"topic": "t", "partition": 0, "op": 7, "outcome": "invoke", "retries": retries}
+        more = {"spans": [[ORIGIN, first, first + 1]], "crcs": "0000000a", "published_ms": 10}
+        return Story().publish("unknown").add("client:p", "publish", **base, **more)
+
+    assert tried(0, 1).broken() == []
+    assert tried(1, 1).broken() == ["no thin air"]
+    assert tried(1, 2).broken() == [], "what it retries is not there"
