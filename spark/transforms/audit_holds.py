@@ -21,8 +21,8 @@ CHECKS: Final = (
 
 def holds(events: DataFrame, of_runs: DataFrame) -> DataFrame:
     """A row for each hold of a message: from its delivery until its deadline, as EXTEND moved it, or until its client
-    asked to give it up. ``acked_t`` is when its own client sent an ACK. Of one that no client wrote of only the moment
-    is known in which its node had won it; its ``times`` are 0.
+    asked to give it up. ``acked_t`` is when its own client sent an ACK. One that no client wrote of lasts from when its
+    node had won it until the node's `until`, or a `release`; its ``times`` are 0.
     """
     found = _gathered(events)
     won = F.struct(*(F.col(f"won.{it}").alias(it) for it in ("high", "t", "low", "domain")))
@@ -31,7 +31,7 @@ def holds(events: DataFrame, of_runs: DataFrame) -> DataFrame:
         **{it: F.coalesce(f"first.{it}", f"won.{it}") for it in ("within", "generation", "n")},
     })  # fmt: skip
     until = F.expr(
-        "array_max(transform(concat(array(coalesce(first.until, begin)), transform(filter(extended, e -> "
+        "array_max(transform(concat(array(coalesce(first.until, won_until, begin)), transform(filter(extended, e -> "
         f"gave_up IS NULL OR {maybe('e.at', 'gave_up')}), e -> e.to)), u -> struct(u.t, u.low, u.high)))"
     )
     found = found.withColumn("until", until)
@@ -89,7 +89,9 @@ def _gathered(events: DataFrame) -> DataFrame:
         moment(name).alias(short) for name, short in (("t", "at"), ("asked", "asked"), ("until", "until"))
     ]
     first = F.struct(*times, "within", "generation", "n", "who")
-    of_holds = kind.isin("hold_won", "deliver", "ack", "reject", "dead_letter", "extend")
+    gave_up = gave_up | kind.isin("leave", "release")
+    lasts = (kind == "hold_won") & F.col("until").isNotNull()
+    of_holds = kind.isin("hold_won", "deliver", "ack", "reject", "dead_letter", "extend", "leave", "release")
     return (
         events.where(of_holds & F.col("owner").isNotNull())
         .repartition("hash")
@@ -97,6 +99,7 @@ def _gathered(events: DataFrame) -> DataFrame:
         .agg(
             F.min(F.when(kind == "deliver", first)).alias("first"),
             F.min(F.when(kind == "hold_won", moment("t", "within", "generation", "n"))).alias("won"),
+            F.min(F.when(lasts, moment("until"))).alias("won_until"),
             F.count_if(kind == "deliver").alias("times"),
             F.collect_list(extended).alias("extended"),
             F.min(F.when(gave_up, moment())).alias("gave_up"),
@@ -144,8 +147,9 @@ def overlaps(held: DataFrame) -> DataFrame:
     life = [F.struct(it("generation"), F.when(it("dead"), it("n")).otherwise(0)) for it in (a, b)]
 
     def done(older: str, newer: str, newer_life: Column, older_life: Column) -> Column:
-        """The older life was acked before the newer one was delivered."""
-        return true((newer_life > older_life) & F.expr(maybe(f"{older}.acked", newer, "<=")))
+        """The older life was acked before the newer one was delivered, or no client wrote of it."""
+        acked = F.expr(maybe(f"{older}.acked", newer, "<=")) | (F.col(f"{older}.times") == 0)
+        return true((newer_life > older_life) & acked)
 
     is_done = done("a", "b", life[1], life[0]) | done("b", "a", life[0], life[1])
     certain = true(F.when(same, inside).otherwise(beyond))

@@ -390,6 +390,16 @@ def stories() -> list[Story]:
         .add("node:a", "hold_won", 3, **held(2)),
         Story("won-after", boot=two, ahead=far).publish().deliver("client:c", 1, 5, 1, "node:a")
         .add("node:a", "hold_won", 6, **held(2)),
+        Story("won-twice", boot=one).publish().add("node:a", "hold_won", 1, **held(1), until=5)
+        .add("node:b", "hold_won", 3, **held(2), until=7),
+        Story("won-in-turn", boot=one).publish().add("node:a", "hold_won", 1, **held(1), until=5)
+        .add("node:b", "hold_won", 5.1, **held(2), until=9),
+        Story("won-and-given-back", boot=one).publish().add("node:a", "hold_won", 1, **held(1), until=5)
+        .add("node:b", "release", 2, **{name: value for name, value in held(1).items()
+                                        if name not in ("generation", "n")}, reason="rejected")
+        .add("node:b", "hold_won", 3, **held(2), until=7),
+        Story("won-again-redriven", boot=one).publish().add("node:a", "hold_won", 1, **held(1), until=5)
+        .add("node:b", "hold_won", 3, **{**held(2), "generation": 1}, until=7),
         Story("no-nodes", boot=two, ahead=far).publish().twice(2, 9),
         broke.publish().twice(5, 20.2, b),
         Story("early", boot=one).publish(delay=3.0).deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
@@ -601,6 +611,10 @@ def test_what_is_good_holds_and_what_did_not_occur_is_not_checked(seen: Seen) ->
         ("by-one-node", "G2", "holds"),
         ("won-inside", "G2", "broken"),
         ("won-after", "G2", "holds"),
+        ("won-twice", "G2", "broken"),
+        ("won-in-turn", "G2", "holds"),
+        ("won-and-given-back", "G2", "holds"),
+        ("won-again-redriven", "G2", "holds"),
         ("no-nodes", "G2", "not decidable"),
         ("near", "G2", "broken"),
         ("purged", "groups", "broken"),
