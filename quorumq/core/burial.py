@@ -87,10 +87,6 @@ class Burial(FetchCoordinator):
         """Nobody waits for an answer."""
         return super().finish(context, None)
 
-    def looks_at(self, stirred: object) -> bool:
-        """Return False: it waits for nothing to become available."""
-        return False
-
     def _win(
         self, context: Context, this: HoldRound, span: Span, attempts: Attempts, now: Now
     ) -> list[Effect]:

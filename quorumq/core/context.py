@@ -18,7 +18,7 @@ from quorumq.core.census import Census
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Again, Effect, Forget, Persist, Send
 from quorumq.core.errors import Code
-from quorumq.core.fairqueue import Asker, FairQueue
+from quorumq.core.fairqueue import Asker, FairQueue, Whose, whose
 from quorumq.core.latency import Latency
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
@@ -48,7 +48,12 @@ ASKED_MAX = 1024
 WAKING = ("advance", "gathered", "again")
 """Timers of requests, by their key."""
 
-Costly = Again | Timer | tuple[Literal["remote"], NodeId, m.RemoteFetch]
+Costly = (
+    Again
+    | Timer
+    | tuple[Literal["remote"], NodeId, m.RemoteFetch]
+    | tuple[Literal["wake"], tuple[PartitionId, str], tuple[int, ...]]
+)
 """What waits for its turn."""
 
 
@@ -154,7 +159,8 @@ class Context:
         keys: the last one that was given to a request that is no client's.
         publishing: what was published in this step and is not sent yet.
         given: until when, and what, replies delivered that may never have been written.
-        parked: how many FETCHes are parked here, by partition and group.
+        parked: FETCHes that are parked here, by partition and group: keys of those with an idle client, and of others.
+        woken: how many requests of each client went on in this step without a turn of their own.
         announced: parked FETCHes that the peers know of.
         registrations: groups on their way to be read, by topic and name, and who waits for them.
         sub_fetches: FETCHes that other nodes asked for, by node and round: our key.
@@ -179,7 +185,10 @@ class Context:
     proposing: dict[Instance, int] = field(default_factory=dict)
     publishing: list[Pending] = field(default_factory=list)
     given: dict[int, tuple[float, list[m.Freed]]] = field(default_factory=dict)
-    parked: dict[tuple[PartitionId, str], int] = field(default_factory=dict)
+    parked: dict[tuple[PartitionId, str], tuple[dict[int, None], dict[int, None]]] = field(
+        default_factory=dict
+    )
+    woken: dict[Whose, int] = field(default_factory=dict)
     announced: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     registrations: dict[tuple[bytes, str], Pending] = field(default_factory=dict)
     sub_fetches: dict[tuple[NodeId, int], int] = field(default_factory=dict)
@@ -209,12 +218,18 @@ class Context:
         until = max((replica.quarantine_until for replica in self.replicas.values()), default=now.mono)
         return max(0.0, until - now.mono)
 
+    def may_wake(self, asker: Asker) -> bool:
+        """Whether one more request of this client may go on in this step, and not in a turn of its own."""
+        return not asker or self.woken.get(whose(asker), 0) < limits.WOKEN_PER_STEP
+
     def waits(self, pending: Pending, timer: Timer) -> bool:
-        """Whether what ``pending`` does next is costly: then the timer's work waits for its turn."""
-        cost = pending.cost
-        if cost > limits.CHEAP:
-            self.costly.put(pending.asker, cost, timer, pending.key)
-        return cost > limits.CHEAP
+        """Whether the timer's work waits for its turn: ``pending`` is costly, or one of many of its client."""
+        cost, asker = pending.cost, pending.asker
+        if cost <= limits.CHEAP and self.may_wake(asker):
+            self.woken[whose(asker)] = self.woken.get(whose(asker), 0) + 1
+            return False
+        self.costly.put(asker, max(cost, limits.WAKING_COST), timer, pending.key)
+        return True
 
     # ------------------------------------------------------------------ answers to HOLD
 
@@ -231,27 +246,33 @@ class Context:
 
     # ------------------------------------------------------------------- parked FETCHes
 
-    def park(self, partitions: tuple[PartitionId, ...], group: str, now: Now) -> list[Effect]:
+    def park(self, key: int, partitions: tuple[PartitionId, ...], request: m.Fetch, now: Now) -> list[Effect]:
         """A FETCH is parked: the peers that fetch for the group leave to us what ranks first for us.
 
         They are told at once if they do not know it yet; where nobody else fetches, the next heartbeat is soon
         enough, as nobody else would take anything away.
         """
-        fresh = False
+        fresh, group = False, request.group
         for partition in partitions:
-            self.parked[(partition, group)] = self.parked.get((partition, group), 0) + 1
+            self.parked.setdefault((partition, group), ({}, {}))[not request.idle][key] = None
             if (partition, group) not in self.announced:
                 members = self.catalogue.members_of(partition)
                 _, active = self.state.fetchers(partition, group, members, now)
                 fresh = fresh or len(active) > 1
         return self.heartbeats(now) if fresh else []
 
-    def unpark(self, partitions: tuple[PartitionId, ...], group: str) -> None:
+    def unpark(self, key: int, partitions: tuple[PartitionId, ...], request: m.Fetch) -> None:
         """A FETCH is parked no more. The peers hear it with our next HOLD or heartbeat."""
         for partition in partitions:
-            self.parked[(partition, group)] -= 1
-            if not self.parked[(partition, group)]:
-                del self.parked[(partition, group)]
+            lines = self.parked[(partition, request.group)]
+            del lines[not request.idle][key]
+            if not any(lines):
+                del self.parked[(partition, request.group)]
+
+    def parked_at(self, place: tuple[PartitionId, str]) -> list[int]:
+        """Keys of the FETCHes that are parked there: idle clients' first, then in the order in which they parked."""
+        idle, others = self.parked.get(place, ((), ()))
+        return [*idle, *others]
 
     def parks(self, partition: PartitionId, group: str) -> bool:
         """Whether a FETCH for the group is parked, as the HOLD that asks this will tell the peers."""

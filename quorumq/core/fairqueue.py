@@ -53,7 +53,7 @@ class FairQueue(Generic[Work]):
         if key is not None and key in self._keys:
             return
         self._count += 1
-        line = self.lines.setdefault(_whose(asker), {}).setdefault(asker, {})
+        line = self.lines.setdefault(whose(asker), {}).setdefault(asker, {})
         line[self._count] = (key, Piece(cost, work))
         if key is not None:
             self._keys[key] = (asker, self._count)
@@ -84,14 +84,14 @@ class FairQueue(Generic[Work]):
         """Nobody waits for what has that key any more."""
         asker, number = self._keys.pop(key, (0, 0))
         if number:
-            whose = _whose(asker)
-            askers = self.lines[whose]
+            of = whose(asker)
+            askers = self.lines[of]
             line = askers[asker]
             del line[number]
             if not line:
                 del askers[asker]
             if not askers:
-                del self.lines[whose]
+                del self.lines[of]
 
     def check(self) -> None:
         """Assert what holds between any two steps."""
@@ -107,5 +107,6 @@ class FairQueue(Generic[Work]):
         assert all(lines), "nobody has a turn who waits for nothing"
 
 
-def _whose(asker: Asker) -> Whose:
+def whose(asker: Asker) -> Whose:
+    """Who has the turn of a connection."""
     return (asker[0],) if isinstance(asker, tuple) else asker  # a client may be called as a node is

@@ -12,8 +12,6 @@ except that a TOMB still repairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.context import Context
@@ -81,10 +79,6 @@ class FetchCoordinator(GroupReader):
                 return self.on_group_deleted(context, context.catalogue.topics[topic], now)
         new = self.unsettled(context)
         return self.register(context, new, now) if new else self.advance(context, now)
-
-    def looks_at(self, stirred: Iterable[tuple[PartitionId, str]]) -> bool:
-        """Whether it reads as one of these groups of these partitions."""
-        return self.request.group in [name for partition, name in stirred if partition in self.places]
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
         """Go on: answer if there is enough or the time is over, else start rounds on what is available."""
@@ -223,12 +217,12 @@ class FetchCoordinator(GroupReader):
             return []
         self.parked = True
         self.parked_since = min(self.parked_since, now.mono)
-        return context.park(self.partitions, self.request.group, now)
+        return context.park(self.key, self.partitions, self.request, now)
 
     def _unpark(self, context: Context) -> None:
         if self.parked:
             self.parked = False
-            context.unpark(self.partitions, self.request.group)
+            context.unpark(self.key, self.partitions, self.request)
 
     # ----------------------------------------------------------------- one round
 

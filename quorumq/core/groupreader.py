@@ -29,7 +29,7 @@ class GroupReader(Coordinator):
     """
 
     __slots__ = (
-        "awaited", "may_make", "park_until", "partitions", "places", "register_name", "request", "told", "unregistered",
+        "awaited", "may_make", "park_until", "partitions", "register_name", "request", "told", "unregistered",
         "won_bytes", "won_messages",
     )  # fmt: skip
 
@@ -37,7 +37,6 @@ class GroupReader(Coordinator):
         super().__init__(key)
         self.request = request
         self.partitions = partitions
-        self.places = frozenset(partitions)  # to look one up
         self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
         self.register_name = request.group.removesuffix(DEAD_SUFFIX)
         self.unregistered = False

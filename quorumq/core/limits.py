@@ -72,6 +72,10 @@ COSTLY_REST = 3.0
 """… or so many times as long as its step took, so that three quarters of the time are for all others."""
 COSTLY_REST_MAX_S = 0.25
 """… and at most this, as the process may have been stopped meanwhile, or swapped out."""
+WOKEN_PER_STEP = 8
+"""Parked requests of one client that one step wakes, some 1 ms; the others wait for a turn of their client."""
+WAKING_COST = 64
+"""What it costs to wake one, in things looked at."""
 BEHIND_MAX = 32
 """Of so much that earlier steps had no time for each piece has a pause before it; of more only as long as one took."""
 COSTLY_WAIT_S = 0.02

@@ -47,7 +47,6 @@ from quorumq.core.effects import (
 )
 from quorumq.core.errors import Code
 from quorumq.core.fairqueue import NOBODY
-from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import tell_registers
 from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.partition.replica import Replica
@@ -71,6 +70,7 @@ from quorumq.core.vouching import (
     Vouching,
     reserve_token,
 )
+from quorumq.core.waking import wake, wake_stirred
 
 _REPLIES = frozenset(m.QUORUM_REPLIES)
 _REQUESTS = frozenset(m.QUORUM_REQUESTS)
@@ -207,6 +207,7 @@ class NodeCore:
             return effects
         state.looks_left = limits.LOOKS_PER_STEP
         state.compares_left, state.reclaims_left = limits.COMPARED_PER_STEP, limits.RECLAIMED_PER_STEP
+        self.context.woken = {}
         waited = bool(self.context.costly.lines)
         if state.timers and state.timers[0][0] <= now.mono:
             self._absorb(self.timers.run(now), effects, now)
@@ -225,7 +226,7 @@ class NodeCore:
         if state.stirred and not self.context.requests:
             state.stirred = {}
         elif state.stirred:
-            self._absorb(self._advance_stirred(now), effects, now)
+            self._absorb(wake_stirred(self.context, now), effects, now)
         if self.context.costly.lines:
             few = 0 < self.context.costly.waiting(NOBODY) <= limits.BEHIND_MAX
             self._serve_costly(effects, now, waited or few, bool(events))
@@ -312,36 +313,10 @@ class NodeCore:
                 return self.door.on_request(key, request, now, looked=looked, asker=asker, waits=False)
             case ("remote", sender, message):
                 return self.door.on_remote_fetch(sender, message, now, waits=False)
+            case ("wake", place, keys):
+                self.context.woken = {}
+                return wake(self.context, place, keys, now)
         return self.timers.on_timer(work, now, waits=False)
-
-    def _advance_stirred(self, now: Now) -> list[Effect]:
-        """Let the parked FETCHes look at what became available to them: idle clients first, then who waits longest."""
-        effects: list[Effect] = []
-        for _ in range(8):  # one FETCH may give back what another one waits for
-            stirred, self.state.stirred = self.state.stirred, {}
-            if not stirred:
-                break
-            waiting = [
-                it
-                for it in self.context.requests.values()
-                if isinstance(it, FetchCoordinator) and it.looks_at(stirred)
-            ]
-            for pending in sorted(waiting, key=lambda it: not it.request.idle):
-                if pending.done or not pending.looks_at(self._on_offer(stirred)):
-                    continue
-                if not self.context.waits(pending, ("advance", pending.key)):
-                    effects += pending.advance(self.context, now)
-        return effects
-
-    def _on_offer(self, stirred: Iterable[tuple[PartitionId, str]]) -> list[tuple[PartitionId, str]]:
-        """Where something is left to take: who comes when all is taken need not look at all that it reads."""
-        found: list[tuple[PartitionId, str]] = []
-        for partition, name in stirred:
-            replica = self.replicas.get(partition)
-            view = replica.views.groups.get(name) if replica is not None else None
-            if view is not None and (view.available.ready.size or view.suspects.ready.size):
-                found.append((partition, name))
-        return found
 
     # --------------------------------------------------------------- events
 

@@ -63,16 +63,11 @@ def may_choose(view: GroupView, header: BatchHeader) -> bool:
 
 def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordinator | None:
     """The FETCH that is served first of those that wait here: idle clients', then the longest waiting."""
-    found = [
-        it
-        for it in context.requests.values()
-        if isinstance(it, FetchCoordinator)
-        and it.parked
-        and it.request.group == view.name
-        and replica.partition in it.places
-        and not (it.rounds or it.request.spans)
-    ]
-    return min(found, key=lambda it: not it.request.idle, default=None)
+    for key in context.parked_at((replica.partition, view.name)):
+        it = context.requests.get(key)
+        if isinstance(it, FetchCoordinator) and not (it.rounds or it.request.spans):
+            return it
+    return None
 
 
 def share_of(fetch: FetchCoordinator, header: BatchHeader) -> Span | None:

@@ -44,6 +44,7 @@ from quorumq.node.admission import OPERATOR_SLOTS, Door, admitted, is_operator, 
 from quorumq.node.clients import Badge
 from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
+from quorumq.node.shares import price
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.node.weights import foreign_bytes, stale_after, weight_of
 from quorumq.storage.damage import DamagedBatch
@@ -95,6 +96,7 @@ class Inbound:
     badge: Badge | None = None  # of a client, where the node asks who that is
     closed: bool = False
     _welcomed: bool = False
+    _whose: str = ""  # which client it is: by name or address
     _asker: Asker = 0  # whose requests these are, for the core: by name or address, and the key of its HELLO
     _producer: tuple[str, str] = ("", "")  # likewise, for the comparison of clocks
     _open: dict[int, tuple[int, int, Counted | None]] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class Inbound:
     """By key, FETCH replies that are encoded: where in the stream they begin."""
     _queued_bytes: int = 0
     _changed: trio.Event = field(default_factory=trio.Event)
+    _resting: trio.Event = field(default_factory=trio.Event)  # of its wait for a share
 
     def __post_init__(self, nursery: trio.Nursery) -> None:
         node, timeout = self.node, self.node.config.stall_timeout
@@ -171,6 +174,7 @@ class Inbound:
         node.room.begun(self, 0)
         self._weight = 0
         self._changed.set()
+        self._resting.set()
         if events:
             node.feed(*events)
 
@@ -217,7 +221,8 @@ class Inbound:
         if self.badge is not None:
             self.name = f"{self.badge.client.name} at {self.address}"
         key = self._admit(decoded.request, 0)
-        self._asker = (self.badge.client.name if self.badge is not None else self.host, key)
+        self._whose = self.badge.client.name if self.badge is not None else self.host
+        self._asker = (self._whose, key)
         self._producer = (self.badge.client.name if self.badge is not None else self.software, self.host)
         self.node.feed(Request(key, hello))
         while key in self._open:
@@ -229,6 +234,7 @@ class Inbound:
             return False
         self._in.reader.open_up()
         if not hello.node:
+            self.node.shares.spend(self._whose, 1)
             self.is_client = True
             self.node.health.clients += 1
             self.clients[self.host] += 1
@@ -333,20 +339,32 @@ class Inbound:
 
     def _take_requests(self, events: list[Event]) -> bool:
         """The frames that have come from a client, as far as there is room."""
-        room = self.node.room
-        while not self.closed and (frame := self._in.reader.next_frame()) is not None:
+        room, shares, reader = self.node.room, self.node.shares, self._in.reader
+        while not self.closed and reader.pending_bytes:
+            if shares.is_spent(self._whose) or self._full or room.pressed or room.paused:
+                return False
+            frame = reader.next_frame()
+            if frame is None:
+                break
+            shares.spend(self._whose, price(len(frame.header), len(frame.body)))
             event = self._take(frame)
             if event is not None:
                 events.append(event)
-            if self._full or room.pressed or room.paused:
-                return False
         return True
+
+    def may_read(self) -> bool:
+        """Whether it is this client's turn. A peer's words are read in every turn."""
+        shares = self.node.shares
+        return not (self.is_client and (shares.is_spent(self._whose) or shares.has_line(self._whose)))
 
     async def rest(self) -> None:
         """Wait until there is room for requests."""
         while self._full and not self.closed:
             await self._wait_for_change()
         await self.node.room.wait()
+        if not self.may_read() and not self.closed:
+            self._resting = trio.Event()
+            await self.node.shares.wait(self._whose, self._resting)
 
     @property
     def _full(self) -> bool:

@@ -29,6 +29,9 @@ class Owner(Protocol):
 
     closed: bool
 
+    def may_read(self) -> bool:
+        """Whether anything may be read now; else its bytes stay where they are."""
+
     async def rest(self) -> None:
         """Wait until more frames may be taken."""
 
@@ -69,6 +72,8 @@ class Inflow:
         while not owner.closed:
             if self._waits:
                 await owner.rest()
+                if self.transport.hung_up():
+                    raise ConnectionLost("the other side closed")
                 self._waits = False
                 self._part = -1  # the time in which we did not read is not the frame's
             events: list[Event] = []
@@ -100,8 +105,9 @@ class Inflow:
         if self._alone is None or self._alone.is_set():  # hung up on just now, or its own task goes on
             return
         try:
-            data = self.transport.receive_now()
-            if data is None:
+            self._waits = not self.owner.may_read()
+            data = None if self._waits else self.transport.receive_now()
+            if data is None and not self._waits:
                 return
             while data is not None:
                 if data:

@@ -51,6 +51,7 @@ from quorumq.node.health import Health
 from quorumq.node.producers import ProducerClocks
 from quorumq.node.readers import Readers
 from quorumq.node.room import Room
+from quorumq.node.shares import Shares
 from quorumq.node.trace import Trace
 from quorumq.node.traffic import Traffic
 from quorumq.node.turns import Turns
@@ -158,7 +159,8 @@ class Node:
         self.trace = Trace(config, log, history)
         self.changes = Changes(log)
         self.producer_clocks = ProducerClocks(log)
-        self.turns = Turns(self.feed)
+        self.shares = Shares(lambda: clock().mono)
+        self.turns = Turns(self.feed, self.shares.begin)
         self.keys = {key_number(secret): secret for secret in config.secrets}  # the cluster's, by number
         self.secret_number, self.secret = next(iter(self.keys.items()))  # sealed with, and shown to peers
         self.room = Room(config, store, log)

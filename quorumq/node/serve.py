@@ -343,6 +343,7 @@ class Service:
             accepting = trio.CancelScope()
             nursery.start_soon(node.run_timers)
             nursery.start_soon(node.turns.run)
+            nursery.start_soon(node.shares.run)
             nursery.start_soon(node.watch)
             nursery.start_soon(self._set_when, node.ended)
             for peer in node.core.config.nodes:

@@ -125,6 +125,9 @@ class TlsTransport:
         self._push()  # what TLS has to say itself; where there is no room it goes with what is sent next
         return said
 
+    def hung_up(self) -> bool:
+        return self._inner.hung_up()
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

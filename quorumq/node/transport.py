@@ -10,6 +10,7 @@ A transport never holds bytes: `Outflow` does, counts them, and is where every b
 from __future__ import annotations
 
 import errno
+import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -55,6 +56,9 @@ class Transport(Protocol):
 
     def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
         """As `receive`, without waiting: None where nothing has come."""
+
+    def hung_up(self) -> bool:
+        """Whether the other side is known to be gone, whatever it sent before."""
 
     def close(self) -> None:
         """Hang up. May be called twice; wakes whoever waits here with `ConnectionLost`."""
@@ -113,6 +117,11 @@ class SocketTransport:
             return None
         except OSError as error:
             raise ConnectionLost(error.strerror or str(error)) from None
+
+    def hung_up(self) -> bool:
+        poll = select.poll()
+        poll.register(self._sock, getattr(select, "POLLRDHUP", 0))
+        return bool(poll.poll(0))
 
     async def _wait(self, wait: Callable[[socket.socket], object]) -> None:
         if self._closed:

@@ -91,8 +91,9 @@ class Turns(trio.abc.Instrument):
             clock is the machine's.
     """
 
-    def __init__(self, feed: Callable[..., None]) -> None:
+    def __init__(self, feed: Callable[..., None], begin: Callable[[], None] = _nothing) -> None:
         self._feed = feed
+        self._begin = begin  # called when a turn begins
         self._selector: Any = None
         self._connections: dict[int, Connection] = {}  # by descriptor
         self._loop = -1  # see `loop_descriptor`
@@ -165,6 +166,7 @@ class Turns(trio.abc.Instrument):
         """Wait for so many seconds at most, and read what has come; whether there is something for trio, too."""
         assert self._selector is not None
         others = False
+        self._begin()
         self._left = TURN_BYTES
         events: list[Event] = []
         for descriptor, _ in self._selector.poll(wait, len(self._connections) + 1):

@@ -74,6 +74,9 @@ class MemoryTransport:
     def receive_now(self, most: int = 0) -> bytes | None:
         raise NotImplementedError
 
+    def hung_up(self) -> bool:
+        return self.ended or self.closed
+
     async def wait_sendable(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self.closed and not self.peer.closed and len(self.peer.received) >= self.capacity:

@@ -269,18 +269,14 @@ def test_it_rides_for_who_waits_for_just_that_and_for_nothing_else() -> None:
     (it,) = context.requests.values()
     assert isinstance(it, FetchCoordinator)
     assert waiting(context, replica, replica.group("g")) is it
-    others: dict[str, object] = {
-        "parked": False,
-        "places": frozenset(),
-        "rounds": {1: None},
-        "request": it.request._replace(group="other"),
-    }
-    others_too = it.request._replace(spans=(Span(riding.origin, 0, 1),))
-    for name, value in [*others.items(), ("request", others_too)]:
+    of_named = it.request._replace(spans=(Span(riding.origin, 0, 1),))
+    for name, value in (("rounds", {1: None}), ("request", of_named)):
         before = getattr(it, name)
         setattr(it, name, value)
         assert waiting(context, replica, replica.group("g")) is None, name
         setattr(it, name, before)
+    it._unpark(context)
+    assert waiting(context, replica, replica.group("g")) is None
 
 
 def test_what_is_won_already_takes_room_in_bytes() -> None:

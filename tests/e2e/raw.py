@@ -26,11 +26,13 @@ def client_hello(cluster_id: str = "") -> m.Hello:
 
 
 class Raw:
-    """One connection. ``hello`` False leaves HELLO to the test."""
+    """One connection. ``hello`` False leaves HELLO to the test; ``source`` is an address of this machine."""
 
-    def __init__(self, address: str, *, hello: bool = True, timeout: float = PATIENCE_S) -> None:
+    def __init__(
+        self, address: str, *, hello: bool = True, timeout: float = PATIENCE_S, source: str = ""
+    ) -> None:
         host, _, port = address.rpartition(":")
-        self.sock = socket.create_connection((host, int(port)), timeout)
+        self.sock = socket.create_connection((host, int(port)), timeout, (source, 0) if source else None)
         self.reader = FrameReader()
         self.number = 0
         self.replies: dict[int, Any] = {}

@@ -56,6 +56,9 @@ class End:
                 return False
         return True
 
+    def may_read(self) -> bool:
+        return True
+
     async def rest(self) -> None:
         self.rested += 1
         self.most = 1_000_000

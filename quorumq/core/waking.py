@@ -1,0 +1,63 @@
+"""Parked FETCHes look at what became available: a few of each client in one step, the others in their client's turn.
+
+A client may have thousands of FETCHes parked, and one message may be of use to fifty groups of them. All of them in one
+step would keep everybody else waiting. The step wakes `limits.WOKEN_PER_STEP` of each client; the line that is left
+waits in the fair queue (core/fairqueue.py), as costly work does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumq.core import limits
+from quorumq.core.context import Context
+from quorumq.core.effects import Effect
+from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.types import Now, PartitionId
+
+ROUNDS_MAX = 8
+"""In one step: one FETCH may give back what another one waits for."""
+
+
+def wake_stirred(context: Context, now: Now) -> list[Effect]:
+    """Wake who waits where something became available in this step."""
+    effects: list[Effect] = []
+    for _ in range(ROUNDS_MAX):
+        stirred, context.state.stirred = context.state.stirred, {}
+        if not stirred:
+            break
+        for place in stirred:
+            effects += wake(context, place, context.parked_at(place), now)
+    return effects
+
+
+def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], now: Now) -> list[Effect]:
+    """Wake FETCHes that are parked at a place, in order, while it has something to offer.
+
+    Args:
+        place: a partition and a group that reads it.
+        keys: of the FETCHes; those that are parked there no more are left out.
+    """
+    effects: list[Effect] = []
+    for at, key in enumerate(keys):
+        if not has_offer(context, place):
+            break
+        pending = context.requests.get(key)
+        if not isinstance(pending, FetchCoordinator) or not pending.parked:
+            continue
+        if not context.may_wake(pending.asker):
+            context.costly.put(
+                pending.asker, limits.WAKING_COST, ("wake", place, tuple(keys[at:])), ("wake", place)
+            )
+            break
+        if not context.waits(pending, ("advance", key)):
+            effects += pending.advance(context, now)
+    return effects
+
+
+def has_offer(context: Context, place: tuple[PartitionId, str]) -> bool:
+    """Whether something is left to take: who comes when all is taken need not look at all that it reads."""
+    partition, name = place
+    replica = context.replicas.get(partition)
+    view = replica.views.groups.get(name) if replica is not None else None
+    return view is not None and bool(view.available.ready.size or view.suspects.ready.size)

@@ -1,0 +1,126 @@
+"""Shares of the loop: each client begins so much in one turn, and what it has sent beyond that stays unread.
+
+A node has one loop. Without shares a client with many connections puts thousands of small requests in front of all
+others. A client is a name of the clients file, or else an address, so more connections are no larger share. A request
+costs by the size of its frame, whatever becomes of it: one that is refused was read as well.
+
+The connections of a client that has used up its share wait in its line, and its bytes wait in the kernel, which slows
+it down and nobody else. A turn of the loop reads what came from all others first. A request that costs more than a
+share, as a large batch, is begun whole, and its client rests afterwards: a while of that length is for the others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from quorumq.core.limits import KIB
+
+SHARE: Final = 8
+"""What one client begins in a turn while others are there, in small requests: some 1 ms."""
+
+SHARE_ALONE: Final = 64
+"""… and while nobody else is there: less makes more steps, and so more rounds, of what one producer sends."""
+
+BESIDE_S: Final = 1.0
+"""A client is there until so long after its last request."""
+
+HEADER_BYTES: Final = 256
+"""Of a frame's header, cost as much as a small request: each of its items is decoded and checked."""
+
+BODY_BYTES: Final = 16 * KIB
+"""Of a frame's body, likewise: it is written, and sent to the replicas."""
+
+
+REST_S: Final = 100e-6
+"""For so many seconds a client rests for each small request's worth beyond its share, while others are there. That is
+about twice what the work takes, and bounds a producer of large batches to 160 MB a second."""
+
+
+def price(header: int, body: int) -> int:
+    """The cost of a request, in small requests, by the bytes of its frame's header and body."""
+    return 1 + header // HEADER_BYTES + body // BODY_BYTES
+
+
+class Shares:
+    """Who has used how much of this turn.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._now = clock()  # when this turn began
+        self._spent: dict[str, int] = {}  # by client, in this turn
+        self._rests: dict[str, float] = {}  # until when, by client: it has begun more than a share
+        self._there: dict[str, float] = {}  # by client, its last request; the latest is last
+        self._lines: dict[str, deque[trio.Event]] = {}  # connections that wait, by client
+        self._waits = trio.Event()
+
+    @property
+    def share(self) -> int:
+        """What each client may begin in this turn."""
+        return SHARE if len(self._there) > 1 else SHARE_ALONE
+
+    def is_spent(self, client: str) -> bool:
+        """Whether a client may begin nothing more in this turn."""
+        return self._left(client) <= 0
+
+    def _left(self, client: str) -> int:
+        return 0 if client in self._rests else self.share - self._spent.get(client, 0)
+
+    def has_line(self, client: str) -> bool:
+        """Whether connections of a client wait for its next share: the others wait behind them."""
+        return client in self._lines
+
+    def spend(self, client: str, cost: int) -> None:
+        """A client begins a request."""
+        self._spent[client] = self._spent.get(client, 0) + cost
+        self._there.pop(client, None)
+        self._there[client] = self._clock()
+
+    def begin(self) -> None:
+        """The next turn of the loop begins."""
+        if not (self._spent or self._rests):
+            return
+        now = self._now = self._clock()
+        share, spent, self._spent = self.share, self._spent, {}
+        oldest = now - BESIDE_S
+        while self._there and next(iter(self._there.values())) < oldest:
+            del self._there[next(iter(self._there))]
+        if len(self._there) <= 1:
+            self._rests = {}
+            return
+        self._rests = {client: until for client, until in self._rests.items() if until > now}
+        self._rests |= {
+            client: now + (cost - share) * REST_S for client, cost in spent.items() if cost > share
+        }
+
+    async def wait(self, client: str, woken: trio.Event) -> None:
+        """Wait in a client's line for one of its next shares, or until ``woken`` is set by somebody else."""
+        self._lines.setdefault(client, deque()).append(woken)
+        self._waits.set()
+        await woken.wait()
+
+    async def run(self) -> None:
+        """Give out shares to who waits, once in each turn of the loop. Runs until cancelled."""
+        while True:
+            if not self._lines:
+                self._waits = trio.Event()
+                await self._waits.wait()
+            if all(client in self._rests for client in self._lines):
+                self._waits = trio.Event()
+                with trio.move_on_after(max(0.0, min(self._rests.values()) - self._now)):
+                    await self._waits.wait()
+            await trio.lowlevel.checkpoint()  # all others that are ready have their turn
+            self.begin()
+            for client in list(self._lines):
+                line = self._lines[client]
+                for _ in range(min(len(line), self._left(client))):
+                    line.popleft().set()
+                if not line:
+                    del self._lines[client]
