@@ -66,6 +66,8 @@ def admitted(
         Unauthorized: the client lacks a right to it.
         Busy, TooLarge: it is beyond a quota of the client.
     """
+    if badge is not None:
+        badge.begin(message, size)
     check_request(message)
     if isinstance(message, Publish):
         for section in message.batch.header.sections:
@@ -73,4 +75,4 @@ def admitted(
     elif isinstance(message, CloseSession):
         check_session(message.origin, message.seal, keys=keys)
     request = open_request(message, keys=keys)
-    return request if badge is None else badge.check(request, size, catalogue, begun)
+    return request if badge is None else badge.check(request, catalogue, begun)

@@ -340,7 +340,18 @@ class Badge:
         topics = catalogue.topics
         check_rights(self.client, request, lambda id: topics[id].name if id in topics else None)
 
-    def check(self, request: Any, size: int, catalogue: Catalogue, begun: Begun) -> Any:
+    def begin(self, request: Any, size: int) -> None:
+        """Charge a request of so many bytes, before anything is looked at: also one that is refused then.
+
+        Raises:
+            Unauthorized: nobody is known by the token any more.
+            Busy: it is beyond a rate.
+        """
+        if unknown := self.problem():
+            raise Unauthorized(unknown)
+        self.usage.begin(self.client, request, size, self.clock())
+
+    def check(self, request: Any, catalogue: Catalogue, begun: Begun) -> Any:
         """Refuse what the client may not do, or not now.
 
         Args:
@@ -355,4 +366,4 @@ class Badge:
             Busy, TooLarge: it is beyond a quota.
         """
         self.allow(request, catalogue)
-        return self.usage.take(self.client, request, size, catalogue, self.clock(), begun)
+        return self.usage.take(self.client, request, catalogue, self.clock(), begun)

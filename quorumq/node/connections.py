@@ -44,6 +44,7 @@ from quorumq.node.admission import OPERATOR_SLOTS, Door, admitted, is_operator, 
 from quorumq.node.clients import Badge
 from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
+from quorumq.node.quotas import SETTLING
 from quorumq.node.shares import price
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.node.weights import foreign_bytes, stale_after, weight_of
@@ -381,6 +382,7 @@ class Inbound:
         try:
             message, number, _ = decode_message(frame)
             if type(message) not in CLIENT_REQUESTS:
+                self._note_broken(size)
                 refusal = m.Failed(Code.USAGE, f"{type(message).__name__} is not a request of clients")
                 self._answer(number, refusal)
                 return None
@@ -388,6 +390,7 @@ class Inbound:
             begun = partial(origins_begun, core.replicas)
             request = admitted(message, size, self.node.keys, self.badge, core.catalogue, begun)
         except UnknownMessage as error:
+            self._note_broken(size)
             if error.request:
                 self._answer(error.request, failed(error))
             return None
@@ -397,9 +400,12 @@ class Inbound:
             return None
         except (BadReceipt, NotFound, TooLarge, Unauthorized) as error:
             self.node.changes.refused(message, self.name, error.code)
+            if self.badge is not None and isinstance(message, SETTLING) and not self.badge.problem():
+                self.badge.usage.forged = True
             self._answer(number, failed(error))
             return None
         except BadFields as error:
+            self._note_broken(size)
             self._answer(error.request, oversize(frame) or m.Failed(Code.USAGE, str(error)))
             return None
         if self.node.trace.on and isinstance(request, m.LeaveRequest | m.RejectRequest):
@@ -422,6 +428,10 @@ class Inbound:
         self._weight += weight
         self.node.room.take(weight)
         return key
+
+    def _note_broken(self, size: int) -> None:
+        if self.badge is not None and not self.badge.problem():
+            self.badge.usage.note_broken(size, self.node.clock().mono)
 
     def _hold_back(self, error: Busy) -> None:
         """A request is beyond the client's quota."""
@@ -497,6 +507,8 @@ class Inbound:
             self.node.raised(Raised(type(reply).__name__, error))
             detail = f"it was done, but a bug keeps node {self.node.config.node} from saying what came of it"
             pieces = self._refuse(key, number, reply, m.Failed(Code.OUTCOME_UNKNOWN, detail))
+        if self.badge is not None and not self.badge.problem():
+            self.badge.usage.answered(reply, sum(map(len, pieces)), self.node.clock().mono)
         # Before it is sent: where that ends the connection, `close` takes back the rest.
         self._weight -= weight
         self.node.room.take(-weight)
@@ -506,8 +518,6 @@ class Inbound:
     def _encode_fetched(self, key: int, number: int, reply: m.FetchReply) -> list[bytes | memoryview]:
         sealed = seal_fetched(reply, secret=self.node.secret, key=self.node.secret_number)
         pieces = encode_message(sealed, request=number, read=self.node.read_slice)
-        if self.badge is not None:
-            self.badge.usage.delivered(reply, sum(map(len, pieces)), self.node.clock().mono)
         self._answering[key] = (self._out.sent + self._out.waiting, reply)
         self.node.trace.answered(reply, self.node.core.replicas)
         return pieces

@@ -2,13 +2,13 @@
 
 By the name in the clients file, whatever connections it has; each node counts for itself. Beyond its rates a client is
 told to wait, and how long, and nothing is done: nobody else waits for it, and what it asks again then has its turn.
-What settles or gives back messages is never refused, as it makes room; it counts all the same.
+What settles or gives back messages is never refused, as it makes room, unless the last such request made none: it had
+a forged receipt. It counts all the same, and so does what is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,8 +16,9 @@ import msgspec
 from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.deadnames import dead_letter_names, source_of
-from quorumq.core.errors import Busy, TooLarge
+from quorumq.core.errors import Busy, Code, TooLarge
 from quorumq.core.spans import SpanSet
+from quorumq.core.topics import is_pattern
 from quorumq.core.types import Owner, PartitionId
 from quorumq.wire.rights import Client
 
@@ -29,6 +30,9 @@ DEBT_S: Final = 10.0
 
 DELAY_MAX_S: Final = 20.0
 """The longest that a client is told to wait before it asks again."""
+
+MAKING_S: Final = 10.0
+"""For so long what a client has asked for counts as being made, unless it is there sooner."""
 
 UNSETTLED_DELAY_S: Final = 0.25
 """After so long a client asks again that has as many unsettled messages as it may: one may be settled by then."""
@@ -51,9 +55,9 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         requests_per_s: requests to one node.
-        bytes_per_s: bytes of its requests and of the messages that it gets, of one node.
+        bytes_per_s: bytes of its requests to one node, and of all answers.
         unsettled: messages that one node handed over, and that were neither settled there nor ran out.
-        topics: that there may be of those to which it has a right, where it makes one more.
+        topics: that there may be of those to which it has a right, those under way included, where it makes more.
         groups: likewise.
         origins_per_s: sessions and derived origins that begin in a partition by what one node takes of it.
     """
@@ -167,28 +171,49 @@ class Usage:
 
     Attributes:
         held_back: whether its last request was refused.
+        forged: whether its last settling request was: then the next one is refused beyond a rate as all others are.
     """
 
     def __init__(self, quotas: Quotas, now: float) -> None:
         self.quotas = quotas
         self.held_back = False
+        self.forged = False
         requests, size = quotas.requests_per_s, quotas.bytes_per_s
         self._requests = Bucket(requests, now) if requests is not None else None
         self._bytes = Bucket(size, now) if size is not None else None
         origins = quotas.origins_per_s
         self._origins = Bucket(origins, now) if origins is not None else None
         self._unsettled = Unsettled(quotas.unsettled) if quotas.unsettled is not None else None
+        self._topics = Making()
+        self._groups = Making()
+
+    def begin(self, client: Client, request: Any, size: int, now: float) -> None:
+        """Charge a request of so many bytes, whatever becomes of it.
+
+        Raises:
+            Busy: it is beyond a rate: says which, and when to ask again. Then nothing is charged.
+        """
+        asked = [(self._requests, 1.0, "requests_per_s"), (self._bytes, float(size), "bytes_per_s")]
+        settles = isinstance(request, SETTLING) and not self.forged
+        if not settles:
+            for bucket, cost, name in asked:
+                if bucket is not None and bucket.lacks(cost, now):
+                    delay = bucket.promise(cost, now)
+                    raise self._busy(client, f"{name} is {bucket.rate:g}", delay)
+        for bucket, cost, _ in asked:
+            if bucket is not None:
+                (bucket.charge if settles else bucket.spend)(cost, now)
+
+    def note_broken(self, size: int, now: float) -> None:
+        """Charge a frame that is no request."""
+        for bucket, cost in ((self._requests, 1.0), (self._bytes, float(size))):
+            if bucket is not None:
+                bucket.charge(cost, now)
 
     def take(
-        self,
-        client: Client,
-        request: Any,
-        size: int,
-        catalogue: Catalogue,
-        now: float,
-        begun: Begun | None = None,
+        self, client: Client, request: Any, catalogue: Catalogue, now: float, begun: Begun | None = None
     ) -> Any:
-        """Count a request, or refuse it.
+        """Count what a request takes and makes, or refuse it.
 
         Args:
             request: a request of clients, its receipts opened, to which it has the right.
@@ -198,84 +223,118 @@ class Usage:
             the request as it is to be carried out: a FETCH asks for no more than there may be unsettled.
 
         Raises:
-            Busy: it is beyond a rate, or has too much unsettled: says which, and when to ask again.
-            TooLarge: there are as many topics or groups as it may have.
+            Busy: it has too much unsettled, or begins too many origins: says when to ask again.
+            TooLarge: there would be more topics or groups than it may have.
         """
-        asked = [(self._requests, 1.0, "requests_per_s"), (self._bytes, float(size), "bytes_per_s")]
         if self._origins is not None and begun is not None and isinstance(request, m.Publish):
             count = begun(request)
-            if count:
-                asked.append((self._origins, float(count), "origins_per_s"))
-        if not isinstance(request, SETTLING):
-            for bucket, cost, name in asked:
-                if bucket is not None and bucket.lacks(cost, now):
-                    delay = bucket.promise(cost, now)
-                    raise self._busy(client, f"{name} is {bucket.rate:g}", delay)
-            if isinstance(request, m.Fetch) and self._unsettled is not None:
-                room = self._unsettled.room(now)
-                if not room:
-                    most = self._unsettled.most
-                    raise self._busy(client, f"unsettled is {most}, and so many are", UNSETTLED_DELAY_S)
-                few = min(request.max_messages, room)
-                request = request._replace(max_messages=few, min_messages=min(request.min_messages, few))
-            self._count_made(client, request, catalogue)
-        for bucket, cost, _ in asked:
-            if bucket is not None:
-                (bucket.charge if isinstance(request, SETTLING) else bucket.spend)(cost, now)
+            if count and self._origins.lacks(count, now):
+                delay = self._origins.promise(count, now)
+                raise self._busy(client, f"origins_per_s is {self._origins.rate:g}", delay)
+            self._origins.spend(count, now)
+        if isinstance(request, m.Fetch) and self._unsettled is not None:
+            room = self._unsettled.room(now)
+            if not room:
+                most = self._unsettled.most
+                raise self._busy(client, f"unsettled is {most}, and so many are", UNSETTLED_DELAY_S)
+            few = min(request.max_messages, room)
+            request = request._replace(max_messages=few, min_messages=min(request.min_messages, few))
+        self._count_made(client, request, catalogue, now)
         if self._unsettled is not None:
             if isinstance(request, m.ExtendRequest):
                 self._unsettled.extend(request.items, now + request.hold_time)
             elif isinstance(request, SETTLING) and not isinstance(request, m.CloseSession):
                 self._unsettled.settle(request.items)
         self.held_back = False
+        if isinstance(request, SETTLING):
+            self.forged = False
         return request
 
     def _busy(self, client: Client, what: str, delay: float) -> Busy:
         return Busy(f"client {client.name!r}: {what} (its quota): ask again in {delay:.2g} s", delay=delay)
 
-    def delivered(self, reply: m.FetchReply, size: int, now: float) -> None:
-        """An answer with messages goes out, of so many bytes."""
-        if self._bytes is not None:
+    def answered(self, reply: m.ClientReply, size: int, now: float) -> None:
+        """An answer goes out, of so many bytes. What tells to wait is free, as it is the node's own."""
+        if self._bytes is not None and not (isinstance(reply, m.Failed) and reply.code == Code.BUSY):
             self._bytes.spend(size, now)  # all of it, as many may be under way at once
-        if self._unsettled is not None:
+        if self._unsettled is not None and isinstance(reply, m.FetchReply):
             self._unsettled.hand_over(reply, now)
 
-    def _count_made(self, client: Client, request: Any, catalogue: Catalogue) -> None:
-        """Refuse to make a topic or a group beyond the quota. Of those that are there, nothing is refused."""
-        topics, groups = self.quotas.topics, self.quotas.groups
-        if topics is not None and isinstance(request, m.CreateTopic):
-            there = [topic.name for topic in catalogue.topics.values() if not topic.deleted]
-            if request.name not in there:
-                _refuse_more(client, "topic", topics, sum(map(client.sees, there)))
-        if (
-            groups is not None
-            and isinstance(request, m.Fetch | m.SetGroup)
-            and _makes_group(request, catalogue)
-        ):
-            names = {topic.id: topic.name for topic in catalogue.topics.values() if not topic.deleted}
-            found = sum(
+    def _count_made(self, client: Client, request: Any, catalogue: Catalogue, now: float) -> None:
+        """Refuse to make topics or groups beyond the quota. Of those that are there, nothing is refused."""
+        if self.quotas.topics is not None and (new := new_topics(request, catalogue)):
+            there = sum(client.sees(topic.name) for topic in catalogue.live())
+            self._topics.ask(client, "topic", self.quotas.topics, there, new, catalogue.names, now)
+        if self.quotas.groups is not None and (new := new_groups(request, catalogue)):
+            names = {topic.id: topic.name for topic in catalogue.live()}
+            there = sum(
                 not group.deleted and topic in names and client.may("consume", names[topic], name)
                 for (topic, name), group in catalogue.groups.items()
             )
-            _refuse_more(client, "group", groups, found)
+            self._groups.ask(client, "group", self.quotas.groups, there, new, catalogue.groups, now)
 
 
-def _makes_group(request: Any, catalogue: Catalogue) -> bool:
-    """Whether a FETCH or SetGroup names a group that is not there."""
-    names, group = dead_letter_names(
-        request.topics if isinstance(request, m.Fetch) else (request.topic,), request.group
-    )
-    for topic in catalogue.topics.values():
-        if not topic.deleted and any(fnmatchcase(topic.name, name) for name in names):
-            register = catalogue.groups.get((topic.id, source_of(group)))
-            if register is None or register.deleted:
-                return True
-    return False
+class Making:
+    """What one client has asked for and is not there yet: it counts as if it were, for `MAKING_S` at the most."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked: dict[Hashable, tuple[float, object]] = {}  # until when, and the register that was known
+
+    def ask(
+        self,
+        client: Client,
+        noun: str,
+        most: int,
+        there: int,
+        new: Iterable[Hashable],
+        registers: Mapping[Any, object],
+        now: float,
+    ) -> None:
+        """Count what a request would make, or refuse it.
+
+        Args:
+            there: how many there are that count.
+            new: what it would make, by the key of its register.
+            registers: those that are known now.
+
+        Raises:
+            TooLarge: there would be more than ``most``.
+        """
+        asked = self._asked
+        for key in [key for key, (until, of) in asked.items() if until <= now or registers.get(key) != of]:
+            del asked[key]
+        more = [key for key in new if key not in asked]
+        if there + len(asked) + len(more) > most:
+            raise TooLarge(
+                f"client {client.name!r}: there are {there} {noun}s to which it has a right, {len(asked)} more are "
+                f"being made, and {len(more)} would come, where its quota is {most}: delete some, or raise `{noun}s` "
+                "in the nodes' clients file"
+            )
+        asked.update((key, (now + MAKING_S, registers.get(key))) for key in more)
 
 
-def _refuse_more(client: Client, noun: str, most: int, found: int) -> None:
-    if found >= most:
-        raise TooLarge(
-            f"client {client.name!r}: there are {found} {noun}s to which it has a right, and it may make one only "
-            f"below {most} (its quota): delete one, or raise `{noun}s` in the nodes' clients file"
-        )
+def new_topics(request: Any, catalogue: Catalogue) -> list[Hashable]:
+    """The topic that a request would make, as a key of `Catalogue.names`."""
+    makes = isinstance(request, m.CreateTopic) and catalogue.topic_named(request.name) is None
+    return [request.name] if makes else []
+
+
+def new_groups(request: Any, catalogue: Catalogue) -> list[Hashable]:
+    """The groups that a request would make, as keys of `Catalogue.groups`."""
+    if not isinstance(request, m.Fetch) and not (isinstance(request, m.SetGroup) and not request.rewind):
+        return []
+    fetches = isinstance(request, m.Fetch)
+    names, group = dead_letter_names(request.topics if fetches else (request.topic,), request.group)
+    if source_of(group) != group:
+        return []
+    found: dict[Hashable, None] = {}
+    for name in names:
+        topics = catalogue.topics_matching(name)
+        for topic in topics:
+            if not catalogue.reads(topic.id, group) and (not fetches or catalogue.makes_group(topic, group)):
+                found[(topic.id, group)] = None
+        if not topics and not is_pattern(name):  # another node may know it
+            found[(name.encode(), group)] = None
+    return list(found)

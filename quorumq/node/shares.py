@@ -19,7 +19,7 @@ import trio
 
 from quorumq.core.limits import KIB
 
-SHARE: Final = 8
+SHARE: Final = 4
 """What one client begins in a turn while others are there, in small requests: some 1 ms."""
 
 SHARE_ALONE: Final = 64
@@ -28,16 +28,16 @@ SHARE_ALONE: Final = 64
 BESIDE_S: Final = 1.0
 """A client is there until so long after its last request."""
 
-HEADER_BYTES: Final = 256
+HEADER_BYTES: Final = 512
 """Of a frame's header, cost as much as a small request: each of its items is decoded and checked."""
 
 BODY_BYTES: Final = 16 * KIB
 """Of a frame's body, likewise: it is written, and sent to the replicas."""
 
 
-REST_S: Final = 100e-6
+REST_S: Final = 250e-6
 """For so many seconds a client rests for each small request's worth beyond its share, while others are there. That is
-about twice what the work takes, and bounds a producer of large batches to 160 MB a second."""
+some times what the work takes, and bounds a producer of large batches to 65 MB a second then."""
 
 
 def price(header: int, body: int) -> int:
