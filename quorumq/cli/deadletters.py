@@ -126,7 +126,7 @@ async def list_letters(
         if len(lines) > limit:
             say(f"there are more; --limit {2 * limit} shows more of them", err=True)
     elif not missed:
-        from quorumq.core.catalogue import meant
+        from quorumq.wire.hints import meant
 
         groups = [found.name for found in known.groups]
         has = f"it has {', '.join(groups)}" if groups else "it has none yet"

@@ -100,7 +100,7 @@ async def peek(
         known = await client.metadata(topic)
         groups = [found.name for found in known.groups]
         if group.removesuffix("!dead") not in groups and not as_json:
-            from quorumq.core.catalogue import meant
+            from quorumq.wire.hints import meant
 
             text = f"the node that was asked knows no group {group!r} of {topic!r}: to a new one, everything is ready"
             say(f"{text}; {meant(group, groups)}".rstrip("; "), err=True)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from quorumq.client.context import Calls
 from quorumq.client.groups import source_of
 from quorumq.core import messages as m
-from quorumq.core.catalogue import unknown_group
 from quorumq.core.errors import NotFound, TooFewReplicas
+from quorumq.wire.hints import unknown_group
 
 
 class GroupConsumer(NamedTuple):

@@ -6,10 +6,9 @@ replicas, is in core/context.py.
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
@@ -28,24 +27,6 @@ from quorumq.core.types import (
     instance_of,
     merge_groups,
 )
-
-MEANT_MAX: Final = 1000
-"""Names that one is compared with, which takes some microseconds each."""
-
-
-def meant(name: str, names: Sequence[str]) -> str:
-    """A question for whoever may have mistyped one of ``names``, or ""; looks at the first `MEANT_MAX` of them."""
-    close = difflib.get_close_matches(name, names[:MEANT_MAX], n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else ""
-
-
-def unknown_group(topic: str, group: str, known: Sequence[str]) -> str:
-    """What is said of a group that does not read a topic, with those that do."""
-    hint = meant(group, known)
-    return (
-        f"no group {group!r} reads topic {topic!r}: {', '.join(known[:20]) or 'none'} "
-        f"do{'es' if len(known) == 1 else ''}; {f'{hint} ' if hint else ''}`quorumq groups create` makes one"
-    )
 
 
 def _too_many(what: str, found: int, most: int, advice: str) -> Failed:
@@ -181,25 +162,21 @@ class Catalogue:
         return PartitionId(topic.id, number)
 
     def not_found(self, name: str) -> Failed:
-        """`not-found`: deleted, or with the closest name there is."""
+        """`not-found`: deleted, or not there. The shell adds a hint, as it knows which names the client may see."""
         if name in self.names:
             return Failed(
                 Code.NOT_FOUND, f"topic {name!r} was deleted; `create` makes a new one of that name"
             )
-        names = sorted(name for name, found in self.names.items() if not self.topics[found].deleted)
-        hint = meant(name, names) or "publishing with auto_create_topics, or `create`, makes it"
-        return Failed(Code.NOT_FOUND, f"there is no topic {name!r}: {hint}")
+        return Failed(Code.NOT_FOUND, f"there is no topic {name!r}", topic=name)
 
     def no_group(self, topic: str, group: str) -> Failed:
-        """`not-found`: deleted, or with the groups that are known."""
+        """`not-found`: deleted, or not there; likewise."""
         if self.is_group_deleted(self.names.get(topic, b""), group):
             return Failed(
                 Code.NOT_FOUND,
                 f"group {group!r} of topic {topic!r} was deleted: `quorumq groups create` makes a new one of that name",
             )
-        registers = self.group_registers(self.names.get(topic, b""))
-        known = [register.name for register in registers if not register.deleted]
-        return Failed(Code.NOT_FOUND, unknown_group(topic, group, known))
+        return Failed(Code.NOT_FOUND, f"no group {group!r} reads topic {topic!r}", topic=topic, group=group)
 
     def why_no_room(self, request: CreateTopic | AlterTopic) -> Failed | None:
         """`too-large`: where what a request would make is beyond what a cluster may have."""

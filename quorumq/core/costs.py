@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.catalogue import MEANT_MAX, Catalogue
+from quorumq.core.catalogue import Catalogue
 from quorumq.core.topics import is_pattern
 
 RUN: Final = 8
@@ -47,7 +47,7 @@ def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
     if max(len(names), patterns * known) > limits.CHEAP:
         return max(limits.COSTLY_PER_STEP, patterns * known // PATTERN_SHARE)
     unknown = sum(name not in catalogue.names for name in names) - patterns
-    return len(names) + patterns * known + unknown * UNKNOWN * min(known, MEANT_MAX)
+    return len(names) + patterns * known + unknown * UNKNOWN * min(known, limits.MEANT_MAX)
 
 
 COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {

@@ -65,8 +65,12 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             names = (request.name,)
         case m.CreateTopic() if request.implicit and not context.config.auto_create_topics:
             names = (request.name,)
-        case m.DeleteTopic() if request.id not in catalogue.topics:
-            ids[request.id] = None
+        case m.DeleteTopic() if (
+            known := catalogue.topics.get(request.id)
+        ) is None or known.name != request.name:
+            ids[request.id] = (
+                None  # also where it is another topic's, so that nobody learns that there is one
+            )
     wanted: dict[str, None] = {}
     for partition in partitions:
         if not catalogue.members_of(partition) and not catalogue.is_deleted(partition.topic):

@@ -81,6 +81,8 @@ BEHIND_MAX = 32
 COSTLY_WAIT_S = 0.02
 """For so long what waits for its turn lets steps go first in which something came."""
 
+MEANT_MAX = 1000
+"""Names that one is compared with to ask what was meant, which takes some microseconds each."""
 NAMES_PER_REQUEST_MAX = 1_000
 """Topics that one METADATA or FETCH names."""
 PATTERNS_PER_REQUEST_MAX = 10

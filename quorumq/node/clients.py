@@ -24,11 +24,12 @@ from typing import Any, Final
 
 import msgspec
 
+from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.errors import Unauthorized, UsageError
 from quorumq.core.limits import MIB
 from quorumq.node.quotas import Begun, Quotas, Usage
-from quorumq.wire.rights import Client, check_rights
+from quorumq.wire.rights import Client, check_rights, check_seen
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -339,6 +340,8 @@ class Badge:
             raise Unauthorized(unknown)
         topics = catalogue.topics
         check_rights(self.client, request, lambda id: topics[id].name if id in topics else None)
+        if isinstance(request, m.Metadata):
+            check_seen(self.client, request)
 
     def begin(self, request: Any, size: int) -> None:
         """Charge a request of so many bytes, before anything is looked at: also one that is refused then.

@@ -61,7 +61,7 @@ from quorumq.wire.frames import Frame
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import seal_fetched, seal_session
 from quorumq.wire.requests import check_header, oversize
-from quorumq.wire.rights import public, visible
+from quorumq.wire.rights import Client, public, visible
 
 INFLIGHT_BYTES_MAX: Final = 8 * MIB
 """Bytes of requests of one connection that are under way; one request is always let in."""
@@ -71,8 +71,11 @@ FLUSH_BYTES: Final = 256 * KIB
 
 CLIENT_REQUESTS: Final = frozenset(set(typing.get_args(m.ClientRequest)) - {m.Hello})
 PEER_MESSAGES: Final = frozenset(typing.get_args(m.PeerMessage))
-Counted = m.Fetch | m.AckRequest | m.RejectRequest
-"""Requests of which the node keeps count (readers.py)."""
+Counted = m.Fetch | m.AckRequest | m.RejectRequest | m.ShowRequest
+"""Requests that are needed for their answers: of most the node keeps count (readers.py)."""
+
+HINT_COST: Final = 16
+"""What it costs to look for what was meant, in small requests (shares.py)."""
 
 
 # Without a call for each.
@@ -474,9 +477,7 @@ class Inbound:
         if isinstance(reply, m.Welcome):
             self._welcomed = True
         try:
-            reply = public(reply)
-            if isinstance(reply, m.MetadataReply) and self.badge is not None:
-                reply = visible(self.badge.client, reply)
+            reply = self._visible(public(reply), counted)
             if isinstance(reply, m.OpenSessionReply):
                 node = self.node
                 seal = seal_session(reply.origin, secret=node.secret, key=node.secret_number)
@@ -514,6 +515,16 @@ class Inbound:
         self.node.room.take(-weight)
         self._put(pieces)
         self._changed.set()
+
+    def _visible(self, reply: m.ClientReply, asked: Counted | None) -> m.ClientReply:
+        """The reply with nothing but what this client may see."""
+        if isinstance(reply, m.Failed) and reply.topic:
+            self.node.shares.spend(self._whose, HINT_COST)
+        client = None
+        if self.badge is not None:
+            client = Client("") if self.badge.problem() else self.badge.client
+        seen: m.ClientReply = visible(client, reply, self.node.core.catalogue, asked)
+        return seen
 
     def _encode_fetched(self, key: int, number: int, reply: m.FetchReply) -> list[bytes | memoryview]:
         sealed = seal_fetched(reply, secret=self.node.secret, key=self.node.secret_number)

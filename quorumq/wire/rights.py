@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, TypeVar
 
+from quorumq.core import limits
 from quorumq.core import messages as m
+from quorumq.core.catalogue import Catalogue
 from quorumq.core.deadnames import dead_letter_names, source_of
 from quorumq.core.errors import NotFound, Unauthorized
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import Topic
+from quorumq.wire.hints import unknown_group, unknown_topic
 
 RIGHTS: Final = ("publish", "consume", "admin")
 EVERYTHING: Final = "*"
@@ -57,6 +60,10 @@ class Client(NamedTuple):
         """Whether it has any right to a topic."""
         return any(self.may(right, topic, None) for right in RIGHTS)
 
+    def sees_group(self, topic: str, group: str) -> bool:
+        """Whether it may know that a group reads a topic."""
+        return self.may("consume", topic, group) or self.may("admin", topic, None)
+
 
 class Need(NamedTuple):
     """One of ``rights`` to a topic, and to a group of it; to any where that is None."""
@@ -90,9 +97,12 @@ def _settled(request: Any, name: NameOf) -> list[Need]:
     return [Need(_CONSUME, name(topic) or EVERYTHING, source_of(group)) for topic, group in places]
 
 
-_FOUND_BY_ID: Final = (m.Publish, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
-"""Name a topic by its id alone, and are carried out where only another node knows it (core/finding.py). What that is
-called is not known when rights are looked at, so all that it may be called has to be covered."""
+_FOUND_BY_ID: Final = (
+    m.Publish, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.ShowRequest
+)  # fmt: skip
+"""Name a topic by its id alone, and may be carried out where only another node knows it (core/finding.py). What that is
+called is not known when rights are looked at, so all that it may be called has to be covered. A topic that the client
+may not see is taken for one that is not known."""
 
 
 _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
@@ -104,7 +114,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.CreateTopic: lambda request, name: [Need(_PUBLISH if request.implicit else _ADMIN, request.name)],
     m.AlterTopic: lambda request, name: [Need(_ADMIN, request.name)],
     m.DeleteTopic: lambda request, name: [Need(_ADMIN, request.name)],
-    m.Metadata: lambda request, name: [],  # `visible` leaves out what it may not know
+    m.Metadata: lambda request, name: [],  # see `check_seen` and `visible`
     m.Fetch: lambda request, name: _of_group(_CONSUME, request.topics, request.group),
     m.AckRequest: _settled,
     m.RejectRequest: _settled,
@@ -118,7 +128,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.RedriveRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.BrowseRequest: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
     m.DescribeGroup: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
-    m.ShowRequest: lambda request, name: [Need(_LOOK, name(request.partition.topic))],
+    m.ShowRequest: lambda request, name: [Need(_LOOK, name(request.partition.topic) or EVERYTHING)],
     m.StatusRequest: lambda request, name: [Need(_ADMIN, EVERYTHING)],
     m.DeclareSurvivors: lambda request, name: [Need(_ADMIN, EVERYTHING)],
 }
@@ -135,7 +145,12 @@ def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
         Unauthorized: says which right to what is missing, and where rights are given.
         NotFound: whether it may cannot be said here, where the topic is not known.
     """
-    for need in _NEEDS[type(request)](request, name_of):
+
+    def seen(topic: bytes) -> str | None:
+        name = name_of(topic)
+        return name if name is not None and client.sees(name) else None
+
+    for need in _NEEDS[type(request)](request, seen):
         if not any(client.may(right, need.topic, need.group) for right in need.rights):
             if need.topic == EVERYTHING and isinstance(request, _FOUND_BY_ID):
                 need = need._replace(topic=None)
@@ -167,8 +182,57 @@ def public(reply: Reply) -> Reply:
     return reply._replace(**fields) if fields else reply  # type: ignore[return-value]
 
 
-def visible(client: Client, reply: m.MetadataReply) -> m.MetadataReply:
-    """What a client may know of topics and groups: those to which it has any right."""
-    topics = tuple(topic for topic in reply.topics if client.sees(topic.name))
-    ids = {topic.id for topic in topics}
-    return reply._replace(topics=topics, groups=tuple(group for group in reply.groups if group.topic in ids))
+def check_seen(client: Client, request: m.Metadata) -> None:
+    """Refuse to say whether there is a topic that a client may not see.
+
+    Raises:
+        NotFound: in the same words whether there is one or not.
+    """
+    for name in request.topics:
+        if not is_pattern(name) and not client.sees(name):
+            raise NotFound(
+                f"there is no topic {name!r} to which client {client.name!r} has a right: rights are in the nodes' "
+                "clients file (`quorumq clients`)"
+            )
+
+
+def visible(client: Client | None, reply: Any, catalogue: Catalogue, asked: Any = None) -> Any:
+    """An answer with nothing but the topics and groups that a client may see.
+
+    Args:
+        client: None where the node asks nobody who they are.
+        reply: to a request of clients.
+        asked: the request, where it is a `ShowRequest`.
+    """
+    match reply:
+        case m.MetadataReply() if client is not None:
+            topics = {topic.id: topic for topic in reply.topics if client.sees(topic.name)}
+            groups = tuple(
+                group
+                for group in reply.groups
+                if group.topic in topics and client.sees_group(topics[group.topic].name, group.name)
+            )
+            return reply._replace(topics=tuple(topics.values()), groups=groups)
+        case m.ShowReply():
+            topic = catalogue.topics.get(asked.partition.topic)
+            shown = [
+                found
+                for found in reply.groups
+                if client is None
+                or (topic is not None and client.sees_group(topic.name, source_of(found.group)))
+            ]
+            left_out = max(0, len(shown) - limits.SHOWN_GROUPS_MAX)
+            return reply._replace(groups=tuple(shown[: limits.SHOWN_GROUPS_MAX]), left_out=left_out)
+        case m.Failed() if reply.group:
+            registers = catalogue.group_registers(catalogue.names.get(reply.topic, b""))
+            names = [
+                register.name
+                for register in registers
+                if not register.deleted and (client is None or client.sees_group(reply.topic, register.name))
+            ]
+            return reply._replace(detail=unknown_group(reply.topic, reply.group, names))
+        case m.Failed() if reply.topic:
+            live = sorted(topic.name for topic in catalogue.live())
+            seen = (name for name in live if client is None or client.sees(name))
+            return reply._replace(detail=unknown_topic(reply.topic, seen))
+    return reply

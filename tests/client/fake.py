@@ -23,6 +23,7 @@ from quorumq.core.types import Now
 from quorumq.wire.codec import decode_message, encode_message, failed, open_request
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.receipts import seal_fetched
+from quorumq.wire.rights import visible
 from tests.core.cluster import WALL_MS, Cluster
 
 SECRET = b"a secret of the fake cluster"
@@ -259,7 +260,8 @@ class FakeConnection:
             if cluster.lose(self.node, message):
                 self.drop()
             else:
-                self.send(reply, number)
+                catalogue = cluster.nodes[self.node].catalogue
+                self.send(visible(None, reply, catalogue, request), number)
 
         self.keys[key] = None
         cluster.waiting[key] = answer

@@ -512,12 +512,12 @@ def test_purge_of_named_messages_looks_at_little_else(monkeypatch: pytest.Monkey
     assert len(asked) <= 4
 
 
-def test_a_mistyped_group_is_answered_with_the_one_that_may_be_meant() -> None:
+def test_a_mistyped_group_is_not_found_by_name() -> None:
     cluster = Cluster()
     died(cluster)
     refused = cluster.ask("b", PurgeRequest("jobs", 0, "gg"))
     assert isinstance(refused, Failed)
-    assert "'gg' reads topic 'jobs': g does; did you mean 'g'? `quorumq groups create`" in refused.detail
+    assert (refused.topic, refused.group) == ("jobs", "gg"), "the shell adds which may be meant"
 
 
 def test_purging_dead_letters_and_redriving_them_at_once_leaves_one_of_both() -> None:
@@ -780,7 +780,7 @@ def test_a_topic_may_want_its_groups_created() -> None:
     refused = cluster.ask("a", fetch(group="mian"))
     assert isinstance(refused, Failed)
     assert refused.code == "not-found"
-    assert "no group 'mian' reads topic 'jobs': none do; `quorumq groups create` makes one" in refused.detail
+    assert refused.detail == "no group 'mian' reads topic 'jobs'"
     assert not any(core.catalogue.groups for core in cluster.nodes.values())
     cluster.drop = lambda sender, to, message: "e" in (sender, to)
     cluster.ask("a", SetGroup("jobs", "main", "earliest"))

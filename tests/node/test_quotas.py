@@ -294,7 +294,9 @@ async def test_what_is_refused_counts_as_what_is_done(tmp_path: Path) -> None:
     write_clients(path, {"greedy": Entry(GREEDY_ENTRY, consume=(("mine", "g"),), requests_per_s=5)})
     topic = b"x" * 16
     forged = SealedNamed(b"\0" * 40)
-    strange = encode_message(m.Metadata(("a",)), request=99)[0].replace(b"\x61a", b"\x18\x61")  # a number for a name
+    strange = encode_message(m.Metadata(("a",)), request=99)[0].replace(
+        b"\x61a", b"\x18\x61"
+    )  # a number for a name
     refused: list[Any] = [
         fetch(),
         m.AckRequest(sealed_items([forged])),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from quorumq.core import messages as m
+from quorumq.core.catalogue import Catalogue
 from quorumq.core.errors import NotFound, Unauthorized
 from quorumq.core.types import (
     STAMP_ZERO,
@@ -79,7 +80,7 @@ CLIENTS = {
 def passes(client: Client, request: Any) -> bool:
     try:
         check_rights(client, request, NAMES.get)
-    except Unauthorized as error:
+    except (NotFound, Unauthorized) as error:
         text = str(error)
     else:
         return True
@@ -163,11 +164,12 @@ def test_metadata_tells_a_client_of_what_it_has_a_right_to() -> None:
     def topic(name: str, id: bytes) -> Topic:
         return Topic(id, name, 1, 0, (("a",),), 5, STAMP_ZERO)
 
-    groups = (Group(ORDERS, "g", 0, 0), Group(MAIL, "g", 0, 0))
+    groups, nothing = (Group(ORDERS, "g", 0, 0), Group(MAIL, "g", 0, 0)), Catalogue("a")
     reply = m.MetadataReply("c", "a", (), (topic("orders", ORDERS), topic("mail", MAIL)), groups, 1, 1, 1.0)
     for client in CLIENTS.values():
-        seen = visible(client, reply)
+        seen = visible(client, reply, nothing)
         assert [found.name for found in seen.topics] == ["orders"]
-        assert [found.topic for found in seen.groups] == [ORDERS]
-    assert visible(Client("nobody"), reply).topics == ()
-    assert visible(Client("all", admin=("*",)), reply) == reply
+        assert [found.topic for found in seen.groups] == ([] if client.publish else [ORDERS])
+    assert visible(Client("nobody"), reply, nothing).topics == ()
+    assert visible(Client("all", admin=("*",)), reply, nothing) == reply
+    assert visible(Client("h", consume=(("*", "h"),)), reply, nothing).groups == ()

@@ -371,7 +371,7 @@ class ShownGroup(NamedTuple):
 class ShowReply(NamedTuple):
     """``payload``: whether the node has it. ``published_ms`` is 0 where it has not.
 
-    ``left_out``: how many groups there are beside these, which are the first by name.
+    ``left_out``: how many groups there are beside these, which are the first by name, of those that the client may see.
     """
 
     payload: bool
@@ -497,7 +497,8 @@ class StatusReply(NamedTuple):
 class Failed(NamedTuple):
     """Any request may be answered with an error of core/errors.py instead.
 
-    ``delay``: seconds after which a client beyond its quota is to ask again.
+    ``delay``: seconds after which a client beyond its quota is to ask again. ``topic`` and ``group``: which name, if it
+    is for one that it is not-found.
     """
 
     code: str
@@ -505,3 +506,5 @@ class Failed(NamedTuple):
     needed: int = 0
     answered: int = 0
     delay: float = 0.0
+    topic: str = ""
+    group: str = ""

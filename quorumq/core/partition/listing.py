@@ -119,8 +119,7 @@ def shown_of(batches: Batches, views: Mapping[str, GroupView], span: Span, now: 
     ]
     header = batch.header if batch is not None else None
     times = (header.published_ms, header.delay_ms) if header is not None else (0, 0)
-    shown = tuple(groups[: limits.SHOWN_GROUPS_MAX])
-    return ShowReply(header is not None, *times, shown, len(groups) - len(shown))
+    return ShowReply(header is not None, *times, tuple(groups))
 
 
 def unsettled_of(

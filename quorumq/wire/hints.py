@@ -1,0 +1,33 @@
+"""Answers to names that are not there: the closest one that is, of those that whoever asks may see."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from quorumq.core.limits import MEANT_MAX
+
+LISTED_MAX = 20
+"""Groups that are named where another one is asked for."""
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """A question for whoever may have mistyped one of ``names``, or ""; looks at the first `MEANT_MAX` of them."""
+    close = difflib.get_close_matches(name, list(islice(names, MEANT_MAX)), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def unknown_topic(topic: str, known: Iterable[str]) -> str:
+    """Text of the answer to a topic that is not there. ``known``: those that are."""
+    hint = meant(topic, known) or "publishing with auto_create_topics, or `create`, makes it"
+    return f"there is no topic {topic!r}: {hint}"
+
+
+def unknown_group(topic: str, group: str, known: Sequence[str]) -> str:
+    """Text of the answer to a group that does not read a topic. ``known``: those that do."""
+    hint = meant(group, known)
+    return (
+        f"no group {group!r} reads topic {topic!r}: {', '.join(known[:LISTED_MAX]) or 'none'} "
+        f"do{'es' if len(known) == 1 else ''}; {f'{hint} ' if hint else ''}`quorumq groups create` makes one"
+    )
