@@ -1,6 +1,8 @@
 """Who changed what: one line in the log for each change of topics, groups and dead letters that a client asks for.
 
-The line comes with the answer, and has it. What a client may not do is there, too, as it was refused.
+The line comes with the answer, and has it. Lines of changes, ``change``, are never held back, so that nobody can keep
+another one's out of the log. What was refused changed nothing: those lines, ``change_refused``, have a limit for each
+client (node/logs.py). Whoever repeats what is there already has changed nothing either, and no line.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from quorumq.core import messages as m
+from quorumq.core.catalogue import Catalogue
 from quorumq.core.effects import Event, Gone, Request
+from quorumq.core.errors import Code
 
 WHAT: Final[dict[type, str]] = {
     m.CreateTopic: "topic created",
@@ -24,13 +28,22 @@ WHAT: Final[dict[type, str]] = {
 """What each request asks for."""
 
 UNDER_WAY_MAX: Final = 4_096
-"""The oldest are forgotten: their lines are missing then."""
+"""Of more the oldest have their lines before their answers."""
+
+REFUSED: Final = frozenset(set(Code) - {Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS})
+"""With these answers nothing was changed."""
 
 
-class Named(Protocol):
-    """Who asked."""
+class Asker(Protocol):
+    """Who asked.
+
+    Attributes:
+        name: for the log.
+        whose: which client it is, by name or address.
+    """
 
     name: str
+    whose: str
 
 
 class Changes:
@@ -38,31 +51,53 @@ class Changes:
 
     def __init__(self, log: Any) -> None:
         self._log = log
-        self._under_way: dict[int, dict[str, Any]] = {}
+        self._under_way: dict[int, tuple[str, dict[str, Any]]] = {}  # by key: which client, and facts
 
-    def noticed(self, events: Iterable[Event], askers: Mapping[int, Named]) -> None:
+    def noticed(self, events: Iterable[Event], askers: Mapping[int, Asker], catalogue: Catalogue) -> None:
         """Events for the core have come. ``askers`` are by the keys of requests."""
         for event in events:
             if isinstance(event, Request) and type(event.request) in WHAT:
+                if is_there(event.request, catalogue):
+                    continue
                 if len(self._under_way) >= UNDER_WAY_MAX:
-                    del self._under_way[next(iter(self._under_way))]
+                    self._ended(next(iter(self._under_way)), "unknown: too many are under way")
                 asker = askers.get(event.key)
-                self._under_way[event.key] = facts_of(event.request, asker.name if asker is not None else "")
-            elif isinstance(event, Gone) and event.key in self._under_way:
-                self._log.info(
-                    "change", **self._under_way.pop(event.key), outcome="unknown: the client has gone"
-                )
+                name, whose = (asker.name, asker.whose) if asker is not None else ("", "")
+                self._under_way[event.key] = (whose, facts_of(event.request, name))
+            elif isinstance(event, Gone):
+                self._ended(event.key, "unknown: the client has gone")
+
+    def _ended(self, key: int, outcome: str) -> None:
+        _, facts = self._under_way.pop(key, ("", {}))
+        if facts:
+            self._log.info("change", **facts, outcome=outcome)
 
     def answered(self, key: int, reply: m.ClientReply) -> None:
         """A request has its answer."""
-        facts = self._under_way.pop(key, None)
-        if facts is not None:
-            self._log.info("change", **facts, outcome=reply.code if isinstance(reply, m.Failed) else "ok")
+        if isinstance(reply, m.Failed) and reply.code in REFUSED:
+            whose, facts = self._under_way.pop(key, ("", {}))
+            if facts:
+                self._log.warning("change_refused", **facts, outcome=reply.code, limited_by=whose)
+        else:
+            self._ended(key, reply.code if isinstance(reply, m.Failed) else "ok")
 
-    def refused(self, request: Any, who: str, code: str) -> None:
+    def refused(self, request: Any, who: Asker, code: str) -> None:
         """A request was refused before the core heard of it."""
         if type(request) in WHAT:
-            self._log.warning("change", **facts_of(request, who), outcome=code)
+            self._log.warning(
+                "change_refused", **facts_of(request, who.name), outcome=code, limited_by=who.whose
+            )
+
+
+def is_there(request: Any, catalogue: Catalogue) -> bool:
+    """Whether a request makes what is there: who publishes or consumes may ask for that, again and again."""
+    match request:
+        case m.CreateTopic():
+            return catalogue.topic_named(request.name) is not None
+        case m.SetGroup():
+            topic = catalogue.topic_named(request.topic)
+            return not request.rewind and topic is not None and catalogue.reads(topic.id, request.group)
+    return False
 
 
 def facts_of(request: Any, who: str) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Inbound:
     badge: Badge | None = None  # of a client, where the node asks who that is
     closed: bool = False
     _welcomed: bool = False
-    _whose: str = ""  # which client it is: by name or address
+    whose: str = ""  # which client it is: by name or address
     _asker: Asker = 0  # whose requests these are, for the core: by name or address, and the key of its HELLO
     _producer: tuple[str, str] = ("", "")  # likewise, for the comparison of clocks
     _open: dict[int, tuple[int, int, Counted | None]] = field(default_factory=dict)
@@ -152,6 +152,7 @@ class Inbound:
             return
         self.closed = True
         node = self.node
+        node.shown.pop(id(self), None)
         sent = self._out.sent
         self._out.drop()
         self._in.leave()
@@ -216,6 +217,7 @@ class Inbound:
             return False
         if not hello.node and self.node.clients is not None:
             self.badge = Badge(self.node.clients, hello.token, lambda: self.node.clock().mono)
+            self.node.shown[id(self)] = self  # also while the core has not answered its HELLO
         if self.badge is not None and (unknown := self.badge.problem()):
             return await self._turn_away(decoded.request, Code.UNAUTHORIZED, unknown)
         if not hello.node and (crowd := self._crowd()):
@@ -225,8 +227,8 @@ class Inbound:
         if self.badge is not None:
             self.name = f"{self.badge.client.name} at {self.address}"
         key = self._admit(decoded.request, 0)
-        self._whose = self.badge.client.name if self.badge is not None else self.host
-        self._asker = (self._whose, key)
+        self.whose = self.badge.client.name if self.badge is not None else self.host
+        self._asker = (self.whose, key)
         self._producer = (self.badge.client.name if self.badge is not None else self.software, self.host)
         self.node.feed(Request(key, hello))
         while key in self._open:
@@ -238,7 +240,7 @@ class Inbound:
             return False
         self._in.reader.open_up()
         if not hello.node:
-            self.node.shares.spend(self._whose, 1)
+            self.node.shares.spend(self.whose, 1)
             self.is_client = True
             self.node.health.clients += 1
             self.clients[self.host] += 1
@@ -345,12 +347,12 @@ class Inbound:
         """The frames that have come from a client, as far as there is room."""
         room, shares, reader = self.node.room, self.node.shares, self._in.reader
         while not self.closed and reader.pending_bytes:
-            if shares.is_spent(self._whose) or self._full or room.pressed or room.paused:
+            if shares.is_spent(self.whose) or self._full or room.pressed or room.paused:
                 return False
             frame = reader.next_frame()
             if frame is None:
                 break
-            shares.spend(self._whose, price(len(frame.header), len(frame.body)))
+            shares.spend(self.whose, price(len(frame.header), len(frame.body)))
             event = self._take(frame)
             if event is not None:
                 events.append(event)
@@ -359,7 +361,7 @@ class Inbound:
     def may_read(self) -> bool:
         """Whether it is this client's turn. A peer's words are read in every turn."""
         shares = self.node.shares
-        return not (self.is_client and (shares.is_spent(self._whose) or shares.has_line(self._whose)))
+        return not (self.is_client and (shares.is_spent(self.whose) or shares.has_line(self.whose)))
 
     async def rest(self) -> None:
         """Wait until there is room for requests."""
@@ -368,7 +370,7 @@ class Inbound:
         await self.node.room.wait()
         if not self.may_read() and not self.closed:
             self._resting = trio.Event()
-            await self.node.shares.wait(self._whose, self._resting)
+            await self.node.shares.wait(self.whose, self._resting)
 
     @property
     def _full(self) -> bool:
@@ -402,7 +404,7 @@ class Inbound:
             self._answer(number, failed(error))
             return None
         except (BadReceipt, NotFound, TooLarge, Unauthorized) as error:
-            self.node.changes.refused(message, self.name, error.code)
+            self.node.changes.refused(message, self, error.code)
             if self.badge is not None and isinstance(message, SETTLING) and not self.badge.problem():
                 self.badge.usage.forged = True
             self._answer(number, failed(error))
@@ -519,7 +521,7 @@ class Inbound:
     def _visible(self, reply: m.ClientReply, asked: Counted | None) -> m.ClientReply:
         """The reply with nothing but what this client may see."""
         if isinstance(reply, m.Failed) and reply.topic:
-            self.node.shares.spend(self._whose, HINT_COST)
+            self.node.shares.spend(self.whose, HINT_COST)
         client = None
         if self.badge is not None:
             client = Client("") if self.badge.problem() else self.badge.client

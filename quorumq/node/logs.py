@@ -2,7 +2,8 @@
 
 One line per thing that happened, as JSON or for a terminal, on standard error. Each kind of line is limited by
 itself, so that ten thousand broken connections cannot hide the one disk that fails; how many were held back is
-said with the next line of that kind. A line that cannot be written is lost: the disk that is full may be the one
+said with the next line of that kind. Changes are never held back: what one client does must not hide what another one
+did. A line that cannot be written is lost: the disk that is full may be the one
 that the log is on, and whoever read it may be gone, and neither may stop a node.
 """
 
@@ -23,6 +24,8 @@ LINES_PER_KIND: Final = 20
 """Lines of one kind within `PERIOD_S`; errors are never held back."""
 PERIOD_S: Final = 10.0
 KINDS_MAX: Final = 1000
+NEVER_HELD_BACK: Final = "change"
+"""As many as there are changes (node/changes.py). Errors are not held back either."""
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -44,14 +47,16 @@ class RateLimit:
     ) -> MutableMapping[str, Any]:
         now = self._clock()
         kind = str(event.get("event"))
-        seen = self._kinds.get(kind)
+        whose = str(event.pop("limited_by", ""))  # whom the limit is for, where it is for each
+        seen = self._kinds.get(kind := f"{kind} {whose}")
         if seen is None:
             if len(self._kinds) >= KINDS_MAX:
                 self._kinds.clear()
             seen = self._kinds[kind] = [now, 0, 0]
         if now - seen[0] >= PERIOD_S:
             seen[0], seen[1] = now, 0
-        if seen[1] >= LINES_PER_KIND and method not in ("error", "critical"):
+        limited = method not in ("error", "critical") and event.get("event") != NEVER_HELD_BACK
+        if seen[1] >= LINES_PER_KIND and limited:
             seen[2] += 1
             self.suppressed += 1
             raise structlog.DropEvent

@@ -85,9 +85,11 @@ class Asker(Protocol):
 
     Attributes:
         name: who asked, for the log.
+        whose: which client that is, by its name or address.
     """
 
     name: str
+    whose: str
 
     def reply(self, key: int, reply: m.ClientReply) -> None:
         """Send ``reply``, or feed `Unsent` if that will certainly not happen."""
@@ -140,6 +142,9 @@ class Node:
     traffic: Traffic = field(default_factory=Traffic)
     links: dict[NodeId, Link] = field(default_factory=dict)  # our connections to peers, by node id
     askers: dict[int, Asker] = field(default_factory=dict)  # who waits for the reply to a key
+    shown: dict[int, Asker] = field(
+        default_factory=dict
+    )  # connections of clients that have shown who they are
     failed: tuple[int, str] | None = None
     """Exit code and reason once the node must stop; nothing is sent from then on."""
     ended: trio.Event = field(default_factory=trio.Event)  # set with ``failed``
@@ -251,7 +256,7 @@ class Node:
         if events and (len(events) > 1 or type(events[0]) is not Received):
             of_clients = [event for event in events if type(event) is not Received]
             self.traffic.noticed(of_clients, self.clock().mono)
-            self.changes.noticed(of_clients, self.askers)
+            self.changes.noticed(of_clients, self.askers, self.core.catalogue)
         driver = self.driver
         try:
             driver.feed(*events)
@@ -533,8 +538,8 @@ class Node:
             self.trace.flush()
             for _ in range(2):  # a change of the file of clients counts after two looks
                 if self.clients is not None and self.clients.refresh():
-                    for asker in dict.fromkeys(self.askers.values()):
-                        asker.clients_changed()
+                    for connection in list(self.shown.values()):
+                        connection.clients_changed()
                 await trio.sleep(0.5)
 
     def _report_names(self) -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import trio
+
 from quorumq.core import messages as m
+from quorumq.core.catalogue import Catalogue
 from quorumq.core.effects import Gone, Request
 from quorumq.node.changes import WHAT, Changes
+from quorumq.node.clients import Entry, new_token, write_clients
+from quorumq.node.logs import LINES_PER_KIND, RateLimit, make_log
 from sim.shell.memory import Log
-from tests.node.memory import fetch, publish, served
+from tests.node.memory import fetch, publish, served, world
 
 
 async def test_each_change_has_one_line_and_nothing_else_has() -> None:
@@ -25,24 +36,75 @@ async def test_each_change_has_one_line_and_nothing_else_has() -> None:
             ("group created", "jobs", "ok"),
             ("group rewound", "jobs", "ok"),
             ("messages purged", "jobs", "ok"),
-            ("topic altered", "jobs", "usage"),
             ("group deleted", "jobs", "ok"),
             ("topic deleted", "jobs", "ok"),
         ]
+        (refused,) = cluster.logs["a"].of("change_refused")
+        assert (refused["what"], refused["outcome"]) == ("topic altered", "usage")
         assert {line.get("group", "g") for line in lines} == {"g"}
         assert {line["client"] for line in lines} == {"test at client"}
 
 
 def test_a_client_that_goes_before_the_answer_leaves_a_line_and_many_under_way_are_bounded() -> None:
     log = Log()
-    changes = Changes(log)
-    changes.noticed([Request(1, m.DeclareSurvivors(("a", "b"))), Gone(1), Gone(2)], {})
+    changes, nothing = Changes(log), Catalogue("a")
+    changes.noticed([Request(1, m.DeclareSurvivors(("a", "b"))), Gone(1), Gone(2)], {}, nothing)
     (line,) = log.of("change")
     assert (line["survivors"], line["outcome"]) == ("a, b", "unknown: the client has gone")
-    changes.noticed([Request(key, m.DeleteTopic("t", b"")) for key in range(5_000)], {})
+    changes.noticed([Request(key, m.DeleteTopic("t", b"")) for key in range(5_000)], {}, nothing)
+    assert len(log.of("change")) == 1 + 5_000 - 4_096, "the oldest have their lines at once"
     for key in range(5_000):
-        changes.answered(key, m.Failed("usage", ""))
-    assert len(log.of("change")) == 1 + 4_096
+        changes.answered(key, m.PurgeReply(1))
+    assert len(log.of("change")) == 1 + 5_000
+
+
+@pytest.mark.parametrize("code", ["usage", "not-found", "outcome-unknown", "too-few-replicas"])
+def test_what_may_have_changed_something_is_a_change_and_what_was_refused_is_none(code: str) -> None:
+    log = Log()
+    changes = Changes(log)
+    changes.noticed([Request(1, m.AlterTopic("t"))], {}, Catalogue("a"))
+    changes.answered(1, m.Failed(code, ""))
+    unknown = code in ("outcome-unknown", "too-few-replicas")
+    assert [line["outcome"] for line in log.of("change")] == [code] * unknown
+    assert [line["outcome"] for line in log.of("change_refused")] == [code] * (not unknown)
+
+
+async def test_no_client_keeps_the_changes_of_another_one_out_of_the_log(tmp_path: Path) -> None:
+    token, entry = new_token("nobody")
+    other, other_entry = new_token("other")
+    root, root_entry = new_token("root")
+    entries = {
+        "nobody": Entry(entry),
+        "other": Entry(other_entry, publish=("z*",), consume=(("zz", "g"),)),
+        "root": Entry(root_entry, admin=("*",)),
+    }
+    write_clients(tmp_path / "clients.toml", entries)
+    async with world("a", clients_file=str(tmp_path / "clients.toml")) as cluster:
+        file = io.StringIO()
+        log = make_log("json", "info", "a", file, RateLimit(trio.current_time))
+        cluster.services["a"].node.changes._log = log
+        nobody, busy, admin = [await cluster.client("a", token=it) for it in (token, other, root)]
+        for _ in range(60):
+            await nobody.ask(m.DeleteTopic("zz", b"x" * 16))
+        topic = await admin.topic("zz", rf=1)
+        for _ in range(60):
+            await busy.ask(m.CreateTopic("zz", 1, implicit=True))  # it is there
+            await busy.ask(m.SetGroup("zz", "g"))
+            await busy.ask(m.AlterTopic("zz"))
+        for _ in range(30):
+            assert isinstance(await admin.ask(m.PurgeRequest("zz", 0, "g")), m.PurgeReply)
+        await admin.ask(m.DeleteTopic("zz", topic.id))
+        lines = [json.loads(line) for line in file.getvalue().splitlines()]
+        done = [(line["client"].split()[0], line["what"]) for line in lines if line["event"] == "change"]
+        assert done == [
+            ("root", "topic created"),
+            ("other", "group created"),
+            *[("root", "messages purged")] * 30,
+            ("root", "topic deleted"),
+        ]
+        refused = Counter(line["client"].split()[0] for line in lines if line["event"] == "change_refused")
+        assert refused == {"nobody": LINES_PER_KIND, "other": LINES_PER_KIND}
+        assert not any("limited_by" in line for line in lines)
 
 
 def test_every_request_that_changes_something_for_others_is_named() -> None:
