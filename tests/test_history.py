@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
 from pathlib import Path
 
@@ -220,6 +221,21 @@ def test_a_writer_is_bounded(tmp_path: Path) -> None:
     assert rows[-1]["kind"] == "truncated"
     assert len(file.getvalue()) < 6000
     assert writer.dropped == 1000 - (len(rows) - 2)
+
+
+def test_a_file_is_for_its_user_alone_and_bounded_over_all_writers(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    before = os.umask(0o022)
+    try:
+        for _ in range(50):  # starts of a process
+            with HistoryWriter(path, run="r", who="node:a", buffer_bytes=100, bytes_max=5000) as writer:
+                for n in range(20):
+                    writer.write("stop", incarnation=n)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_size < 5000 + 50 * 250, "one line for each start beyond it"
+    assert writer.dropped == 21
 
 
 def test_a_writer_refuses_what_is_not_in_the_schema() -> None:

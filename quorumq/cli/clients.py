@@ -54,11 +54,15 @@ def clients() -> None:
 )
 @click.option(
     "--bytes-per-s", type=float, metavar="BYTES",
-    help="Bytes a second of its requests, and of the messages that it gets, at one node.",
+    help="Bytes a second of its requests to one node, and of the answers.",
 )  # fmt: skip
 @click.option(
     "--unsettled", type=int, metavar="N",
     help="Messages that one node hands over to it, all its connections together, before it settles some.",
+)  # fmt: skip
+@click.option(
+    "--delay-max", type=float, metavar="SECONDS",
+    help="It may put messages off for so long, when it publishes or rejects them; 15 days if not given.",
 )  # fmt: skip
 @click.option(
     "--topics", type=int, metavar="N", help="It makes no topic where there are N to which it has a right."

@@ -52,7 +52,8 @@ class HistoryWriter:
         clock: gives (at, wall_ms) for lines that do not bring them.
         within: the uncertainty of that clock in seconds.
         buffer_bytes: what is held back at most before it is written.
-        bytes_max: beyond this many bytes one ``truncated`` line is written, and the rest is counted and dropped.
+        bytes_max: beyond this many bytes, those that the file has already included, one ``truncated`` line is written,
+            and the rest is counted and dropped.
 
     Attributes:
         dropped: lines that were not written because of ``bytes_max``.
@@ -89,7 +90,14 @@ class HistoryWriter:
         self._file: IO[str]
         if isinstance(file, str | os.PathLike):
             _cut_torn_line(file)
-            self._file = open(file, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - closed by close()
+            self._file = open(  # noqa: SIM115 - closed by close()
+                file,
+                "a",
+                encoding="utf-8",
+                newline="\n",
+                opener=lambda path, flags: os.open(path, flags, 0o600),
+            )
+            self._written = os.fstat(self._file.fileno()).st_size
         else:
             self._file = file
         real = clock is mono_clock

@@ -17,6 +17,7 @@ from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.deadnames import dead_letter_names, source_of
 from quorumq.core.errors import Busy, Code, TooLarge
+from quorumq.core.limits import DELAY_MAX_S
 from quorumq.core.spans import SpanSet
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import Owner, PartitionId
@@ -25,10 +26,14 @@ from quorumq.wire.rights import Client
 BURST_S: Final = 1.0
 """What a client did not use of so many seconds, it may use at once."""
 
+DELAY_MAX_DEFAULT_S: Final = 15 * 86_400.0
+"""How far a client of the clients file may put messages off, if that does not say. A backoff has entries of 7 days at
+most, and who puts a whole backlog off for longer has mostly taken it away from all others of its group."""
+
 DEBT_S: Final = 10.0
 """What is never refused is made up for within so many seconds."""
 
-DELAY_MAX_S: Final = 20.0
+BUSY_MAX_S: Final = 20.0
 """The longest that a client is told to wait before it asks again."""
 
 MAKING_S: Final = 10.0
@@ -47,6 +52,7 @@ Begun = Callable[[m.Publish], int]
 """Tells how many origins begin with a publish (core/publish.py)."""
 
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+Delay = Annotated[float, msgspec.Meta(ge=0, le=DELAY_MAX_S)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
@@ -57,6 +63,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
         requests_per_s: requests to one node.
         bytes_per_s: bytes of its requests to one node, and of all answers.
         unsettled: messages that one node handed over, and that were neither settled there nor ran out.
+        delay_max: seconds for which it may put a message off by a PUBLISH or a REJECT; None for `DELAY_MAX_DEFAULT_S`.
         topics: that there may be of those to which it has a right, those under way included, where it makes more.
         groups: likewise.
         origins_per_s: sessions and derived origins that begin in a partition by what one node takes of it.
@@ -65,6 +72,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s: Rate | None = None
     bytes_per_s: Rate | None = None
     unsettled: Count | None = None
+    delay_max: Delay | None = None
     topics: Count | None = None
     groups: Count | None = None
     origins_per_s: Rate | None = None
@@ -111,8 +119,8 @@ class Bucket:
 
     def promise(self, cost: float, now: float) -> float:
         """In how many seconds to ask again for ``cost``, when those who were told before have had their turn."""
-        at = min(max(now + self.lacks(cost, now), self.promised), now + DELAY_MAX_S)
-        self.promised = min(at + cost / self.rate, now + DELAY_MAX_S)
+        at = min(max(now + self.lacks(cost, now), self.promised), now + BUSY_MAX_S)
+        self.promised = min(at + cost / self.rate, now + BUSY_MAX_S)
         return at - now
 
 
@@ -224,8 +232,9 @@ class Usage:
 
         Raises:
             Busy: it has too much unsettled, or begins too many origins: says when to ask again.
-            TooLarge: there would be more topics or groups than it may have.
+            TooLarge: there would be more topics or groups than it may have, or it puts messages off for too long.
         """
+        self._check_delay(client, request)
         if self._origins is not None and begun is not None and isinstance(request, m.Publish):
             count = begun(request)
             if count and self._origins.lacks(count, now):
@@ -249,6 +258,19 @@ class Usage:
         if isinstance(request, SETTLING):
             self.forged = False
         return request
+
+    def _check_delay(self, client: Client, request: Any) -> None:
+        delay = 0.0
+        if isinstance(request, m.RejectRequest):
+            delay = request.delay
+        elif isinstance(request, m.Publish):
+            delay = request.batch.header.delay_ms / 1000
+        most = DELAY_MAX_DEFAULT_S if self.quotas.delay_max is None else self.quotas.delay_max
+        if delay > most:
+            raise TooLarge(
+                f"client {client.name!r}: delay is {delay:g} s, and at most {most:g} s may be (its quota): give a "
+                "smaller one, or raise `delay_max` in the nodes' clients file"
+            )
 
     def _busy(self, client: Client, what: str, delay: float) -> Busy:
         return Busy(f"client {client.name!r}: {what} (its quota): ask again in {delay:.2g} s", delay=delay)
@@ -323,18 +345,19 @@ def new_topics(request: Any, catalogue: Catalogue) -> list[Hashable]:
 
 def new_groups(request: Any, catalogue: Catalogue) -> list[Hashable]:
     """The groups that a request would make, as keys of `Catalogue.groups`."""
-    if not isinstance(request, m.Fetch) and not (isinstance(request, m.SetGroup) and not request.rewind):
-        return []
     fetches = isinstance(request, m.Fetch)
-    names, group = dead_letter_names(request.topics if fetches else (request.topic,), request.group)
+    if not fetches and not (isinstance(request, m.SetGroup) and not request.rewind):
+        return []
+    topics = request.topics if isinstance(request, m.Fetch) else (request.topic,)
+    names, group = dead_letter_names(topics, request.group)
     if source_of(group) != group:
         return []
     found: dict[Hashable, None] = {}
     for name in names:
-        topics = catalogue.topics_matching(name)
-        for topic in topics:
+        matching = catalogue.topics_matching(name)
+        for topic in matching:
             if not catalogue.reads(topic.id, group) and (not fetches or catalogue.makes_group(topic, group)):
                 found[(topic.id, group)] = None
-        if not topics and not is_pattern(name):  # another node may know it
+        if not matching and not is_pattern(name):  # another node may know it
             found[(name.encode(), group)] = None
     return list(found)

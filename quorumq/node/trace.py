@@ -28,6 +28,8 @@ from quorumq.history import (
 )
 from quorumq.node.config import ServeConfig
 
+MOVE_IT: Final = "nothing more is written there; move it away and start the node again for a new one"
+
 SPANS_PER_LINE: Final = 1000
 """Of what a start finds."""
 
@@ -46,6 +48,8 @@ class Trace:
         self._node = config.node
         self._writer = writer
         self._lines = 0
+        self._path = config.history
+        self._full = False  # as the log has said
         if config.history and writer is None:
             settings = {"hold_time_max": config.hold_time_max, "nodes": list(config.nodes or [config.node])}
             try:
@@ -70,6 +74,9 @@ class Trace:
         if self._writer is not None:
             try:
                 act(self._writer, *args, **fields)
+                if self._writer.dropped and not self._full:
+                    self._full = True
+                    self._log.warning("history_full", reason=f"{self._path} is at its limit: {MOVE_IT}")
             except (OSError, HistoryError) as error:
                 self._give_up(error)
 

@@ -179,15 +179,9 @@ def _load(context: ssl.SSLContext, cert: str, key: str, ca: str) -> None:
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """Whose a certificate is, as `ssl.SSLObject.getpeercert` gives it: DNS names, or the common name without any."""
-    if not certificate:
-        return frozenset()
-    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
-    if not names:
-        names = [
-            value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"
-        ]
-    return frozenset(names)
+    """Whose a certificate is, as `ssl.SSLObject.getpeercert` gives it: its DNS names, and nothing else that it says."""
+    names = (certificate or {}).get("subjectAltName", ())
+    return frozenset(value for kind, value in names if kind == "DNS")
 
 
 def plain_hint(tls: bool) -> str:

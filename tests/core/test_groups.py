@@ -6,6 +6,7 @@ import pytest
 
 from quorumq.core import purge
 from quorumq.core.effects import Request
+from quorumq.core.frontdoor import check_group_name
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -771,6 +772,15 @@ def test_an_ack_ends_delays_and_attempts_that_are_heard_of_later_too() -> None:
         assert not view.leases
     replica.views.note(view, got.receipt.span, fate.on_counted, Attempts(5, 0, 1))
     assert view.leases, "but not those of a generation above"
+
+
+@pytest.mark.parametrize("name", ["a\x07", "a\u200b", "\u202ea", "a\u2028", "\ue000", "a\x9b"])
+def test_a_group_has_no_control_or_format_characters_in_its_name(name: str) -> None:
+    """Letters that look alike are not refused: scripts are mixed in honest names, too (SECURITY.md)."""
+    refused = Cluster().ask("a", SetGroup("jobs", name))
+    assert isinstance(refused, Failed)
+    assert refused.code == "usage"
+    assert check_group_name("\u0430dmin") == ""
 
 
 def test_a_topic_may_want_its_groups_created() -> None:

@@ -14,12 +14,12 @@ from quorumq.core import messages as m
 from quorumq.core.errors import Busy
 from quorumq.core.types import DERIVED, STAMP_ZERO, Letter, Origin, PartitionId, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
-from quorumq.node.quotas import BURST_S, DELAY_MAX_S, Bucket, Quotas, Usage
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.node.quotas import BURST_S, BUSY_MAX_S, DELAY_MAX_DEFAULT_S, Bucket, Quotas, Usage
+from quorumq.wire.batch import Message, build_batch, encode_record, pack_sections
 from quorumq.wire.codec import encode_message, sealed_items
 from quorumq.wire.rights import Client, public
 from quorumq.wire.values import SealedNamed
-from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
+from tests.node.memory import fetch, outcomes, payloads, publish, receipts, sealed_session, world
 
 GREEDY, GREEDY_ENTRY = new_token("greedy")
 MODEST, MODEST_ENTRY = new_token("modest")
@@ -48,7 +48,7 @@ def test_no_more_is_spent_than_has_come_and_nobody_waits_for_ever(
         now += pause
         if bucket.lacks(cost, now):
             delay = bucket.promise(cost, now)
-            assert 0 < delay <= DELAY_MAX_S + 1e-9
+            assert 0 < delay <= BUSY_MAX_S + 1e-9
         else:
             bucket.spend(cost, now)
             spent, largest = spent + cost, max(largest, cost)
@@ -61,7 +61,7 @@ def test_who_is_told_to_wait_is_told_when_its_turn_is() -> None:
     bucket.spend(10, 0.0)
     delays = [bucket.promise(1, 0.0) for _ in range(1000)]
     assert delays[:3] == pytest.approx([0.1, 0.2, 0.3])
-    assert max(delays) == DELAY_MAX_S
+    assert max(delays) == BUSY_MAX_S
     bucket = Bucket(10.0, 0.0)
     bucket.spend(10, 0.0)
     for delay in [bucket.promise(1, 0.0) for _ in range(5)]:
@@ -371,3 +371,23 @@ async def test_topics_and_groups_that_are_being_made_count_and_all_that_a_patter
         ]
         again = [await greedy.receive(number) for number in numbers]
         assert sum(not isinstance(reply, m.Failed) for reply in again) == 5
+
+
+@pytest.mark.parametrize(("quota", "most"), [({}, DELAY_MAX_DEFAULT_S), ({"delay_max": 60.0}, 60.0)])
+async def test_no_client_puts_messages_off_for_longer_than_it_may(
+    tmp_path: Path, quota: dict[str, float], most: float
+) -> None:
+    async with world("a", clients_file=clients(tmp_path / "clients.toml", **quota)) as cluster:
+        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+        topic, origin = await modest.topic(rf=1), await modest.session()
+        await modest.ask(publish(topic, origin, 0, b"x"))
+        items = sealed_items(receipts(await greedy.ask(fetch())))
+        refused = await greedy.ask(m.RejectRequest(items, most + 1))
+        assert (refused.code, f"at most {most:g} s" in refused.detail) == ("too-large", True)
+        assert outcomes(await greedy.ask(m.RejectRequest(items, most))) == ["ok"]
+        for delay, made in ((most + 1, False), (most, True)):
+            batch = build_batch(
+                PartitionId(topic.id, 0), origin, 1, 1, [Message(b"y")], delay_ms=round(delay * 1000)
+            )
+            reply = await greedy.ask(m.Publish(batch, seal=sealed_session(origin)))
+            assert isinstance(reply, m.PublishReply) is made, reply

@@ -35,6 +35,7 @@ from quorumq.wire.tls import (
     Tunnel,
     client_context,
     expiry_of,
+    names_in,
     peer_context,
     server_context,
 )
@@ -465,3 +466,10 @@ def test_the_commands_work_on_a_cluster_that_asks_everybody_who_he_is(
             assert time.monotonic() < end, "the nodes read the file again"
         assert (done.returncode, "token" in done.stderr) == (77, True), done.stderr
         assert run("publish", "orders.eu", "second", token=boss)
+
+
+def test_a_certificate_is_of_its_dns_names_and_not_of_its_common_name() -> None:
+    subject = ((("commonName", "n2"),),)
+    of_address = {"subject": subject, "subjectAltName": (("IP Address", "10.0.0.1"),)}
+    assert names_in(of_address) == names_in({"subject": subject}) == names_in(None) == frozenset()
+    assert names_in({**of_address, "subjectAltName": (("DNS", "n1"), ("DNS", "host"))}) == {"n1", "host"}
