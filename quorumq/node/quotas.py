@@ -52,7 +52,7 @@ Begun = Callable[[m.Publish], int]
 """Tells how many origins begin with a publish (core/publish.py)."""
 
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
-Delay = Annotated[float, msgspec.Meta(ge=0, le=DELAY_MAX_S)]
+Delay = Annotated[float, msgspec.Meta(gt=0, le=DELAY_MAX_S)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 

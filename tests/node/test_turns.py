@@ -43,6 +43,8 @@ class End:
         self.closed = False
         self.world = world
         self.most = 1_000_000
+        self.reads = trio.Event()  # whether it is its turn
+        self.reads.set()
         self.rested = 0
         self.ended: Exception | None = None
         self.inflow = Inflow(world.turns, world.room, transport, self, 1.0)
@@ -57,10 +59,11 @@ class End:
         return True
 
     def may_read(self) -> bool:
-        return True
+        return self.reads.is_set()
 
     async def rest(self) -> None:
         self.rested += 1
+        await self.reads.wait()
         self.most = 1_000_000
         await trio.sleep(0.1)
 
@@ -113,6 +116,27 @@ async def world() -> AsyncIterator[World]:
         await trio.testing.wait_all_tasks_blocked()
         yield found
         nursery.cancel_scope.cancel()
+
+
+async def test_what_comes_before_its_turn_stays_where_it_is_and_what_one_that_has_gone_sent_is_not_taken() -> (
+    None
+):
+    async with world() as found:
+        (ours, end), (others, other), (third, _) = [found.connect() for _ in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        end.reads, other.reads = trio.Event(), trio.Event()
+        for sock, number in ((ours, 1), (others, 2), (third, 3)):
+            sock.sendall(frame(number))
+        await served(found, 1)
+        assert [step for step in found.steps if step] == [[3]]
+        assert end.inflow.reader.pending_bytes == 0, "it is unread"
+        others.close()
+        end.reads.set()
+        other.reads.set()
+        await served(found, 2)
+        await trio.sleep(0.2)
+        assert sorted(key for step in found.steps for key in step) == [1, 3]
+        assert isinstance(other.ended, ConnectionLost)
 
 
 async def served(found: World, frames: int) -> None:
