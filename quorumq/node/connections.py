@@ -74,6 +74,9 @@ PEER_MESSAGES: Final = frozenset(typing.get_args(m.PeerMessage))
 Counted = m.Fetch | m.AckRequest | m.RejectRequest | m.ShowRequest
 """Requests that are needed for their answers: of most the node keeps count (readers.py)."""
 
+HAS_NAMES: Final = (m.MetadataReply, m.ShowReply, m.Failed)
+"""Answers in which there may be names that not everybody may see (wire/rights.py, `visible`)."""
+
 HINT_COST: Final = 16
 """What it costs to look for what was meant, in small requests (shares.py)."""
 
@@ -361,7 +364,7 @@ class Inbound:
     def may_read(self) -> bool:
         """Whether it is this client's turn. A peer's words are read in every turn."""
         shares = self.node.shares
-        return not (self.is_client and (shares.is_spent(self.whose) or shares.has_line(self.whose)))
+        return not (self.is_client and (self.whose in shares.lines or shares.is_spent(self.whose)))
 
     async def rest(self) -> None:
         """Wait until there is room for requests."""
@@ -479,7 +482,9 @@ class Inbound:
         if isinstance(reply, m.Welcome):
             self._welcomed = True
         try:
-            reply = self._visible(public(reply), counted)
+            reply = public(reply)
+            if isinstance(reply, HAS_NAMES):
+                reply = self._visible(reply, counted)
             if isinstance(reply, m.OpenSessionReply):
                 node = self.node
                 seal = seal_session(reply.origin, secret=node.secret, key=node.secret_number)

@@ -50,6 +50,9 @@ class Shares:
 
     Args:
         clock: monotonic seconds.
+
+    Attributes:
+        lines: connections that wait for the next shares of their clients, by client; others wait behind them.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -58,7 +61,7 @@ class Shares:
         self._spent: dict[str, int] = {}  # by client, in this turn
         self._rests: dict[str, float] = {}  # until when, by client: it has begun more than a share
         self._there: dict[str, float] = {}  # by client, its last request; the latest is last
-        self._lines: dict[str, deque[trio.Event]] = {}  # connections that wait, by client
+        self.lines: dict[str, deque[trio.Event]] = {}  # connections that wait, by client
         self._waits = trio.Event()
 
     @property
@@ -68,14 +71,12 @@ class Shares:
 
     def is_spent(self, client: str) -> bool:
         """Whether a client may begin nothing more in this turn."""
-        return self._left(client) <= 0
+        if client in self._rests:
+            return True
+        return self._spent.get(client, 0) >= (SHARE if len(self._there) > 1 else SHARE_ALONE)
 
     def _left(self, client: str) -> int:
         return 0 if client in self._rests else self.share - self._spent.get(client, 0)
-
-    def has_line(self, client: str) -> bool:
-        """Whether connections of a client wait for its next share: the others wait behind them."""
-        return client in self._lines
 
     def spend(self, client: str, cost: int) -> None:
         """A client begins a request."""
@@ -102,25 +103,25 @@ class Shares:
 
     async def wait(self, client: str, woken: trio.Event) -> None:
         """Wait in a client's line for one of its next shares, or until ``woken`` is set by somebody else."""
-        self._lines.setdefault(client, deque()).append(woken)
+        self.lines.setdefault(client, deque()).append(woken)
         self._waits.set()
         await woken.wait()
 
     async def run(self) -> None:
         """Give out shares to who waits, once in each turn of the loop. Runs until cancelled."""
         while True:
-            if not self._lines:
+            if not self.lines:
                 self._waits = trio.Event()
                 await self._waits.wait()
-            if all(client in self._rests for client in self._lines):
+            if all(client in self._rests for client in self.lines):
                 self._waits = trio.Event()
                 with trio.move_on_after(max(0.0, min(self._rests.values()) - self._now)):
                     await self._waits.wait()
             await trio.lowlevel.checkpoint()  # all others that are ready have their turn
             self.begin()
-            for client in list(self._lines):
-                line = self._lines[client]
+            for client in list(self.lines):
+                line = self.lines[client]
                 for _ in range(min(len(line), self._left(client))):
                     line.popleft().set()
                 if not line:
-                    del self._lines[client]
+                    del self.lines[client]
