@@ -349,16 +349,17 @@ class Inbound:
     def _take_requests(self, events: list[Event]) -> bool:
         """The frames that have come from a client, as far as there is room."""
         room, shares, reader = self.node.room, self.node.shares, self._in.reader
-        while not self.closed and reader.pending_bytes:
-            if shares.is_spent(self.whose) or self._full or room.pressed or room.paused:
-                return False
-            frame = reader.next_frame()
-            if frame is None:
+        while not self.closed:
+            if shares.is_spent(self.whose):
+                return not reader.pending_bytes
+            if (frame := reader.next_frame()) is None:
                 break
             shares.spend(self.whose, price(len(frame.header), len(frame.body)))
             event = self._take(frame)
             if event is not None:
                 events.append(event)
+            if self._full or room.pressed or room.paused:
+                return False
         return True
 
     def may_read(self) -> bool:

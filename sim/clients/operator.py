@@ -94,7 +94,7 @@ class Operator(Caller):
             self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_created)
             return
         found = answer.topics[0] if isinstance(answer, MetadataReply) else getattr(answer, "topic", None)
-        if found is None or self.topics.is_over(found.id):
+        if isinstance(answer, Failed) or found is None or self.topics.is_over(found.id):
             self.later(0.05 + self.rng.random() * 0.1, self.create)
             return
         self.topics.current = found

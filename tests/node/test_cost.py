@@ -84,7 +84,12 @@ def part_of(file: str) -> str:
 async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
     """In virtual time, where each connection is read by a task of its own."""
     messages = 10
-    async with served() as (cluster, client, topic, origin):
+    async with served(sync_interval=1000.0) as (
+        cluster,
+        client,
+        topic,
+        origin,
+    ):  # its offers are no message's
         for commits in cluster.commits.values():
             commits.at_once = True
         profiler = cProfile.Profile(builtins=False)
