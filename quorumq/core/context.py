@@ -225,8 +225,9 @@ class Context:
     def waits(self, pending: Pending, timer: Timer) -> bool:
         """Whether the timer's work waits for its turn: ``pending`` is costly, or one of many of its client."""
         cost, asker = pending.cost, pending.asker
-        if cost <= limits.CHEAP and self.may_wake(asker):
-            self.woken[whose(asker)] = self.woken.get(whose(asker), 0) + 1
+        if cost <= limits.CHEAP and (not asker or self.may_wake(asker)):
+            if asker:
+                self.woken[whose(asker)] = self.woken.get(whose(asker), 0) + 1
             return False
         self.costly.put(asker, max(cost, limits.WAKING_COST), timer, pending.key)
         return True

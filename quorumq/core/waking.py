@@ -27,7 +27,8 @@ def wake_stirred(context: Context, now: Now) -> list[Effect]:
         if not stirred:
             break
         for place in stirred:
-            effects += wake(context, place, context.parked_at(place), now)
+            if place in context.parked:
+                effects += wake(context, place, context.parked_at(place), now)
     return effects
 
 

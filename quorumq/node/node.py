@@ -81,12 +81,7 @@ EXIT_REFUSED: Final = 78
 
 
 class Asker(Protocol):
-    """Where the answer to a request goes.
-
-    Attributes:
-        name: who asked, for the log.
-        whose: which client that is, by its name or address.
-    """
+    """Where the answer to a request goes: who asked, for the log, and which client that is, by name or address."""
 
     name: str
     whose: str
@@ -160,10 +155,8 @@ class Node:
     def __post_init__(self, rng: random.Random, commits: CommitRunner, history: HistoryWriter | None) -> None:
         core, store, config, log = self.core, self.store, self.config, self.log
         clock = self.now = self.clock
-        self.health = Health(config, clock)
-        self.trace = Trace(config, log, history)
-        self.changes = Changes(log)
-        self.producer_clocks = ProducerClocks(log)
+        self.health, self.trace = Health(config, clock), Trace(config, log, history)
+        self.changes, self.producer_clocks = Changes(log), ProducerClocks(log)
         self.shares = Shares(lambda: clock().mono)
         self.turns = Turns(self.feed, self.shares.begin)
         self.keys = {key_number(secret): secret for secret in config.secrets}  # the cluster's, by number
