@@ -23,7 +23,7 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
     """Judge histories (docs/history.md): files, or directories with *.jsonl in them.
 
     All lines of a run must be by one clock: the simulator's, or that of one machine. They are held in memory and put
-    in order of time. `python -m spark audit` has neither limit, and reports what it could not read. Lines of kinds
+    in order of time. `quorumq audit` has neither limit, and reports what it could not read. Lines of kinds
     that this version does not know are not judged, and counted. Exits with 1 when a promise was broken.
     """
     others: Counter[str] = Counter()
@@ -72,7 +72,7 @@ def refuse_several_clocks(run: str, rows: Sequence[Row]) -> None:
         some = ", ".join(sorted(clocks.values())[:3])
         raise UsageError(
             f"run {run!r} has lines by {len(clocks)} clocks (those of {some}{' …' if len(clocks) > 3 else ''}): `sim "
-            "check` compares times of one clock only. Use `python -m spark audit`, which places clocks"
+            "check` compares times of one clock only. Use `quorumq audit`, which places clocks"
         )
 
 

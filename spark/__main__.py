@@ -24,7 +24,7 @@ COMMANDS = {
 }
 """Per job: where the click command is, and the line that `--help` shows."""
 
-EXTRA = ("pyspark", "pyarrow", "matplotlib")
+EXTRA = ("pyspark", "pyarrow", "matplotlib", "numpy")
 """What the extra `quorumq[spark]` brings."""
 
 

@@ -1,85 +1,86 @@
-"""Histories of any size as a DataFrame, and everything in them that could not be read.
+"""Histories on any file system that Spark reads, cut into parts by message, and what the parts say.
 
-The lines are read and checked by Spark itself (`from_json`, no Python per line), against the tables of
-quorumq/history. What does not fit is not dropped but becomes a row of its own, with the reason: an audit that
-skipped a line in silence could call a run good that is not.
+Spark reads the text and moves the parts; what a line means, and what follows from it, is quorumq.audit, the same
+functions that judge a history on one machine without Spark.
 """
 
 from __future__ import annotations
 
+import pickle
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from quorumq.audit import derived
+from quorumq.audit.context import Context, merged
+from quorumq.audit.files import LINES, PART_BYTES
+from quorumq.audit.findings import Finding, Judged
+from quorumq.audit.judge import judge
+from quorumq.audit.lines import Lines, Summary
+from quorumq.audit.table import Table, joined
 from quorumq.core.errors import NotFound, StorageError, UsageError
-from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, SUFFIXES, VERSION, KindOf
+from quorumq.history import LINE_BYTES_MAX, SUFFIXES
 
-from .schemas import SECONDS, TABLES, schema
-from .session import exactly
+from .session import exactly, file_path
 
-SPAN_MESSAGES_MAX: Final = 1 << 24
-"""A span of more messages than that was not written by quorumq: a batch is far smaller."""
+T = TypeVar("T")
 
-TEXT_MAX: Final = 200
-"""So many characters of a line are shown."""
+SUMMARY: Final = -1
+"""The part that is of no message: what lines say of runs as a whole."""
 
-TORN: Final = "a last line without its newline: the writer was killed"
-BLANK: Final = "a blank line"
-UNKNOWN_KIND: Final = "a kind that this version does not know: "
-WRONG: Final = "a wrong type: "
-HARMLESS: Final = (TORN, BLANK, UNKNOWN_KIND)
-"""Reasons that the rules of docs/history.md allow, or that cost nothing; the others make a run incomplete."""
-
-UNREAD: Final = (
-    "file STRING, run STRING, who STRING, kind STRING, reason STRING, harmless BOOLEAN, line STRING"
+VIOLATIONS: Final = (
+    "run STRING, guarantee STRING, verdict STRING, topic STRING, partition INT, `group` STRING, origin STRING, "
+    "seq BIGINT, id STRING, at DOUBLE, text STRING, cause STRING"
 )
-"""The schema of what could not be read."""
+BLOBS: Final = "ARRAY<STRUCT<part: INT, blob: BINARY>>"
+JUDGED: Final = "STRUCT<blobs: {}, findings: ARRAY<STRUCT<{}>>>".format(
+    BLOBS, VIOLATIONS.replace(" ", ": ").replace(",: ", ", ")
+)
+"""What came of a part, with what it says of outputs, and its findings."""
 
-_KEPT_AS_TEXT: Final = {
-    "spans": "ARRAY<ARRAY<STRING>>",
-    "settings": "STRING",
-    "defaults": "STRING",
-    "into": "STRING",
-}
-_ROLES: Final = "^(sim|node:.+|client:.+)$"
-_ORIGIN: Final = r"^[^.]+\\.[0-9]+\\.[0-9a-fA-F]+\\.[0-9]+$"
+_BLOBS: Final = pa.list_(pa.struct([("part", pa.int32()), ("blob", pa.binary())]))
+_TYPES: Final = {
+    "INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "STRING": pa.string(), "BOOLEAN": pa.bool_()
+}  # fmt: skip
+
+
+def arrow_schema(text: str) -> pa.Schema:
+    """Return a schema that is written as "name TYPE, …"."""
+    pairs = (it.split() for it in text.split(", "))
+    return pa.schema([(name.strip("`"), _TYPES[kind]) for name, kind in pairs])
+
+
+_FINDINGS: Final = pa.list_(pa.struct(arrow_schema(VIOLATIONS)))
 
 
 class Histories(NamedTuple):
-    """What was read: `rows` in the schema `history` of spark/schemas.py, and `unread` in the schema `UNREAD`.
-
-    A line of which not even the run can be read is of that run of which its file is, where that is one.
+    """What was found: `lines` (file and value), and the last line of each file that has no newline.
 
     Attributes:
-        judged: both together, to be kept by who needs both: a line is read once then.
+        torn: of files that Spark reads to their end.
+        cut_short: of packed files, of which it gives what comes before.
         bytes: of the files.
     """
 
-    judged: DataFrame
-    bytes: int = 0
+    lines: DataFrame
+    torn: Mapping[str, bytes]
+    cut_short: Mapping[str, bytes]
+    bytes: int
 
     @property
-    def rows(self) -> DataFrame:
-        """Lines of a history."""
-        return self.judged.where(F.col("_bad").isNull()).drop("_bad", "_file")
+    def parts(self) -> int:
+        """Into how many parts they are cut."""
+        return max(1, -(-self.bytes // PART_BYTES))
 
-    @property
-    def unread(self) -> DataFrame:
-        """What could not be read."""
-        bad = self.judged.where(F.col("_bad").isNotNull()).select("_bad.*")
-        unsaid = bad.where(F.col("run").isNull()).select(F.col("file").alias("_file")).distinct()
-        of_files = (
-            self.judged.where(F.col("_bad").isNull())
-            .join(F.broadcast(unsaid), on="_file", how="left_semi")
-            .groupBy(F.col("_file").alias("file"))
-            .agg(F.when(F.min("run") == F.max("run"), F.min("run")).alias("_run"))
-        )
-        known = bad.join(F.broadcast(of_files), on="file", how="left")
-        return known.withColumn("run", F.coalesce("run", "_run")).drop("_run")
+
+# ----------------------------------------------------------------------------- files
 
 
 def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
@@ -89,7 +90,7 @@ def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
         NotFound: a path names nothing, or a directory without a history in it.
         UsageError: Spark would pass over a file.
     """
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for path in paths:
         mine = list(_found(session, path))
         if not mine:
@@ -102,14 +103,12 @@ def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
                     f"{name}: Spark passes over files whose names begin with _ or a dot, and nothing of a history may "
                     "be left out: rename it, or name the other files one by one"
                 )
-        found.update(dict.fromkeys(mine))
-    return list(found)
+        result.update(dict.fromkeys(mine))
+    return list(result)
 
 
 def _found(session: SparkSession, path: str) -> Iterable[str]:
-    jvm: Any = session._jvm
-    where = jvm.org.apache.hadoop.fs.Path(path)
-    system = where.getFileSystem(session._jsc.hadoopConfiguration())
+    where, system = _system(session, path)
     there = system.exists(where)  # by this very name: then it is no pattern
     for status in [system.getFileStatus(where)] if there else system.globStatus(where) or []:
         if status.isFile():
@@ -124,8 +123,14 @@ def _found(session: SparkSession, path: str) -> Iterable[str]:
         yield from sorted(names)
 
 
+def _system(session: SparkSession, name: str) -> tuple[Any, Any]:
+    jvm: Any = session._jvm
+    path = jvm.org.apache.hadoop.fs.Path(name)
+    return path, path.getFileSystem(session._jsc.hadoopConfiguration())
+
+
 def read(session: SparkSession, paths: Sequence[str]) -> Histories:
-    """Read histories: files, directories or patterns, on any file system that Spark reads.
+    """Find histories: files, directories or patterns, on any file system that Spark reads.
 
     Raises:
         NotFound: a path names no history.
@@ -133,65 +138,47 @@ def read(session: SparkSession, paths: Sequence[str]) -> Histories:
         StorageError: a file cannot be opened.
     """
     names = files(session, paths)
-    jvm: Any = session._jvm
+    ends = {name: end for name in names if (end := _end(session, name)) is not None}
+    packed = {name for name, (_, whole) in ends.items() if not whole}
     # A carriage return is no end of a line; Spark leaves a zero byte or bad UTF-8 to the parser.
     text = session.read.option("lineSep", "\n")
-    ends = {name: end for name in names if (end := _torn_line(session, name)) is not None}
-    whole = [exactly(name) for name in names if not (name in ends and ends[name].packed)]
-    packed = [exactly(name) for name in names if name in ends and ends[name].packed]
-    # Spark gives up a file that cannot be unpacked to its end, with all of it, unless it is told to take what there is.
-    parts = [text.text(whole)] if whole else []
-    parts += [text.option("ignoreCorruptFiles", "true").text(packed)] if packed else []
-    lines = reduce(
-        DataFrame.unionByName,
-        [it.select(F.col("_metadata.file_path").alias("file"), F.col("value")) for it in parts],
-    )
-    # Escaped, as `file_path` is.
-    torn = [(jvm.org.apache.hadoop.fs.Path(name).toUri().toString(), end.line) for name, end in ends.items()]
+    parts = [text.text([exactly(it) for it in items]) for items in (sorted(set(names) - packed),) if items]
     if packed:
-        of_packed = [
-            (file, line) for (file, line), end in zip(torn, ends.values(), strict=True) if end.packed
-        ]
-        lines = lines.unionByName(session.createDataFrame(of_packed, "file STRING, value STRING"))
-    return parsed(session, lines, torn)._replace(bytes=sum(_size(session, name) for name in names))
+        # Spark gives up a file that cannot be unpacked to its end, with all of it, unless it is to take what there is.
+        parts.append(text.option("ignoreCorruptFiles", "true").text([exactly(it) for it in sorted(packed)]))
+    every = [it.select(F.col("_metadata.file_path").alias("file"), F.col("value")) for it in parts]
+    torn, cut_short = (
+        {
+            _system(session, name)[0].toUri().toString(): line
+            for name, (line, whole) in ends.items()
+            if whole is read
+        }
+        for read in (True, False)
+    )
+    size = 0
+    for name in names:
+        path, system = _system(session, name)
+        size += int(system.getFileStatus(path).getLen()) * (8 if name.endswith(".gz") else 1)
+    return Histories(reduce(DataFrame.unionByName, every), torn, cut_short, size)
 
 
-def _size(session: SparkSession, name: str) -> int:
-    jvm: Any = session._jvm
-    path = jvm.org.apache.hadoop.fs.Path(name)
-    return int(path.getFileSystem(session._jsc.hadoopConfiguration()).getFileStatus(path).getLen())
-
-
-class End(NamedTuple):
-    """The last line of a file, which has no newline; `packed` where the file cannot be unpacked to its end."""
-
-    line: str
-    packed: bool = False
-
-
-def _torn_line(session: SparkSession, name: str) -> End | None:
-    """What a file ends with that does not end with a newline; None where it does."""
-    jvm: Any = session._jvm
-    path = jvm.org.apache.hadoop.fs.Path(name)
-    system = path.getFileSystem(session._jsc.hadoopConfiguration())
+def _end(session: SparkSession, name: str) -> tuple[bytes, bool] | None:
+    """What a file ends with that does not end with a newline, and whether Spark reads that; None where it does."""
+    path, system = _system(session, name)
     try:
         size = system.getFileStatus(path).getLen()
-        if not size:
-            return None
-        if name.endswith(".gz"):
-            return _torn_line_of_gzip(path.toUri().getPath())
         stream = system.open(path)
         try:
+            if name.endswith(".gz"):
+                return _end_of_gzip(_chunks(session, path, stream, size))
             end = b""
             while len(end) < size and len(end) <= LINE_BYTES_MAX:
                 ask = min(1 << 12 if not end else 1 << 20, size - len(end))
                 stream.seek(size - len(end) - ask)
-                end = bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream, ask)) + end
-                if end.endswith(b"\n"):
-                    return None
+                end = _bytes(session, stream, ask) + end
                 if b"\n" in end:
                     break
-            return End(end.rpartition(b"\n")[2].decode("utf-8", "replace"))
+            return (end.rpartition(b"\n")[2], True) if end and not end.endswith(b"\n") else None
         finally:
             stream.close()
     except Exception as error:  # py4j wraps whatever the file system raises
@@ -199,138 +186,170 @@ def _torn_line(session: SparkSession, name: str) -> End | None:
         raise StorageError(f"{name} cannot be read: {reason}") from None
 
 
-def _torn_line_of_gzip(path: str) -> End | None:
-    """As `_torn_line`. A member that ends too early is a killed writer's; one that is damaged is an error."""
-    last, unpack = b"", zlib.decompressobj(wbits=31)
-    began = False
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            while chunk:
-                began = True
-                last = (last + unpack.decompress(chunk)).rpartition(b"\n")[2]
-                chunk = unpack.unused_data
-                if unpack.eof:
-                    began, unpack = False, zlib.decompressobj(wbits=31)
-                    chunk = chunk.lstrip(b"\0")  # padding between members
+def _bytes(session: SparkSession, stream: Any, count: int) -> bytes:
+    jvm: Any = session._jvm
+    return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream, count))
+
+
+def _chunks(session: SparkSession, path: Any, stream: Any, size: int) -> Iterator[bytes]:
+    """The bytes of a file; from the disk of this machine they come without Java."""
+    if path.toUri().getScheme() in (None, "file"):
+        with open(path.toUri().getPath(), "rb") as file:
+            while chunk := file.read(1 << 20):
+                yield chunk
+        return
+    for at in range(0, size, 1 << 20):
+        yield _bytes(session, stream, min(1 << 20, size - at))
+
+
+def _end_of_gzip(chunks: Iterable[bytes]) -> tuple[bytes, bool] | None:
+    """As `_end`. A member that ends too early is a killed writer's; one that is damaged is an error."""
+    last, unpack, began = b"", zlib.decompressobj(wbits=31), False
+    for chunk in chunks:
+        while chunk:
+            began = True
+            last = (last + unpack.decompress(chunk)).rpartition(b"\n")[2]
+            chunk = unpack.unused_data
+            if unpack.eof:
+                began, unpack = False, zlib.decompressobj(wbits=31)
+                chunk = chunk.lstrip(b"\0")  # padding between members
     if began:
-        return End((last + unpack.flush()).rpartition(b"\n")[2].decode("utf-8", "replace"), packed=True)
-    return End(last.decode("utf-8", "replace")) if last else None
+        return (last + unpack.flush()).rpartition(b"\n")[2], False
+    return (last, True) if last else None
 
 
-def _parse_schema() -> str:
-    """The table `history`, with what JSON writes as mixed lists left as text, and a place for what fits nowhere."""
-    columns = [
-        f"`{column.name}` {_KEPT_AS_TEXT.get(column.name, column.type.simpleString())}"
-        for column in TABLES["history"]
-    ]
-    return ", ".join([*columns, "`_corrupt` STRING"])
+# ----------------------------------------------------------------------------- parts
 
 
-def parsed(session: SparkSession, lines: DataFrame, torn: Sequence[tuple[str, str]] = ()) -> Histories:
-    """Lines (`file` and `value`) into rows; ``torn``: the file and text of last lines that have no newline."""
-    options = {"columnNameOfCorruptRecord": "_corrupt", "allowNonNumericNumbers": "false"}
-    row = F.from_json("value", _parse_schema(), options).alias("row")
-    cut = F.expr("false")
-    if torn:
-        by_file = session.createDataFrame(list(torn), "file STRING, torn STRING")
-        lines = lines.join(F.broadcast(by_file), on="file", how="left")
-        cut = F.coalesce(F.col("value") == F.col("torn"), F.expr("false"))
-    judged = lines.select("file", "value", cut.alias("cut"), row).select(
-        "file", "value", "cut", "row.*", _reason().alias("_reason")
+class Parts:
+    """The parts of histories, as rows of Spark: `quorumq.audit.audit.Parts`.
+
+    PySpark asks for pandas where a function takes tables, and not where it takes columns. So a column of lines becomes
+    one of parts, null but for a few rows, and the blobs of a part are aggregated.
+    """
+
+    def __init__(self, histories: Histories, steps: Path) -> None:
+        """Read all lines, once, and write the parts below ``steps``."""
+        self._session = histories.lines.sparkSession
+        self._steps, self._count, self._cut_short = steps, histories.parts, histories.cut_short
+        torn, count = dict(histories.torn), histories.parts
+
+        def in_parts(columns: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+            return cut(columns, torn, count)
+
+        items = F.arrow_udf(in_parts, BLOBS).asNondeterministic()("file", "value")
+        self._rows = self._step("parts", histories.lines.select(items.alias("some")).select(F.inline("some")))
+
+    def _step(self, name: str, frame: DataFrame) -> DataFrame:
+        path = file_path(self._steps / name)
+        frame.write.parquet(path)
+        return self._session.read.schema(frame.schema).parquet(exactly(path))
+
+    def _of_each(self, rows: DataFrame, function: Callable[[list[Any]], Any], returned: str) -> DataFrame:
+        """What a function gives for all blobs of a part, as the column `found`."""
+
+        def of_blobs(blobs: pa.Array) -> pa.Scalar:
+            return function([pickle.loads(it) for it in blobs.to_pylist()])
+
+        result = F.arrow_udf(of_blobs, returned)("blob")
+        return rows.groupBy("part").agg(result.alias("found"))
+
+    def summary(self) -> Summary:
+        """What lines say of runs as a whole."""
+        lines = Lines()
+        for file, line in self._cut_short.items():
+            lines.torn(file, line)
+        return merged([*_blobs(self._rows.where(F.col("part") == SUMMARY)), lines.summary(lines.table())])
+
+    def map(self, function: Callable[[Table], T]) -> Iterable[T]:
+        """Return what a function gives for each part."""
+        parts = self._rows.where(F.col("part") != SUMMARY)
+        result = self._of_each(parts, lambda tables: pickle.dumps(function(joined(tables))), "BINARY")
+        return _blobs(result.select(F.col("found").alias("blob")))
+
+    def judge(self, context: Context) -> Judged:
+        """Judge all parts; their findings stay where they are (`findings`)."""
+        count = self._count
+        parts = self._rows.where(F.col("part") != SUMMARY)
+        stated = self._of_each(parts, lambda tables: _told(judge(joined(tables), context), count), JUDGED)
+        self._judged = [self._step("judged", stated.select("found.*"))]
+        if context.into:
+            outputs = self._judged[0].select(F.inline("blobs")).where(F.col("part") != SUMMARY)
+            stated = self._of_each(outputs, lambda items: _told(_of_outputs(items, context), count), JUDGED)
+            self._judged.append(self._step("outputs", stated.select("found.*")))
+        total = Judged()
+        for frame in self._judged:
+            for it in _blobs(frame.select(F.inline("blobs")).where(F.col("part") == SUMMARY)):
+                total.add(it)
+        return total
+
+    def findings(self, more: Sequence[Finding]) -> DataFrame:
+        """All findings of the parts, and these."""
+        result = [it.select(F.inline("findings")) for it in self._judged]
+        result.append(self._session.createDataFrame([tuple(it[:12]) for it in more], VIOLATIONS))
+        return reduce(DataFrame.unionByName, result)
+
+
+def cut(
+    columns: Iterable[tuple[pa.Array, pa.Array]], torn: Mapping[str, bytes], count: int
+) -> Iterator[pa.Array]:
+    """Lines (`file` and `value`) into parts, each a pickled table, and summaries: null but for some rows."""
+    lines = Lines()
+    waiting: pa.Array | None = None  # as many nulls as there were rows; the last of all has what is left
+    for files_, texts in columns:
+        if waiting is not None:
+            yield _with(waiting, _packed(lines, count) if len(lines) >= LINES else None)
+            lines = Lines() if len(lines) >= LINES else lines
+        ends = pc.run_end_encode(files_)
+        values, begin = texts.cast(pa.binary()).to_pylist(), 0
+        for end, file in zip(ends.run_ends.to_pylist(), ends.values.to_pylist(), strict=True):
+            _add(lines, file, values[begin:end], torn)
+            begin = end
+        waiting = pa.nulls(len(texts), _BLOBS)
+    if waiting is not None:
+        yield _with(waiting, _packed(lines, count))
+
+
+def _with(nulls: pa.Array, blobs: dict[int, bytes] | None) -> pa.Array:
+    if blobs is None or not len(nulls):
+        return nulls
+    rows = [{"part": part, "blob": blob} for part, blob in blobs.items()]
+    return pa.concat_arrays([nulls[1:], pa.array([rows], _BLOBS)])
+
+
+def _add(lines: Lines, file: str, values: list[bytes], torn: Mapping[str, bytes]) -> None:
+    if file in torn and torn[file] in values:
+        values.remove(torn[file])
+        lines.torn(file, torn[file])
+    if values:
+        lines.add(file, b"\n".join(values) + b"\n")
+
+
+def _packed(lines: Lines, count: int) -> dict[int, bytes]:
+    table = lines.table()
+    parts = {0: table} if count == 1 else table.parts(count)
+    return {part: pickle.dumps(it) for part, it in {SUMMARY: lines.summary(table), **parts}.items()}
+
+
+def _of_outputs(items: Iterable[list[Any]], context: Context) -> Judged:
+    result = Judged()
+    derived.judge((it for mine in items for it in mine), context, result)
+    return result
+
+
+def _told(result: Judged, count: int) -> pa.Scalar:
+    """What came of a part, what it says of outputs by the part of these, and its findings."""
+    outputs: dict[int, list[Any]] = {}
+    for it in result.made + result.got:
+        outputs.setdefault(zlib.crc32(repr(derived.key_of(it)).encode()) % count, []).append(it)
+    findings, result.findings, result.made, result.got = result.findings, [], [], []
+    blobs = [{"part": part, "blob": pickle.dumps(it)} for part, it in {SUMMARY: result, **outputs}.items()]
+    names = [it.name for it in _FINDINGS.value_type]
+    rows = [dict(zip(names, it, strict=False)) for it in findings]
+    return pa.scalar(
+        {"blobs": blobs, "findings": rows}, pa.struct([("blobs", _BLOBS), ("findings", _FINDINGS)])
     )
-    bad = F.struct(
-        "file",
-        _said("run"),
-        _said("who"),
-        "kind",
-        F.when(F.col("_reason") == WRONG, F.concat("_reason", _wrong()))
-        .otherwise(F.col("_reason"))
-        .alias("reason"),
-        F.expr(" OR ".join(f"startswith(_reason, '{reason}')" for reason in HARMLESS)).alias("harmless"),
-        F.substring("value", 1, TEXT_MAX).alias("line"),
-    )
-    of_bad = F.when(F.col("_reason").isNotNull(), bad)
-    return Histories(judged.select(*_typed(), of_bad.alias("_bad"), F.col("file").alias("_file")))
 
 
-def _typed() -> list[Column]:
-    columns = []
-    for field in schema("history"):
-        column = F.col(f"`{field.name}`")
-        if field.name == "spans":
-            column = F.expr(
-                "transform(spans, s -> named_struct('origin', s[0], 'start', CAST(s[1] AS BIGINT), "
-                "'stop', CAST(s[2] AS BIGINT)))"
-            )
-        columns.append(column.alias(field.name, metadata=field.metadata))
-    return columns
-
-
-def _by(what: Callable[[KindOf], tuple[str, ...]]) -> list[tuple[list[str], tuple[str, ...]]]:
-    """Kinds that agree in something, together."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for name, spec in KINDS.items():
-        found.setdefault(what(spec), []).append(name)
-    return [(names, value) for value, names in found.items()]
-
-
-def _wrong() -> Column:
-    """The first field that is there and could not be read as what it must be."""
-    first = F.lit("not an object of fields")
-    for name in reversed((*COMMON, *FIELDS)):
-        there = F.get_json_object("value", f"$.{name}").isNotNull()
-        first = F.when(there & F.col(f"`{name}`").isNull(), F.lit(name)).otherwise(first)
-    return first
-
-
-def _said(name: str) -> Column:
-    """A field of a line that may not be JSON: writers put the run first, so that even a torn line mostly has it."""
-    text = F.regexp_extract("value", f'"{name}" *: *"([^"\\\\]+)"', 1)
-    return F.coalesce(F.col(name), F.nullif(text, F.lit(""))).alias(name)
-
-
-def _reason() -> Column:
-    """Why a line is not a line of a history; null where it is."""
-
-    def get(name: str) -> Column:
-        return F.col(f"row.`{name}`")
-
-    kind = get("kind")
-    reason = F.when(F.col("cut"), F.lit(TORN)).when(F.col("value").rlike(r"^\s*$"), F.lit(BLANK))
-    reason = reason.when(
-        F.octet_length("value") > LINE_BYTES_MAX, F.lit(f"longer than {LINE_BYTES_MAX} bytes")
-    )
-    broken = get("_corrupt").isNotNull() | F.col("row").isNull()
-    reason = reason.when(broken & F.expr("try_parse_json(value) IS NULL"), F.lit("not JSON"))
-    reason = reason.when(broken, F.lit(WRONG))
-    for name in COMMON:
-        reason = reason.when(get(name).isNull(), F.lit(f"field {name!r} is missing"))
-    reason = reason.when(~get("who").rlike(_ROLES), F.lit("a wrong type: who"))
-    # 1e400 is JSON; clocks that far off would leave nothing decidable, or nothing to be looked at.
-    numbers = [F.abs(get(column.name)) for column in TABLES["history"] if column.type == SECONDS]
-    reason = reason.when(F.greatest(*numbers) == float("inf"), F.lit("a number that is not finite"))
-    reason = reason.when(~kind.isin(*KINDS), F.concat(F.lit(UNKNOWN_KIND), kind))
-    reason = reason.when(
-        (kind == "settings") & (get("history") > VERSION),
-        F.concat(F.lit("a history of version "), get("history"), F.lit(f"; this reads {VERSION}")),
-    )
-    for name in FIELDS:
-        needing = [kind_name for kind_name, spec in KINDS.items() if name in spec.required]
-        if needing:
-            lacks = kind.isin(*needing) & get(name).isNull()
-            reason = reason.when(lacks, F.concat(F.lit(f"field {name} is missing of a "), kind))
-    outcome, role = get("outcome"), F.substring_index(get("who"), ":", 1)
-    for names, outcomes in _by(lambda spec: spec.outcomes):
-        if outcomes:
-            reason = reason.when(kind.isin(*names) & ~outcome.isin(*outcomes), F.lit("an unknown outcome"))
-    for names, writers in _by(lambda spec: spec.writers):
-        reason = reason.when(kind.isin(*names) & ~role.isin(*writers), F.lit("not of this writer"))
-    spans = F.expr(
-        "exists(row.spans, s -> size(s) <> 3 OR NOT coalesce(s[0] RLIKE '" + _ORIGIN + "', false) "
-        "OR NOT coalesce(try_cast(s[1] AS BIGINT) >= 0 AND try_cast(s[1] AS BIGINT) < try_cast(s[2] AS BIGINT) "
-        f"AND try_cast(s[2] AS BIGINT) - try_cast(s[1] AS BIGINT) <= {SPAN_MESSAGES_MAX}, false))"
-    )
-    reason = reason.when(F.coalesce(spans, F.expr("false")), F.lit("a wrong type: spans"))
-    return reason.when(
-        get("token").isNotNull() & ~get("token").rlike("^[0-9]{20}@.+$"), F.lit("a wrong type: token")
-    )
+def _blobs(rows: DataFrame) -> list[Any]:
+    return [pickle.loads(row["blob"]) for row in rows.select("blob").collect()]

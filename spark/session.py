@@ -64,12 +64,32 @@ OURS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.files.maxPartitionBytes": str(PIECE_BYTES),
+    "spark.sql.files.openCostInBytes": str(
+        1 << 16
+    ),  # with 4 MB, Spark's own, a task takes four files at most
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(PIECE_BYTES),
     "spark.hadoop.parquet.block.size": str(PIECE_BYTES),
 }
 """What we set unless `conf`, or spark-submit, says otherwise."""
 
-NEEDED_BY_WORKERS: Final = ("pyspark", "pyarrow", "cbor2", "crc32c", "sortedcontainers", "trio")
+SMALL: Final = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""For input of less than `PIECE_BYTES`, of which compiling what is to be done with it takes most of the time."""
+
+NEEDED_BY_WORKERS: Final = (
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "msgspec",
+    "cbor2",
+    "crc32c",
+    "sortedcontainers",
+    "trio",
+)
 """What a worker's Python must be able to import, besides quorumq and spark."""
 
 
@@ -132,17 +152,24 @@ def session(
     return made
 
 
-def job_session(name: str, *, memory: str | None = None) -> SparkSession:
+def job_session(name: str, *, memory: str | None = None, size: int | None = None) -> SparkSession:
     """`session` for a command, which Ctrl-C ends in Python's own way, once Java has started or when it comes twice.
 
     PySpark asks Java to cancel its jobs from within the signal, when an answer of Java's may be half read: that fails,
     and is told in tracebacks on the root of Python's logs. See `interruptible`. Where PySpark is interrupted while it
     starts Java, that Java runs for ever.
+
+    Args:
+        name: of the application.
+        memory: as `session`.
+        size: bytes of input, where that is known before Java starts.
     """
+    small = size is not None and size < PIECE_BYTES and "PYSPARK_GATEWAY_PORT" not in os.environ
+    conf = SMALL if small else None
     if LOG_VARIABLE not in os.environ:
         logging.getLogger().addHandler(logging.NullHandler())
     if threading.current_thread() is not threading.main_thread():
-        return session(name, memory=memory)
+        return session(name, memory=memory, conf=conf)
     came = False
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -153,7 +180,7 @@ def job_session(name: str, *, memory: str | None = None) -> SparkSession:
 
     signal.signal(signal.SIGINT, note)
     try:
-        made = session(name, memory=memory)
+        made = session(name, memory=memory, conf=conf)
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if came:
@@ -211,9 +238,18 @@ def fit(spark: SparkSession, size: int) -> None:
     if not said.contains("spark.sql.shuffle.partitions"):
         pieces = max(spark.sparkContext.defaultParallelism, -(-size // PIECE_BYTES))
         spark.conf.set("spark.sql.shuffle.partitions", str(pieces))
-    small = size < PIECE_BYTES
-    if small and spark.sparkContext.master.startswith("local"):
-        spark.conf.set("spark.sql.adaptive.enabled", "false")
+
+
+def bytes_in(*paths: Path | str) -> int | None:
+    """The size of all files in these places of this machine; None where one is another's, or a pattern."""
+    total = 0
+    for path in map(Path, paths):
+        if not path.exists():
+            return None
+        for it in path.rglob("*") if path.is_dir() else [path]:
+            with suppress(OSError):  # a running node deletes some meanwhile
+                total += it.stat().st_size
+    return total
 
 
 def _log_option() -> str:

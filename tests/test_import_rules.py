@@ -17,6 +17,7 @@ OURS = {
     "quorumq.core": {"quorumq.core"},
     "quorumq.driver": {"quorumq.driver", "quorumq.core"},
     "quorumq.history": {"quorumq.core", "quorumq.history"},
+    "quorumq.audit": {"quorumq.core", "quorumq.history", "quorumq.audit"},
     "quorumq.commands": {"quorumq.core"},
     "quorumq.wire": {"quorumq.core", "quorumq.wire"},
     "quorumq.storage": {"quorumq.core", "quorumq.wire", "quorumq.storage"},
@@ -26,7 +27,7 @@ OURS = {
     "quorumq.client": {"quorumq.core", "quorumq.wire", "quorumq.history", "quorumq.client"},
     "quorumq.cli": {
         "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.node", "quorumq.client", "quorumq.history",
-        "quorumq.commands", "quorumq.cli",
+        "quorumq.commands", "quorumq.cli", "quorumq.audit",
     },
     "quorumq.lab": {"quorumq"},
     "sim": {
@@ -35,7 +36,7 @@ OURS = {
     },
     "spark": {
         "spark", "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.client",
-        "quorumq.commands",
+        "quorumq.commands", "quorumq.audit",
     },
     "spark.transforms": {"spark"},
 }  # fmt: skip
@@ -66,6 +67,7 @@ WITHOUT_CIRCLES = [
     "quorumq.storage",
     "quorumq.node",
     "quorumq.history",
+    "quorumq.audit",
     "quorumq.client",
     "quorumq.cli",
     "quorumq.lab",

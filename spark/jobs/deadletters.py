@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ..session import fit, job_session
+from ..session import bytes_in, fit, job_session
 from ..transforms.plan import VERDICTS, Limits
 from .letters_analysis import PLAN, REPORT, Settings, run
 from .letters_input import OUTPUT, read, read_previous_head
@@ -98,8 +98,9 @@ def command(
         )
     OUTPUT.check(out, overwrite)
     before = read_previous_head(previous) if previous is not None else None
-    spark = job_session("quorumq deadletters")
-    fit(spark, sum(map(bytes_in, (*data, parquet) if parquet is not None else data)))
+    size = None if nodes else bytes_in(*data, *([] if parquet is None else [parquet]))
+    spark = job_session("quorumq deadletters", size=size)
+    fit(spark, size or 0)
     found = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
     settings = Settings(
         now=as_of or datetime.now(UTC),
@@ -120,17 +121,6 @@ def command(
         click.echo(f"{problems:,} places could not be read: see {out / REPORT}", err=True)
         if strict and problems > summary["problems"]["harmless"]:
             raise click.exceptions.Exit(1)
-
-
-def bytes_in(place: Path) -> int:
-    """Bytes of all files in a directory, of which a running node deletes some meanwhile."""
-    size = 0
-    for path in place.rglob("*"):
-        try:
-            size += path.stat().st_size
-        except OSError:
-            continue
-    return size
 
 
 def told(summary: dict[str, Any], out: Path) -> list[str]:

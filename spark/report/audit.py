@@ -199,7 +199,7 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
         of = f"of {counted(summary['runs'], 'run')}"
         columns.append(Column("Runs checked", "n", of, lambda row: number(row["runs_checked"])))
         columns.append(Column("Runs broken", "n", of, marked("runs_broken", "bad")))
-    return section("guarantees", "Guarantees", table(columns, summary["verdicts"], empty="None."))
+    return section("guarantees", "Guarantees", table(columns, summary["verdicts"], empty="None.", whole=True))
 
 
 def violations(summary: Row) -> Html:
@@ -209,7 +209,28 @@ def violations(summary: Row) -> Html:
         empty = "Nothing was found broken in what could be checked."
     proved = f"{counted(summary['counts']['broken'], 'violation')}, each proved by what the histories say. "
     said = proved + first(summary, "broken") if summary["broken"] else ""
-    return section("broken", "Broken", said, listed(summary, "broken", EVIDENCE, empty=empty))
+    return section(
+        "broken", "Broken", said, caused(summary, "broken"), listed(summary, "broken", EVIDENCE, empty=empty)
+    )
+
+
+def caused(summary: Row, verdict: str) -> Html:
+    """What is the matter, each cause once, with the story of the first message."""
+
+    def matter(row: Row) -> Html:
+        first, story = row["first"], EMPTY
+        if first["story"]:
+            lines = tag("pre", "\n".join(first["story"]), class_="text")
+            story = tag("details", join((tag("summary", "the first message's story"), lines)))
+        return join((tag("b", row["cause"]), tag("div", first["text"], class_="soft"), story), "")
+
+    rows = [row for row in summary["causes"] if row["verdict"] == verdict]
+    columns = [
+        Column("Guarantee", of=lambda row: tag("b", row["guarantee"])), Column("Cause", "w", of=matter),
+        Column("Times", "n", of=lambda row: (number(row["count"]), row["count"])),
+        Column("Runs", "n", of=lambda row: (number(row["runs"]), row["runs"])),
+    ]  # fmt: skip
+    return table(columns, rows, empty="", whole=True) if rows else EMPTY
 
 
 def undecided(summary: Row) -> Html:
@@ -229,9 +250,9 @@ def undecided(summary: Row) -> Html:
     if summary["undecided"]:
         said.append(first(summary, "undecided"))
     empty = "Nothing." if not every else "None of them has evidence to show."
-    return section(
-        "undecided", "Not decidable", " ".join(said), listed(summary, "undecided", EVIDENCE, empty=empty)
-    )
+    causes = caused(summary, "not decidable")
+    rows = listed(summary, "undecided", EVIDENCE, empty=empty)
+    return section("undecided", "Not decidable", " ".join(said), causes, rows)
 
 
 EVIDENCE: Final = (

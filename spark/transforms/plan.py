@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from string import Formatter
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .audit_findings import say
 from .letters import GROUP, KIND, ranked, shaped
 
 VERDICTS: Final = ("redrive", "hold", "discard")
@@ -224,3 +224,15 @@ def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
         .repartitionByRange(-(-max(count, 1) // PIECE_ROWS), *order)
         .sortWithinPartitions(*order)
     )
+
+
+def say(text: str, **named: Column) -> Column:
+    """``text`` with values in it, each ``named`` or else an expression of SQL; a null is shown as nothing."""
+    parts = []
+    for words, name, _, _ in Formatter().parse(text):
+        if words:
+            parts.append(F.lit(words))
+        if name is not None:
+            value = named[name] if name in named else F.expr(name)
+            parts.append(F.coalesce(value.cast("string"), F.lit("nothing")))
+    return F.concat(*parts)

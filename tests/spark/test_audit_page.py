@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from quorumq.audit.findings import GUARANTEES
 from spark.report.audit import CAUSES, LOOKED_AT, NOTHING_TO_ASK, VERDICTS, moment, page
 from spark.report.plots import tick
-from spark.transforms.audit import GUARANTEES
 from tests.spark.pages import HOSTILE, SHOWN, Elements, browsed, needs_browser
 
 LISTS = ("broken", "undecided", "remainder", "latency", "redeliveries", "faults", "clocks")
@@ -27,12 +27,14 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
         for guarantee, verdict in zip(GUARANTEES, said, strict=True)
     ]  # fmt: skip
     found: dict[str, Any] = {"paths": [word or "h.jsonl"] * 5, "runs": runs, "lines": 4321, "unread": unread,
-                             "verdicts": rows, **{name: [] for name in LISTS}}  # fmt: skip
+                             "verdicts": rows, "causes": [], **{name: [] for name in LISTS}}  # fmt: skip
     if word is not None:
         finding = {"guarantee": "G1", "run": word, "group": word, "id": word, "at": 12.5, "text": word}
         waits = {"topic": word, "messages": 100, "deliveries": 106, "redelivered": 5, "untimed": 2}
         found |= {
             "broken": [finding] * 20,
+            "causes": [{"verdict": said, "guarantee": "G1", "cause": word, "count": 20, "runs": 2,
+                        "first": {**finding, "story": [word, word]}} for said in ("broken", "not decidable")],
             "undecided": [{**finding, "id": None, "group": None, "at": 1795312345.25}],
             "remainder": [
                 {"run": word, "what": word, "detail": word, "count": 2, "gap": False, "lossy": True},

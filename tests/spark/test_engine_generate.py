@@ -16,7 +16,7 @@ from quorumq.core.errors import UsageError
 from quorumq.history import Row, read_history
 from sim.checkers import judge
 from spark.schemas import schema
-from tests.spark.audit_histories import PROMISES
+from tests.audit.histories import PROMISES
 from tests.spark.scale.__main__ import main
 from tests.spark.scale.generate import FAULTS, Rows, deadletters, histories, planted
 

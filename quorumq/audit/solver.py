@@ -1,9 +1,9 @@
-"""What several clocks showed at one moment, from which events came before which.
+"""Solves for what several clocks showed at one moment, by which events came before which.
 
 An event on one clock that surely came before an event on another bounds how far the one may be ahead of the other.
 All such bounds of a run together, with how far a clock's rate may be off, are difference constraints: the shortest
 paths to and from one clock give the narrowest interval that they allow, and a cycle of negative length says that no
-clocks of such rates wrote this. Nothing here knows what a line means; `spark.transforms.audit_clocks` makes bounds.
+clocks of such rates wrote this. Nothing here knows what a line means; `quorumq.audit.clocks` makes bounds.
 
 A clock is placed window by window of its own reading, so that it may drift. First each may run as wrong as the
 protocol allows; the intervals then say how fast each ran, and are made again with what is left of that doubt.
@@ -21,13 +21,13 @@ from typing import Final, NamedTuple
 from quorumq.core.limits import CLOCK_RATE_MAX
 
 RATE_MAX: Final = (1 + CLOCK_RATE_MAX) / (1 - CLOCK_RATE_MAX) - 1
-"""How much faster one clock may run than another."""
+"""Greatest difference between the rates of two clocks."""
 
 WANDER: Final = 1e-4
 """By how much the rate of a clock may change, where nothing shows that it changed more."""
 
 ROUNDS: Final = 3
-"""How often the rates are taken from the intervals, and the intervals made with them."""
+"""Rounds in which rates are taken from the intervals, and intervals made with them."""
 
 BREAK_S: Final = 10.0
 """Breaks of a clock nearer to each other than this are one, and beside one it is not placed for so long at most."""
@@ -60,7 +60,7 @@ class Bound(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What must be added to a reading in the middle of a window to have the reading of the reference."""
+    """Seconds to be added to a reading in the middle of a window to have the reading of the reference."""
 
     clock: str
     window: int
@@ -195,12 +195,12 @@ class _Graph:
         self._build()
 
     def rate(self, clock: str) -> tuple[float, float]:
-        """How fast the reference runs beside this clock, and how far that may be wrong."""
+        """Tell how fast the reference runs beside this clock, and how far that may be wrong."""
         return self.rates.get(clock, (0.0, RATE_MAX))
 
     @property
     def broken(self) -> list[Broken]:
-        """Which clocks broke, and between which readings: what overlaps, or nearly so, is one break."""
+        """Name which clocks broke, and between which readings: what overlaps, or nearly so, is one break."""
         found: list[Broken] = []
         for clock, a, b in sorted(self.cut | {(clock, k, k) for clock, k in self.dropped}):
             begin, end = a * self.width, (b + 1) * self.width

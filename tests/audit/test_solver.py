@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from spark.clocks import RATE_MAX, Bound, Placed, place
+from quorumq.audit.solver import RATE_MAX, Bound, Placed, place
 
 WIDTH_S = 0.1
 LENGTH_S = 60.0

@@ -1,0 +1,512 @@
+"""Places the clocks of a run, by the order of events.
+
+No time of day of one machine is compared with that of another. What a request asks for is not there before the
+request was sent, and an answer is not heard before it was given: each such pair of lines on two clocks is a bound,
+and `quorumq.audit.solver` makes intervals of them. Only the tightest bound for each pair of clocks and windows of them
+is kept, so what is kept does not grow with the lines.
+
+Two kinds of bounds: those that hold by what a computer is, whatever breaks; and those that hold only as long as a
+promise does, that a publish is confirmed after a majority has it. These serve where no other bound does: of a clock
+that only ever published nothing else says how far ahead it may be.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quorumq.audit.lines import TICK_S, Stretch
+from quorumq.audit.moments import FAR_S, NOWHERE, Moment
+from quorumq.audit.solver import RATE_MAX, Bound, Placed, Window, place
+from quorumq.audit.table import Floats, Numbers, Table, Writer, spread
+from quorumq.history import Row
+
+WINDOWS: Final = 50_000
+"""Of all runs and clocks together: so many, or a few more, are placed."""
+
+DAY_TURNED_S: Final = 1.0
+"""A time of day that moves by so much against its own clock is remarked on."""
+
+_BOUND: Final = np.dtype(
+    [("early", "i8"), ("early_window", "i8"), ("late", "i8"), ("late_window", "i8"), ("seconds", "f8")]
+)
+_RUN: Final = -2
+"""Instead of a clock: the time of the run."""
+
+_SENT, _DONE, _ANSWER = 0, 1, 2
+
+
+class Clock(NamedTuple):
+    """The clock by which a writer wrote.
+
+    Attributes:
+        several: whether its run has several.
+        clock: its number; NOWHERE where lines of two are not told apart, or where it broke.
+        machine: its number, also where it broke.
+        base, rate, wander: by `base` and `rate` alone each reading has a time in the order of the clock; NaN of one
+            that is not placed. `wander` is the doubt about the rate.
+    """
+
+    several: bool
+    clock: int
+    machine: int
+    base: float = np.nan
+    rate: float = 0.0
+    wander: float = 0.0
+
+
+class Times:
+    """The times of a run, of what its writers' clocks showed."""
+
+    def __init__(
+        self,
+        of: Mapping[tuple[str, str], Clock],
+        width: float = TICK_S,
+        windows: Sequence[tuple[int, int, float, float]] = (),
+    ) -> None:
+        """Take the clock of each run and writer, and of windows: machine, window, the offset's low and high."""
+        self.of = dict(of)
+        self.width = width
+        result = np.array([(machine, window) for machine, window, _, _ in windows], np.int64).reshape(-1, 2)
+        keys = _window_key(result[:, 0], result[:, 1])
+        order = np.argsort(keys)
+        self._keys = keys[order]
+        self._ends = np.array([it[2:] for it in windows], float).reshape(-1, 2)[order]
+
+    def facts(self, writers: Sequence[Writer]) -> NDArray[Any]:
+        """Return a row of numbers for each writer, as `Clock`, with `within` behind."""
+        rows = [(*self.of[(it.run, it.who)], it.within) for it in writers]
+        return np.array(rows, float).reshape(-1, 7)
+
+    def moments(
+        self, facts: NDArray[Any], at: Floats, *others: Floats
+    ) -> list[tuple[Floats, Floats, Floats]]:
+        """Return (t, low, high) of the readings of lines, then of other times that the lines name.
+
+        Args:
+            facts: what `facts` gives, for each line.
+            at: when the lines were written, by their own clocks.
+            others: NaN where a line names none.
+        """
+        several, machine = facts[:, 0] > 0, facts[:, 2].astype(np.int64)
+        base, rate, wander, within = (facts[:, it] for it in (3, 4, 5, 6))
+        placed = ~np.isnan(base)
+
+        def common(time: Floats) -> Floats:
+            return np.where(placed, time * (1 + rate) + np.where(placed, base, 0.0), time)
+
+        t = common(at)
+        low, high = t - within, t + within
+        if several.any():
+            mine = several & placed
+            least, most = np.full(len(at), -FAR_S), np.full(len(at), FAR_S)
+            if mine.any() and len(self._keys):
+                window = np.floor(at[mine] / self.width)
+                keys = _window_key(machine[mine], window.astype(np.int64))
+                spot = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+                known = self._keys[spot] == keys
+                apart = rate[mine] * (at[mine] - (window + 0.5) * self.width)
+                doubt = wander[mine] * self.width / 2
+                ends = self._ends[spot]
+                least[mine] = np.where(known, at[mine] + ends[:, 0] + apart - doubt - within[mine], -FAR_S)
+                most[mine] = np.where(known, at[mine] + ends[:, 1] + apart + doubt + within[mine], FAR_S)
+            low, high = np.where(several, least, low), np.where(several, most, high)
+        result = [(t, low, high)]
+        for other in others:
+            later, unsure = common(other) - t, np.abs(other - at) * wander
+            result.append((common(other), low + later - unsure, high + later + unsure))
+        return result
+
+    def each(
+        self, lines: Sequence[tuple[Writer, float]], others: Sequence[float] | None = None
+    ) -> list[Moment]:
+        """Return when lines were written, by writer and reading, or other times that they name."""
+        if not lines:
+            return []
+        facts = self.facts([writer for writer, _ in lines])
+        more = [] if others is None else [np.array(others, float)]
+        t, low, high = self.moments(facts, np.array([at for _, at in lines], float), *more)[-1]
+        return moments_of(t, low, high, facts[:, 1])
+
+
+def moments_of(t: Floats, low: Floats, high: Floats, clock: NDArray[Any]) -> list[Moment]:
+    """Return a moment for each."""
+    return list(map(Moment, high.tolist(), t.tolist(), low.tolist(), clock.astype(np.int64).tolist()))
+
+
+def _window_key(machine: Numbers, window: Numbers) -> Numbers:
+    return (machine << 40) + window + (1 << 39)
+
+
+def clocks_of(
+    stretches: Iterable[Stretch], settings: Iterable[Row]
+) -> tuple[dict[tuple[str, str], Clock], list[tuple[str, str]]]:
+    """Return on which clock each writer wrote, and the run and name of each clock by its number.
+
+    Writers that say the same start of a machine (`boot` in their settings) share one clock, as all of a simulated run
+    do. One that went on after its machine was started again has two, and which line is of which is not told.
+    """
+    boots: dict[tuple[str, str], set[str]] = defaultdict(set)
+    simulated = set()
+    for row in settings:
+        if row.get("clock") == "simulated":
+            simulated.add(row["run"])
+        boot = row["settings"].get("boot")
+        if boot is not None:
+            boots[(row["run"], row["who"])].add(str(boot))
+    writers = sorted({(it.writer.run, it.writer.who) for it in stretches})
+    names: dict[tuple[str, str], int] = {}
+    of: dict[tuple[str, str], tuple[int, int]] = {}
+    for run, who in writers:
+        mine = boots.get((run, who), set())
+        name = "simulated" if run in simulated else next(iter(mine)) if len(mine) == 1 else who
+        number = names.setdefault((run, name), len(names))
+        of[(run, who)] = (NOWHERE if len(mine) > 1 and run not in simulated else number, number)
+    count: dict[str, int] = defaultdict(int)
+    for run, _ in names:
+        count[run] += 1
+    clocks = {key: Clock(count[key[0]] > 1, clock, machine) for key, (clock, machine) in of.items()}
+    return clocks, list(names)
+
+
+# --------------------------------------------------------------------------- bounds
+
+
+def requests(table: Table, times: Times) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the requests of a part whose run has several clocks, and who was handed what: rows of `_REQUEST` each.
+
+    A batch is known by its first message; the fetch of a delivery by the owner, and it is asked of each message.
+    """
+    facts = times.facts(table.writers)
+    kinds = np.array([it.kind for it in table.calls], object)
+    outcomes = np.array([it.outcome for it in table.calls], object)
+    several = (facts[:, 0] > 0) & (facts[:, 1] >= 0)
+    rows = table.rows[several[table.rows["writer"]]] if len(table.rows) else table.rows
+    kind, outcome = kinds[rows["call"]], outcomes[rows["call"]]
+    role = np.where(kind == "store", _ANSWER, np.where(kind != "publish", 3, 3))
+    role = np.where((kind == "publish") & (outcome == "invoke"), _SENT, role)
+    role = np.where((kind == "publish") & (outcome == "ok"), _DONE, role)
+    batch = rows[rows["lead"] & (role < 3)]
+    names = {it: at for at, it in enumerate(sorted({it.who for it in table.writers}))}
+    who = np.array([names[it.who] for it in table.writers], np.int64)
+    runs = np.array([it.run for it in table.writers], object)
+    numbers = {run: at for at, run in enumerate(sorted(set(runs.tolist())))}
+    of_run = np.array([numbers[it] for it in runs.tolist()], np.int64)
+    key = batch["space"].astype(np.int64) << 40 | batch["start"]
+    made = _requests(key, role[rows["lead"] & (role < 3)], facts[batch["writer"], 2], who[batch["writer"]],
+                     batch["at"], batch["at"], runs[batch["writer"]])  # fmt: skip
+    fetched = rows[np.isin(kind.astype(str), ("hold_won", "deliver")) & (rows["owner"] >= 0)]
+    # Message by message: so it does not matter how a history is cut.
+    sizes = fetched["stop"] - fetched["start"]
+    each, seq = fetched[np.repeat(np.arange(len(fetched)), sizes)], spread(fetched["start"], sizes)
+    fetch = of_run[each["writer"]] << 32 | each["owner"]
+    order = np.lexsort((seq, each["space"], fetch))
+    each, seq, fetch = each[order], seq[order], fetch[order]
+    new = np.zeros(len(each), bool)
+    for column in (seq, each["space"], fetch):
+        new |= np.diff(column, prepend=-1) != 0
+    role = np.where(kinds[each["call"]] == "deliver", _SENT, _ANSWER)
+    got = _requests(np.cumsum(new), role, facts[each["writer"], 2], who[each["writer"]], each["at"], each["asked"],
+                    runs[each["writer"]])  # fmt: skip
+    return made, got
+
+
+_REQUEST: Final = np.dtype([
+    ("key", "i8"), ("role", "i8"), ("machine", "i8"), ("who", "i8"), ("at", "f8"), ("asked", "f8"), ("run", "O"),
+])  # fmt: skip
+
+
+def _requests(*columns: Any) -> NDArray[Any]:
+    result = np.empty(len(columns[0]), _REQUEST)
+    for name, values in zip(_REQUEST.names or (), columns, strict=True):
+        result[name] = values
+    return result[np.argsort(result["key"], kind="stable")]
+
+
+def requests_in_context(rows: Iterable[Row], times: Times) -> NDArray[Any]:
+    """Return the creations of topics, and the generations of groups that were confirmed, as requests."""
+    result, keys, names = [], {}, {}  # type: ignore[var-annotated]
+    for row in rows:
+        kind, outcome = row["kind"], row.get("outcome")
+        clock = times.of[(row["run"], row["who"])]
+        key: tuple[Any, ...]
+        if not clock.several or clock.clock == NOWHERE:
+            continue
+        if kind in ("set_topic", "topic"):
+            key = (row["run"], row["topic"], None, None)
+        elif row.get("generation") is not None and (
+            kind == "register" or (kind == "set_group" and outcome == "ok")
+        ):
+            key = (row["run"], row["topic"], row["group"], row["generation"])
+        else:
+            continue
+        role = (
+            _ANSWER if kind in ("topic", "register") else {"invoke": _SENT, "ok": _DONE}.get(outcome or "", 3)
+        )
+        number = keys.setdefault(key, len(keys))
+        who = names.setdefault(row["who"], len(names))
+        result.append((number, role, clock.machine, who, row["at"], row["at"], row["run"]))
+    return _requests(*zip(*result, strict=True)) if result else np.empty(0, _REQUEST)
+
+
+class _Firsts(NamedTuple):
+    """Times of requests: when each was first, on which clock (NOWHERE of several: nobody knows which was first)."""
+
+    at: Floats
+    clock: Numbers
+
+
+def _firsts(
+    rows: NDArray[Any], starts: Numbers, which: NDArray[np.bool_], value: Any, reduce: Any = np.minimum
+) -> _Firsts:
+    if not len(rows):
+        return _Firsts(np.empty(0), np.empty(0, np.int64))
+    worst = np.inf if reduce is np.minimum else -np.inf
+    at = reduce.reduceat(np.where(which, value, worst), starts)
+    least = np.minimum.reduceat(np.where(which, rows["machine"], 1 << 60), starts)
+    most = np.maximum.reduceat(np.where(which, rows["machine"], -1), starts)
+    return _Firsts(at, np.where(least == most, least, NOWHERE))
+
+
+def _groups(rows: NDArray[Any]) -> tuple[Numbers, Numbers]:
+    """Tell where each request begins, and of which each row is."""
+    new = np.diff(rows["key"], prepend=-1 if not len(rows) else rows["key"][0] - 1) != 0
+    return np.flatnonzero(new), np.cumsum(new) - 1
+
+
+def bounds(made: NDArray[Any], got: NDArray[Any], width: float) -> NDArray[Any]:
+    """Return the tightest bounds that hold whatever is broken.
+
+    Args:
+        made: requests with what nodes wrote of them.
+        got: deliveries, with when they were won.
+        width: of a window.
+    """
+    result = []
+    starts, of = _groups(made)
+    sent = _firsts(made, starts, made["role"] == _SENT, made["at"])
+    late = np.flatnonzero(made["role"] == _ANSWER)
+    result.append((sent.clock[of[late]], sent.at[of[late]], made["machine"][late], made["at"][late]))
+    starts, _ = _groups(got)
+    is_got, is_won = got["role"] == _SENT, got["role"] == _ANSWER
+    first, last = (_firsts(got, starts, is_won, got["at"], it) for it in (np.minimum, np.maximum))
+    asked = _firsts(got, starts, is_got, got["asked"], np.maximum)
+    heard = _firsts(got, starts, is_got, got["at"])
+    result.append((asked.clock, asked.at, last.clock, last.at))
+    result.append((first.clock, first.at, heard.clock, heard.at))
+    columns = [np.concatenate(it) for it in zip(*result, strict=True)]
+    early, late_by = columns[0], columns[2]
+    return _tightest([it[(early >= 0) & (late_by >= 0) & (early != late_by)] for it in columns], width)
+
+
+def promised(made: NDArray[Any], times: Times, silent: Mapping[str, int | None]) -> NDArray[Any]:
+    """Return bounds that hold as long as a request is confirmed only once a majority has what it asks for.
+
+    They are from the time of the run to the clock of the request. Who confirmed it is among the nodes that have it, but
+    for the silent ones. So where k nodes wrote that they have it, k // 2 + 1, less the silent ones, had it by then: the
+    earliest of which one may be on a clock that is not placed.
+
+    Args:
+        made: requests with what nodes wrote of them.
+        times: of what is placed.
+        silent: by run how many nodes have no history; None where no node says which there are.
+    """
+    starts, of = _groups(made)
+    done = _firsts(made, starts, made["role"] == _DONE, made["at"])
+    by_machine = {clock.machine: clock for clock in times.of.values()}
+    rows = np.flatnonzero((made["role"] == _ANSWER) & (done.clock[of] >= 0))
+    items = made[rows]
+    facts = np.array([(*by_machine[it], 0.0) for it in items["machine"].tolist()], float).reshape(-1, 7)
+    low = times.moments(facts, items["at"])[0][1]
+    low = np.where(low <= -FAR_S, -np.inf, low)
+    order = np.lexsort((low, items["who"], of[rows]))
+    request, who, low = of[rows][order], items["who"][order], low[order]
+    first = (np.diff(request, prepend=-1) != 0) | (np.diff(who, prepend=-1) != 0)
+    request, low, run = request[first], low[first], items["run"][order][first]
+    order = np.lexsort((low, request))
+    request, low, run = request[order], low[order], run[order]
+    begin = np.flatnonzero(np.diff(request, prepend=-1) != 0)
+    count = np.diff(np.append(begin, len(request)))
+    less = np.array(
+        [silent.get(it) if silent.get(it) is not None else 1 << 40 for it in run[begin]], np.int64
+    )
+    nth = begin + np.maximum(count // 2 + 1 - less, 1) - 1
+    ids, early_at = request[begin], low[nth]
+    known = early_at > -np.inf
+    columns = [np.full(len(ids), _RUN), early_at, done.clock[ids], done.at[ids]]
+    return _tightest([it[known] for it in columns], times.width)
+
+
+def _tightest(columns: Sequence[Any], width: float) -> NDArray[Any]:
+    early, early_at, late, late_at = columns
+    result = np.empty(len(early), _BOUND)
+    result["early"], result["late"], result["seconds"] = early, late, late_at - early_at
+    result["early_window"] = np.where(early == _RUN, 0, np.floor(early_at / width))
+    result["late_window"] = np.floor(late_at / width)
+    return tightest([result])
+
+
+def tightest(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return of each pair of clocks and windows the tightest bound."""
+    result = np.concatenate(tables) if tables else np.empty(0, _BOUND)
+    order = np.lexsort([result[name] for name in ("seconds", "late_window", "late", "early_window", "early")])
+    result = result[order]
+    ends = np.stack([result[name] for name in ("early", "early_window", "late", "late_window")])
+    new = np.ones(len(result), bool)
+    new[1:] = (ends[:, 1:] != ends[:, :-1]).any(axis=0)
+    return result[new]
+
+
+# -------------------------------------------------------------------------- placed
+
+
+class Clocks:
+    """The clocks of all runs that have several."""
+
+    def __init__(
+        self,
+        stretches: Sequence[Stretch],
+        of: Mapping[tuple[str, str], Clock],
+        names: Sequence[tuple[str, str]],
+    ) -> None:
+        self._of, self._names, self._stretches = dict(of), names, stretches
+        self.several = any(it.several for it in of.values())
+        ticks: dict[int, list[Numbers]] = defaultdict(list)
+        for it in stretches:
+            clock = of[(it.writer.run, it.writer.who)]
+            if clock.several and clock.clock != NOWHERE:
+                ticks[clock.machine].append(spread(it.ticks[0], it.ticks[1] - it.ticks[0]))
+        every = {machine: np.unique(np.concatenate(items)) for machine, items in ticks.items()}
+        # Seconds in which a clock was read at all: a run that pauses, or a clock that jumps, makes no more windows.
+        seconds = sum(len(np.unique(items // round(1 / TICK_S))) for items in every.values())
+        ticks_each = max(1, -(-seconds // round(WINDOWS * TICK_S)))
+        self.width = ticks_each * TICK_S
+        self._windows: dict[str, dict[str, list[int]]] = defaultdict(dict)
+        for machine, items in every.items():
+            run, name = names[machine]
+            self._windows[run][name] = np.unique(items // ticks_each).tolist()
+        self._bounds: dict[str, list[Bound]] = defaultdict(list)
+        self._placed: dict[str, Placed] = {}
+
+    @property
+    def times(self) -> Times:
+        """The times by what is placed so far."""
+        of, windows = dict(self._of), []
+        numbers = {name: number for number, name in enumerate(self._names)}
+        facts: dict[int, tuple[bool, float, float, float]] = {}
+        for run, placed in self._placed.items():
+            broken = {it.clock for it in placed.broken}
+            items: dict[str, list[Window]] = defaultdict(list)
+            for it in placed.windows:
+                items[it.clock].append(it)
+                windows.append((numbers[(run, it.clock)], it.window, it.low, it.high))
+            for clock in {*items, *broken}:
+                rate, wander = placed.rates.get(clock, (0.0, 0.0)) if clock in items else (0.0, 0.0)
+                base = (
+                    median(
+                        (it.low + it.high) / 2 - rate * (it.window + 0.5) * self.width for it in items[clock]
+                    )
+                    if clock in items
+                    else np.nan
+                )
+                facts[numbers[(run, clock)]] = (clock in broken, base, rate, wander)
+        for key, was in of.items():
+            if was.machine in facts and was.clock != NOWHERE:
+                broke, base, rate, wander = facts[was.machine]
+                of[key] = Clock(was.several, NOWHERE if broke else was.clock, was.machine, base, rate, wander)
+        return Times(of, self.width, windows)
+
+    def place(self, result: NDArray[Any]) -> None:
+        """Place them, by what `bounds` gives."""
+        for run, bound in self._read(result):
+            self._bounds[run].append(bound)
+        for run in sorted(self._windows):
+            self._placed[run] = place(self._bounds[run], self._windows[run], self.width)
+
+    @property
+    def unplaced(self) -> dict[str, set[str]]:
+        """Clocks that nothing says enough of, by run."""
+        return {
+            run: missing
+            for run, placed in self._placed.items()
+            if placed.reference and (missing := set(self._windows[run]) - _said(placed))
+        }
+
+    def trust(self, result: NDArray[Any]) -> None:
+        """Place those as well, by what `promised` gives."""
+        expected, more = self.unplaced, set()
+        for run, bound in self._read(result):
+            if bound.late in expected.get(run, ()):
+                self._bounds[run].append(bound._replace(early=self._placed[run].reference))
+                more.add(run)
+        for run in more:
+            by = self._placed[run].reference
+            placed = place(self._bounds[run], self._windows[run], self.width, by)
+            if placed.reference == by:  # whose time those bounds tell
+                self._placed[run] = placed
+
+    def _read(self, result: NDArray[Any]) -> Iterable[tuple[str, Bound]]:
+        for early, early_window, late, late_window, seconds in result.tolist():
+            run, name = self._names[late]
+            before = "" if early == _RUN else self._names[early][1]
+            yield run, Bound(before, early_window, name, late_window, seconds)
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Return what is shown of each clock, where a run has several: see docs/spark.md."""
+        mine: dict[tuple[str, str], list[Stretch]] = defaultdict(list)
+        for it in self._stretches:
+            clock = self._of[(it.writer.run, it.writer.who)]
+            if clock.several:
+                run, name = self._names[clock.machine]
+                mine[(run, it.writer.who if clock.clock == NOWHERE else name)].append(it)
+        return [self._shown(run, clock, mine) for run, clock in sorted(mine) if run in self._placed]
+
+    def _shown(
+        self, run: str, clock: str, mine: Mapping[tuple[str, str], Sequence[Stretch]]
+    ) -> dict[str, Any]:
+        placed = self._placed[run]
+        items = [it for it in placed.windows if it.clock == clock]
+        expected = len(self._windows[run].get(clock, ())) or 1
+        widths = [(it.high - it.low) / 2 for it in items]
+        ahead = -median((it.low + it.high) / 2 for it in items) if items else None
+        rate, wander = placed.rates.get(clock, (None, None)) if items else (None, None)
+        day, turned = _day(mine[(run, clock)])
+        other, _ = _day(mine.get((run, placed.reference), ()))
+        apart = None if day is None or other is None or ahead is None else day - other + ahead
+        said = [
+            f"jumped, or ran wrong, between {it.begin:.1f} s and {it.end:.1f} s of it"
+            for it in placed.broken if it.clock == clock
+        ]  # fmt: skip
+        if not items and not said:
+            said = ["is not to be placed: no line says what came before and what after"]
+        if not self._windows[run].get(clock):
+            said = ["went on after its machine was started again: which lines are of which clock is not told"]
+        if turned > DAY_TURNED_S:
+            said.append(f"had its time of day turned by {turned:,.1f} s meanwhile, which changes no verdict")
+        return {
+            "run": run, "clock": clock, "writers": ", ".join(sorted({it.writer.who for it in mine[(run, clock)]})),
+            "reference": clock == placed.reference, "placed": len(items) / expected, "ahead": ahead,
+            "within": median(widths) if widths else None, "rate": None if rate is None else -rate,
+            "rate_within": wander, "day_ahead": apart, "findings": "; ".join(said),
+        }  # fmt: skip
+
+
+def _said(placed: Placed) -> set[str]:
+    return {it.clock for it in placed.windows} | {it.clock for it in placed.broken}
+
+
+def _day(items: Sequence[Stretch]) -> tuple[float | None, float]:
+    """Tell how far the time of day is ahead of the clock, in the middle, and by how much more than rates may explain
+    that changed."""
+    days = sorted(it.day for it in items for _ in range(min(it.lines, 100)) if it.day is not None)
+    if not days:
+        return None, 0.0
+    changed = max(it.most for it in items) - min(it.least for it in items)
+    return days[len(days) // 2], changed - RATE_MAX * (
+        max(it.last for it in items) - min(it.first for it in items)
+    )

@@ -1,0 +1,468 @@
+"""Each delivery of a message, with what had become of the message before: G3 to G7, groups and delays as asked.
+
+A delivery comes as late, and all else as early, as the clocks allow: what could have been before it is seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from quorumq.audit.findings import Check, Judged, Proof, Where
+from quorumq.audit.moments import FAR_S, Moment, apart, maybe, maybe_by, seconds, sure, sure_by
+from quorumq.audit.story import Event, Said, Story, crc_text
+
+SLACK_S: Final = 1.0
+"""Seconds that a redelivery may take beyond a hold before it is remarked on."""
+
+
+class Settled(NamedTuple):
+    """An ACK that succeeded: the first is the least."""
+
+    at: Moment
+    owner: str
+    outcome: str
+
+
+class Died(NamedTuple):
+    """A dead letter that was confirmed: of the highest redrive number the first is the greatest."""
+
+    n: int
+    minus_high: float
+    t: float
+    low: float
+    clock: int
+
+    @property
+    def at(self) -> Moment:
+        """Tell when it was."""
+        return Moment(-self.minus_high, self.t, self.low, self.clock)
+
+
+class Delivery:
+    """A delivery of a message, or an ACK of it that heard `acked`, with what was before it.
+
+    Attributes:
+        acked, settled: the first ACK of its life that heard `acked`, or any success.
+        died: its death, as a client was told.
+        redrives: the highest number of a redrive that was asked for; None of none.
+        rejects: how often it had been given back.
+        published: when it was first published, as far as that may be before it.
+        free, free_high: when the holds before it were over; None of none.
+        last: the delivery before it.
+        last_token, lower: the one with the token before its own, and the latest of those with a lower one.
+    """
+
+    def __init__(self, story: Story, said: Said) -> None:
+        self.story, self.event, self.crc = story, said.event, said.crc
+        self.here, self.sent = said.event.at, said.event.asked
+        self.is_delivery = said.event.kind == "deliver"
+        self.is_open = self.is_delivery and not said.event.dead
+        self.acked: Settled | None = None
+        self.settled: Settled | None = None
+        self.died: Died | None = None
+        self.redrives: int | None = None
+        self.rejects = 0
+        self.published: Moment | None = None
+        self.free: float | None = None
+        self.free_high: float | None = None
+        self.last: Event | None = None
+        self.last_token: str | None = None
+        self.lower: Event | None = None
+
+    @cached_property
+    def was_due(self) -> bool:
+        """Say if a delay of its publish is asked about."""
+        return (
+            self.is_open
+            and self.event.n == 0
+            and self.story.message.due_at is not None
+            and not self.story.run.day_asked
+        )
+
+    @property
+    def crc_known(self) -> bool:
+        """Say if the checksums of both sides are known."""
+        return self.is_delivery and self.crc >= 0 and self.story.message.first_crc >= 0
+
+    @cached_property
+    def after_ack(self) -> bool:
+        """Say if it may have come after an ACK of it was confirmed."""
+        return self.is_delivery and self.acked is not None and maybe(self.acked.at, self.here)
+
+    @cached_property
+    def newest(self) -> int:
+        """The generation to which the group may have been rewound before the FETCH was sent."""
+        return max(
+            (it.generation for it in self.story.group.confirmed if it.rewind and maybe_by(it.at, self.sent)),
+            default=0,
+        )
+
+    @cached_property
+    def newest_sure(self) -> int:
+        """Generation to which it was rewound before that beyond doubt."""
+        return max(
+            (it.generation for it in self.story.group.confirmed if it.rewind and sure_by(it.at, self.sent)),
+            default=0,
+        )
+
+    @property
+    def if_covered(self) -> bool:
+        """Say if the message is in the newest generation that a node may have had."""
+        begins = [
+            it.from_ms for it in self.story.group.known
+            if it.at.low <= self.here.high and it.generation >= self.newest_sure
+        ]  # fmt: skip
+        return bool(begins) and (self.story.message.made_ms or 0) >= max(begins)
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds since the hold before it was over."""
+        return apart(self.last.until, self.here) if self.is_delivery and self.last is not None else None
+
+    @property
+    def overdue(self) -> bool:
+        """Say if it came later than that hold lasted, and more."""
+        waited, last = self.waited, self.last
+        if waited is None or last is None or last.until is None:
+            return False
+        return waited > last.until.t - last.at.t + SLACK_S
+
+
+def deliveries(story: Story) -> list[Delivery]:
+    """Return the deliveries of a message to a group, and the ACKs of it that heard `acked`."""
+    rows = _in_order(story)
+    result: list[Delivery] = []
+    rejects: Counter[tuple[bool, int, int]] = Counter()
+    settled: dict[tuple[bool, int, int], Settled] = {}
+    heard: dict[tuple[bool, int, int], Settled] = {}
+    deaths: dict[tuple[bool, int, int], Died] = {}
+    redrives: int | None = None
+    published: Moment | None = None
+    for said in rows:
+        event = said.event
+        life = (event.dead, event.generation, event.n if event.dead else 0)
+        kind, outcome = event.kind, event.outcome
+        if kind == "publish":
+            published = event.at if published is None else min(published, event.at)
+        elif kind == "redrive":
+            redrives = event.n if redrives is None else max(redrives, event.n)
+        elif kind == "reject":
+            rejects[life] += 1
+        elif kind == "dead_letter":
+            died = Died(event.n, -event.at.high, event.at.t, event.at.low, event.at.clock)
+            deaths[life] = max(died, deaths.get(life, died))
+        else:
+            if kind == "ack":
+                one = Settled(event.at, event.owner or "", outcome or "")
+                settled[life] = min(one, settled.get(life, one))
+                if outcome != "acked":
+                    continue
+                heard[life] = min(one, heard.get(life, one))
+            made = Delivery(story, said)
+            made.acked, made.settled = heard.get(life), settled.get(life)
+            made.died, made.redrives, made.published = deaths.get(life), redrives, published
+            made.rejects = rejects[life]
+            result.append(made)
+    _beside(result)
+    return result
+
+
+def _in_order(story: Story) -> list[Said]:
+    items = []
+    for it in (*story.message.shared, *story.mine):
+        event = it.event
+        kind, outcome = event.kind, event.outcome
+        if kind == "deliver":
+            items.append(((event.at.high, 1), it))
+        elif kind in ("publish", "redrive"):
+            if kind == "publish" or outcome == "invoke":
+                items.append(((event.at.low, 0), it))
+        elif (
+            (kind == "ack" and outcome is not None and outcome.startswith("acked"))
+            or (kind == "reject" and outcome == "invoke")
+            or (kind == "dead_letter" and any(event is death for death in story.deaths))
+        ):
+            items.append(((event.at.low, 2), it))
+    items.sort(key=lambda it: it[0])
+    return [it for _, it in items]
+
+
+def _beside(result: Sequence[Delivery]) -> None:
+    """Tell each which came before it, in the order of times and in that of tokens."""
+    for dead in (False, True):
+        items = [it for it in result if it.is_delivery and it.event.dead == dead]
+        if len(items) < 2:
+            continue
+        items.sort(key=lambda it: (it.here.t, it.event.token or ""))
+        free = free_high = -math.inf
+        for before, it in itertools.pairwise(items):
+            it.last = before.event
+            if before.event.until is not None:
+                free, free_high = max(free, before.event.until.t), max(free_high, before.event.until.high)
+                it.free, it.free_high = free, free_high
+        items.sort(key=lambda it: (it.event.token or "", it.here.t))
+        latest: Event | None = None
+        for before, it in itertools.pairwise(items):
+            it.last_token = before.event.token
+            if latest is None or _by_low(before.event) > _by_low(latest):
+                latest = before.event
+            it.lower = latest
+
+
+def _by_low(event: Event) -> tuple[float, float, float]:
+    return event.at.low, event.at.high, event.at.t
+
+
+# --------------------------------------------------------------------------- checks
+
+
+def after_ack(it: Delivery) -> Proof | None:
+    """Ask if it came after an ACK of it was confirmed."""
+    if it.acked is None or not it.after_ack:
+        return None
+    acked = f"{it.acked.owner} heard acked at {seconds(it.acked.at.t)}"
+    text = f"delivered as {it.event.owner} at {seconds(it.here.t)}, after {acked}"
+    return Proof(text, sure(it.acked.at, it.here))
+
+
+def after_success(it: Delivery) -> Proof | None:
+    """Ask if it was fetched after an ACK had any success."""
+    if it.settled is None or not it.is_delivery or it.after_ack or not maybe(it.settled.at, it.sent):
+        return None
+    text = (
+        f"delivered to a FETCH sent at {_sent(it)}, after an ACK had heard {it.settled.outcome} at "
+        f"{seconds(it.settled.at.t)}"
+    )
+    return Proof(text, sure(it.settled.at, it.sent))
+
+
+def acked_twice(it: Delivery) -> Proof | None:
+    """Ask if two owners heard that they acked it."""
+    if it.is_delivery or it.acked is None or it.acked.owner == it.event.owner:
+        return None
+    return Proof(f"{it.event.owner} heard acked at {seconds(it.here.t)}, and so did {it.acked.owner}")
+
+
+def after_retry(it: Delivery) -> Proof | None:
+    """Ask if a retry of its publish brought it back after its ACK."""
+    settled, last_try = it.settled, it.story.message.last_try
+    if settled is None or not it.is_delivery:
+        return None
+    if not ((it.acked is not None and sure(it.acked.at, it.here)) or sure(settled.at, it.sent)):
+        return None
+    if not sure(settled.at, last_try) or not sure(last_try, it.here):
+        return None
+    times = [seconds(None if at is None else at.t) for at in (it.here, settled.at, last_try)]
+    return Proof(
+        f"delivered at {times[0]} after an ACK at {times[1]} and a retry of its publish at {times[2]}"
+    )
+
+
+def same_token(it: Delivery) -> Proof | None:
+    """Ask if another delivery had its token."""
+    if it.last_token is None or it.event.token != it.last_token:
+        return None
+    return Proof(f"delivered with token {it.event.token}, as another delivery was")
+
+
+def lower_token(it: Delivery) -> Proof | None:
+    """Ask if a later delivery had a lower token."""
+    if it.lower is None or it.event.token == it.last_token or not maybe(it.here, it.lower.at):
+        return None
+    text = f"delivered with token {it.event.token}, and then with the lower {it.lower.token}"
+    return Proof(text, sure(it.here, it.lower.at))
+
+
+def from_nowhere(it: Delivery) -> Proof | None:
+    """Ask if anybody published it."""
+    if not it.is_delivery or it.story.message.published:
+        return None
+    sure_ = not it.story.run.lossy and it.story.message.has_producer
+    return Proof(f"delivered at {seconds(it.here.t)} and never published", sure_)
+
+
+def before_publish(it: Delivery) -> Proof | None:
+    """Ask if it was published before."""
+    if not it.is_delivery or it.published is not None or not it.story.message.tries:
+        return None
+    return Proof(f"delivered at {seconds(it.here.t)}, before it was published")
+
+
+def altered(it: Delivery) -> Proof | None:
+    """Ask if it has the bytes that were published."""
+    message = it.story.message
+    if not it.crc_known or it.crc in (message.first_crc, message.last_crc):
+        return None
+    return Proof(f"published as {crc_text(message.first_crc)} and delivered as {crc_text(it.crc)}")
+
+
+def though_dead(it: Delivery) -> Proof | None:
+    """Ask if it was a dead letter."""
+    if not it.is_open or it.died is None or it.event.n > it.died.n or not maybe(it.died.at, it.here):
+        return None
+    text = f"delivered at n = {it.event.n}, dead at n = {it.died.n} since {seconds(it.died.t)}"
+    return Proof(text, sure(it.died.at, it.here))
+
+
+def unasked(it: Delivery) -> Proof | None:
+    """Ask if it was redriven so often."""
+    if not it.is_open or it.event.n <= (-1 if it.redrives is None else it.redrives) + 1:
+        return None
+    return Proof(f"delivered at n = {it.event.n}, and nobody redrove it so often", not it.story.run.lossy)
+
+
+def old_generation(it: Delivery) -> Proof | None:
+    """Ask if the group was rewound before it was fetched."""
+    event = it.event
+    if not it.story.group.confirmed or not it.is_delivery or event.generation >= it.newest:
+        return None
+    if event.dead and not it.if_covered:
+        return None
+    text = f"delivered in generation {event.generation} to a FETCH sent after the rewind to {it.newest} was confirmed"
+    return Proof(text, event.generation < it.newest_sure)
+
+
+def in_a_deletion(it: Delivery) -> Proof | None:
+    """Ask if its generation is a deletion of the group."""
+    if not it.is_delivery or it.event.generation not in it.story.group.deletions:
+        return None
+    return Proof(f"delivered in generation {it.event.generation}, a deletion of the group")
+
+
+def before_start(it: Delivery) -> Proof | None:
+    """Ask if its generation begins after it."""
+    made, generation = it.story.message.made_ms, it.event.generation
+    if not it.is_open or it.event.n != 0 or made is None:
+        return None
+    begins = max((ms for of, ms in it.story.group.registers if of == generation), default=None)
+    if begins is None or made >= begins:
+        return None
+    return Proof(f"lies before the start of generation {generation}")
+
+
+def though_purged(it: Delivery) -> Proof | None:
+    """Ask if it was purged before it was fetched."""
+    if not it.is_open or it.event.n != 0 or not it.story.place.purges:
+        return None
+    items = [
+        purge for purge in it.story.purged(dead=False)
+        if purge.done is not None and purge.generation == it.event.generation
+        and sure(it.story.message.stored, purge.sent) and maybe(purge.done, it.sent)
+    ]  # fmt: skip
+    if not items:
+        return None
+    text = f"was purged, and is delivered to a FETCH sent at {_sent(it)}"
+    return Proof(text, any(sure(purge.done, it.sent) for purge in items))
+
+
+def too_many_attempts(it: Delivery) -> Proof | None:
+    """Ask if its attempts were counted on from another generation."""
+    event, run = it.event, it.story.run
+    if not it.is_open or not event.generation or run.hold_min is None or it.story.message.rf is None:
+        return None
+    known = [one.at for one in it.story.group.known if one.generation == event.generation]
+    if not known:
+        return None
+    ended = it.rejects + math.floor((it.here.high - min(at.low for at in known)) * 1.02 / run.hold_min)
+    if event.attempt <= 1 + it.story.message.rf * ended:
+        return None
+    age = seconds(it.here.t - min(at.t for at in known))
+    return Proof(
+        f"is said to be at attempt {event.attempt} of generation {event.generation}, which is {age} old"
+    )
+
+
+def too_early(it: Delivery) -> Proof | None:
+    """Ask if the delay of its publish was over."""
+    due = it.story.message.due_at
+    if due is None or not it.was_due or not sure(it.here, due):
+        return None
+    return Proof(f"delivered {seconds(due.t - it.here.t)} before its delay was over", not it.story.run.lossy)
+
+
+def too_late(it: Delivery) -> Proof | None:
+    """Ask if it waited for longer than it may, once all was healed."""
+    run, due = it.story.run, it.story.message.due_at
+    if run.healed_at is None or run.healed_high is None or run.bound is None:
+        return None
+    if not it.is_delivery or run.healed_high >= FAR_S:
+        return None
+    free = max(it for it in (run.healed_at, it.free, due and due.t) if it is not None)
+    if it.here.t <= free + run.bound:
+        return None
+    high = max(it for it in (run.healed_high, it.free_high, due and due.high) if it is not None)
+    return Proof(f"waited {seconds(it.here.t - free)} for its next delivery", it.here.low > high + run.bound)
+
+
+def _sent(it: Delivery) -> str:
+    return seconds(None if it.sent is None else it.sent.t)
+
+
+CHECKS: Final[tuple[Check[Delivery], ...]] = (
+    Check("G3", "delivered after its ACK was confirmed", after_ack),
+    Check("G3", "fetched after an ACK had succeeded", after_success),
+    Check("G3", "acked by two owners", acked_twice),
+    Check("G6", "delivered again after its ACK, for a retry of its publish", after_retry),
+    Check("G3", "delivered twice with one token", same_token),
+    Check("G3", "delivered with a token lower than one before", lower_token),
+    Check("G5", "delivered and never published", from_nowhere),
+    Check("G5", "delivered before it was published", before_publish),
+    Check("G5", "delivered with other bytes than published", altered),
+    Check("G7", "delivered while it was a dead letter", though_dead),
+    Check("G7", "delivered at a redrive number that nobody asked for", unasked),
+    Check("groups", "delivered in a generation from before a rewind", old_generation),
+    Check("groups", "delivered in a deletion of its group", in_a_deletion),
+    Check("groups", "delivered in a generation that begins after it", before_start),
+    Check("groups", "delivered after it was purged", though_purged),
+    Check("groups", "attempts counted on from another generation", too_many_attempts),
+    Check("delays", "delivered before its delay was over", too_early),
+    Check("G4", "waited too long for its next delivery", too_late),
+)
+
+
+def judge(story: Story, where: Where, out: Judged) -> list[Delivery]:
+    """Ask all of these of each delivery of a message to a group, and count."""
+    result = deliveries(story)
+    run = story.run
+    for it in result:
+        out.ask(CHECKS, it, _of(where, it.event), it.here.t, story.lines)
+        out.count(run.run, "G3", True)
+        if not it.is_delivery:
+            continue
+        if run.healed_at is None:
+            out.count(run.run, "G4", it.waited is not None, it.overdue)
+        elif run.healed_high is not None and run.healed_high < FAR_S:
+            out.count(run.run, "G4", it.here.t > run.healed_at)
+        out.count(run.run, "G5", it.crc_known)
+        out.count(run.run, "groups", bool(story.group.registers))
+        out.count(run.run, "delays", it.was_due)
+    _latency(story, result, out)
+    return result
+
+
+def _of(where: Where, event: Event) -> Where:
+    return where._replace(group=f"{where.group}!dead") if event.dead else where
+
+
+def _latency(story: Story, result: Sequence[Delivery], out: Judged) -> None:
+    """Count how long it waited for its first delivery, and how often it was delivered."""
+    live = [it for it in result if it.is_open]
+    if not live:
+        return
+    key = (story.message.run, story.message.topic, story.grp)
+    out.sums.counts[("deliveries", *key)] += len(live)
+    out.sums.counts[("messages", *key)] += 1
+    if len(live) > 1:
+        out.sums.counts[("redelivered", *key)] += 1
+    published = min((it.published for it in live if it.published is not None), default=None)
+    waited = apart(published, min(it.here for it in live))
+    if waited is None:
+        out.sums.counts[("untimed", *key)] += 1
+    else:
+        out.sums.waited(key, waited)
+    out.sums.attempts.setdefault(key, Counter())[max(it.event.attempt for it in live)] += 1

@@ -1,0 +1,246 @@
+"""Each output of an input is there once (docs/protocol.md, end of section 2).
+
+Publishing what is derived from a message, then acking it, promises two things to be asked of a history: whoever
+derives an output, and however often, it has one name and one content; and once the input is acked, it is there.
+
+An input and its output are two messages, which may be in two parts: so each part tells what it has of either, and
+these are then asked together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from quorumq.audit.context import Context, Run
+from quorumq.audit.findings import Check, Judged, Proof, Where
+from quorumq.audit.moments import seconds
+from quorumq.audit.story import Story, crc_text
+
+DERIVED: Final = "derived"
+PREFIX: Final = "~derived."
+"""Prefix of the origin of an output."""
+
+
+class Name(NamedTuple):
+    """A message of a topic."""
+
+    partition: int
+    origin: str
+    seq: int
+
+
+class Made(NamedTuple):
+    """An output was derived, of an input.
+
+    Attributes:
+        output: the output.
+        crcs: with which checksums.
+        last: when that was said last.
+        of: the input, if this is its output by what was said first.
+        index: which of the outputs of that.
+        acked: when the input was acked, where the output is to be there then.
+    """
+
+    run: str
+    into: str
+    output: Name
+    crcs: tuple[str, ...]
+    last: float
+    of: Where | None
+    index: int  # type: ignore[assignment]
+    acked: float | None
+
+
+class Got(NamedTuple):
+    """Fate of a message with an output's name: when it was first delivered, and the checksums of that."""
+
+    run: str
+    topic: str
+    name: Name
+    delivered: float | None
+    crcs: tuple[str, ...]
+
+
+class Output(NamedTuple):
+    """An output of an input, by all that is said of it: with names and checksums."""
+
+    index: int  # type: ignore[assignment]
+    into: str
+    output: Name
+    seen: Sequence[tuple[Name, str]]
+
+    @property
+    def is_output(self) -> bool:
+        """Say if it has the name of one."""
+        return self.output.origin.startswith(PREFIX)
+
+
+def _in_words(name: Name) -> str:
+    return f"{name.origin}[{name.seq}] of partition {name.partition}"
+
+
+class Message(NamedTuple):
+    """A message that is an output by its name: with what it was derived, and delivered."""
+
+    run: Run
+    known: bool
+    derived: Sequence[str]
+    last: float | None
+    got: Sequence[str]
+    delivered: float | None
+
+
+def collect(story: Story, where: Where, context: Context, out: Judged) -> None:
+    """Ask of the outputs of the message as far as it tells, and keep what it says as an input or as an output."""
+    derives = story.kinds.get("derive")
+    if derives is not None:
+        acks = [
+            it.at.t for it in story.of("ack") if it.outcome is not None and it.outcome.startswith("acked")
+        ]
+        items: dict[tuple[str, int], list[tuple[float, Name, str]]] = {}
+        for event, crc in story.mine:
+            if event.kind == "derive" and event.into is not None:
+                topic, partition, origin, seq, index = event.into
+                text = crc_text(crc) if crc >= 0 else ""
+                items.setdefault((topic, index), []).append((event.at.t, Name(partition, origin, seq), text))
+        for (into, index), rows in items.items():
+            _input(into, index, rows, min(acks, default=None), where, context, out)
+    message = story.message
+    if message.origin.startswith(PREFIX):
+        got = [it for it in story.mine if it.event.kind == "deliver"]
+        if got or any(it.state == "dead" for it in story.of("list", dead=None)):
+            crcs = tuple(sorted({crc_text(it.crc) for it in got if it.crc >= 0}))
+            name = Name(message.partition, message.origin, message.seq)
+            first = min((it.event.at.t for it in got), default=None)
+            out.got.append(Got(message.run, message.topic, name, first, crcs))
+
+
+def _input(
+    into: str, index: int, rows: Sequence[tuple[float, Name, str]], acked: float | None, where: Where, context: Context,
+    out: Judged,
+) -> None:  # fmt: skip
+    first, last = min(rows)[1], max(rows)[0]
+    it = Output(index, into, first, sorted({(name, crc) for _, name, crc in rows}))
+    # In other runs nobody told who reads the outputs.
+    readers = context.runs[where.run].simulated or (where.run, into) in context.read
+    out.count(where.run, DERIVED, it.is_output and readers)
+    out.ask(OF_OUTPUTS, it, where, last)
+    for name in dict.fromkeys(name for _, name, _ in rows):
+        crcs = tuple(sorted({crc for _, mine, crc in rows if mine == name and crc}))
+        of = where if name == first and it.is_output and readers and acked is not None else None
+        out.made.append(
+            Made(
+                where.run, into, name, crcs, max(at for at, mine, _ in rows if mine == name), of, index, acked
+            )
+        )
+
+
+# --------------------------------------------------------------------------- checks
+
+
+def derived_otherwise(it: Output) -> Proof | None:
+    """Ask if it has one name and one content."""
+    if len(it.seen) < 2:
+        return None
+    rows = [{"output": name._asdict(), "crc": crc} for name, crc in it.seen]
+    return Proof(
+        f"its output {it.index} in {it.into} was derived as {json.dumps(rows, separators=(',', ':'))}"
+    )
+
+
+def misnamed(it: Output) -> Proof | None:
+    """Ask if its name is one of an output."""
+    if it.is_output:
+        return None
+    return Proof(f"is said to have the output {_in_words(it.output)}, which is no name of one", False)
+
+
+def made_otherwise(it: Message) -> Proof | None:
+    """Ask if it was derived with one content."""
+    return Proof(f"was derived as {' and as '.join(it.derived)}", at=it.last) if len(it.derived) > 1 else None
+
+
+def never_derived(it: Message) -> Proof | None:
+    """Ask if anybody derived it."""
+    if it.known:
+        return None
+    text = f"was delivered at {seconds(it.delivered)}, and nobody derived it"
+    return Proof(text, not it.run.lossy and it.run.simulated)
+
+
+def delivered_otherwise(it: Message) -> Proof | None:
+    """Ask if it was delivered as it was derived."""
+    other = [crc for crc in it.got if crc not in it.derived]
+    if not it.derived or not other:
+        return None
+    return Proof(f"was derived as {it.derived[0]} and delivered as {', '.join(other)}")
+
+
+OF_OUTPUTS: Final[tuple[Check[Output], ...]] = (
+    Check(DERIVED, "an output with two names or contents", derived_otherwise),
+    Check(DERIVED, "an output without the name of one", misnamed),
+)
+OF_MESSAGES: Final[tuple[Check[Message], ...]] = (
+    Check(DERIVED, "derived with two contents", made_otherwise),
+    Check(DERIVED, "delivered, and never derived", never_derived),
+    Check(DERIVED, "delivered with other bytes than derived", delivered_otherwise),
+)
+
+
+FORGOTTEN: Final = "an output that was never delivered, of an input that was acked"
+
+
+def key_of(it: Made | Got) -> tuple[str, str, Name]:
+    """Return the output that this is about, by run and topic: all about one is asked together."""
+    return (it.run, it.into, it.output) if isinstance(it, Made) else (it.run, it.topic, it.name)
+
+
+def judge(items: Iterable[Made | Got], context: Context, out: Judged) -> None:
+    """Ask these of each output of an input that was acked, and of each message with an output's name.
+
+    Args:
+        some: all that is said of these outputs.
+        context: what is known beside them.
+        out: takes what is found.
+    """
+    together: dict[tuple[str, str, Name], tuple[list[Made], list[Got]]] = defaultdict(lambda: ([], []))
+    for it in items:
+        made, got = together[key_of(it)]
+        (made if isinstance(it, Made) else got).append(it)  # type: ignore[arg-type]
+    for key in sorted(together):
+        _output(key, *together[key], context, out)
+
+
+def _output(
+    key: tuple[str, str, Name], made: Sequence[Made], got: Sequence[Got], context: Context, out: Judged
+) -> None:
+    name, topic, output = key
+    run = context.runs[name]
+    for it in made:
+        if it.of is None or got:
+            continue
+        out.count(name, DERIVED, False, run.drained_at is None)
+        if run.drained_at is not None:
+            words = f"its output {it.index}, {_in_words(output)} of {topic}, was never delivered"
+            proof = Proof(f"was acked at {seconds(it.acked)}, and {words}", not run.lossy, run.drained_at)
+            out.report(DERIVED, FORGOTTEN, proof, it.of, None)
+    delivered = min((it.delivered for it in got if it.delivered is not None), default=None)
+    if not made and (delivered is None or (name, topic) not in context.into):
+        return
+    crcs = sorted({crc for it in got if it.delivered is not None for crc in it.crcs})
+    derived = sorted({crc for it in made for crc in it.crcs})
+    about = Message(run, bool(made), derived, max((it.last for it in made), default=None), crcs, delivered)
+    out.count(name, DERIVED, delivered is not None)
+    where = Where(
+        name,
+        topic,
+        output.partition,
+        "",
+        output.origin,
+        output.seq,
+        f"{topic}/{output.partition}/{output.origin}/{output.seq}",
+    )
+    out.ask(OF_MESSAGES, about, where, delivered)

@@ -1,0 +1,178 @@
+"""Histories in files of one machine, judged in one process; what is too large for memory is cut into files."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar, cast
+
+from quorumq.audit import derived
+from quorumq.audit.context import Context, merged
+from quorumq.audit.findings import Judged
+from quorumq.audit.judge import judge
+from quorumq.audit.lines import Lines, Summary
+from quorumq.audit.table import Table, joined
+from quorumq.core.errors import NotFound, StorageError, UsageError
+from quorumq.history import LINE_BYTES_MAX, SUFFIXES, histories_of
+
+T = TypeVar("T")
+
+CHUNK_BYTES: Final = 1 << 20
+"""So much of a file is decoded at once."""
+
+LINES: Final = 100_000
+"""So many lines are one table; a history of more is cut into files."""
+
+PART_BYTES: Final = 32 << 20
+"""Of lines, to a part."""
+
+
+def files(paths: Iterable[str]) -> list[Path]:
+    """Return the files that these paths name: files, or directories with all histories below.
+
+    Raises:
+        NotFound: a path names nothing, or a directory without a history in it.
+    """
+    result: dict[Path, None] = {}
+    for path in paths:
+        mine = histories_of(Path(path))
+        if not mine:
+            named = " or ".join(f"*{it}" for it in SUFFIXES)
+            raise NotFound(
+                f"{path}: there is no history here; name a file, or a directory with {named} in it"
+            )
+        result.update(dict.fromkeys(mine))
+    return list(result)
+
+
+class Cut:
+    """A history that is cut into parts, in memory or in files of a directory."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder, self._count = folder, count
+        folder.mkdir(exist_ok=True)
+        self._kept: list[Table] = []
+
+    def add(self, table: Table) -> None:
+        """Take lines."""
+        if self._count == 1:
+            self._kept.append(table)
+            return
+        for number, part in table.parts(self._count).items():
+            with (self._folder / str(number)).open("ab") as file:
+                pickle.dump(part, file)
+
+    def _parts(self) -> Iterator[Table]:
+        if self._count == 1:
+            yield joined(self._kept)
+            return
+        for path in sorted(self._folder.iterdir()):
+            yield joined(list(_pickled(path)))
+
+    def map(self, function: Callable[[Table], T]) -> Iterable[T]:
+        """Return what a function gives for each part."""
+        return map(function, self._parts())
+
+    def judge(self, context: Context) -> Judged:
+        """Judge all parts."""
+        total = Judged()
+        made: list[Any] = []
+        for part in self._parts():
+            result = judge(part, context)
+            made += result.made + result.got
+            _add(total, result)
+        outputs = Judged()
+        derived.judge(made, context, outputs)
+        _add(total, outputs)
+        return total
+
+
+def _add(total: Judged, result: Judged) -> None:
+    total.add(result)
+    total.findings += result.findings
+
+
+def _pickled(path: Path) -> Iterator[Table]:
+    with path.open("rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)
+            except EOFError:
+                return
+
+
+def read(paths: Sequence[Path], folder: Path, *, count: int = 0) -> tuple[Summary, Cut]:
+    """Read files, and cut what they say of messages into parts.
+
+    Args:
+        paths: the files.
+        folder: a directory for parts, made where it is needed.
+        count: how many parts; 0: as many as the files are large.
+
+    Raises:
+        StorageError: a file cannot be read.
+    """
+    size = sum(it.stat().st_size * (8 if it.name.endswith(".gz") else 1) for it in paths)
+    cut = Cut(folder, count or max(1, -(-size // PART_BYTES)))
+    summaries, lines = [], Lines()
+    for path in paths:
+        for text, whole in _texts(path):
+            (lines.add if whole else lines.torn)(str(path), text)
+            if len(lines) >= LINES:
+                summaries.append(_taken(lines, cut))
+                lines = Lines()
+    summaries.append(_taken(lines, cut))
+    return merged(summaries), cut
+
+
+def _taken(lines: Lines, cut: Cut) -> Summary:
+    table = lines.table()
+    cut.add(table)
+    return lines.summary(table)
+
+
+def _texts(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """Whole lines of a file, many at a time; in the end what has no newline, and False.
+
+    A packed file that ends too early is a killed writer's; one that is damaged is an error.
+    """
+    rest = b""
+    try:
+        with cast("IO[bytes]", gzip.open(path) if path.name.endswith(".gz") else path.open("rb")) as file:
+            while chunk := _chunk(file):
+                head, newline, tail = chunk.rpartition(b"\n")
+                if newline:
+                    yield rest + head + newline, True
+                    rest = tail
+                else:
+                    rest = (rest + chunk)[: LINE_BYTES_MAX + 1]  # of a longer one only that is said
+    except (zlib.error, gzip.BadGzipFile, OSError) as error:
+        raise StorageError(f"{path} cannot be read: {error}") from None
+    if rest:
+        yield rest, False
+
+
+def _chunk(file: IO[bytes]) -> bytes:
+    try:
+        return file.read1(CHUNK_BYTES) if hasattr(file, "read1") else file.read(CHUNK_BYTES)
+    except EOFError:
+        return b""
+
+
+def temporary() -> tempfile.TemporaryDirectory[str]:
+    """Return a directory for parts, which is gone afterwards."""
+    return tempfile.TemporaryDirectory(prefix="quorumq-audit-")
+
+
+def check_not_empty(lines: int, unread: int, paths: Sequence[str]) -> None:
+    """See that there is anything to judge.
+
+    Raises:
+        UsageError: the files have no line at all.
+    """
+    if not lines and not unread:
+        raise UsageError(f"{', '.join(paths)}: there is no line in it: an empty history proves nothing")

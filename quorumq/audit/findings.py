@@ -1,0 +1,195 @@
+"""Keeps findings of checks, each with its evidence in words, and counts.
+
+A finding is `broken` where the clocks prove it, `not decidable` where they do not, or where what is missing from an
+incomplete history could explain it. Nothing is said to hold because it was not looked at: each judge counts.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+GUARANTEES: Final[dict[str, str]] = {
+    "G1": "durable: what was confirmed is delivered and settled, or is a dead letter",
+    "G2": "exclusive: no two deliveries of a message to a group are inside their holds",
+    "G3": "final: nothing is delivered after its ACK; fencing tokens rise",
+    "G4": "live: what is not settled is delivered again in time",
+    "G5": "faithful: what is delivered was published, byte for byte",
+    "G6": "idempotent: retrying a publish makes no second message",
+    "G7": "dead letters are conserved: each is there once, until redriven, purged or acked",
+    "groups": "groups as asked: generations, their starts, and purges (G3, G4)",
+    "delays": "delays as asked: what is delayed, published or given back, is not delivered before, nor after its TTL",
+    "derived": "derived once: the outputs of a message are there once it is acked, each once (G3, G5, G6)",
+    "settings": "settings as written: all nodes have one register of a topic, with what was written last",
+}
+"""Guarantees by name, in the order in which it is reported."""
+
+BROKEN: Final = "broken"
+UNDECIDED: Final = "not decidable"
+
+SHOWN: Final = 50
+"""So many findings of a guarantee, and rows of each other table, are in a summary, each finding with its story."""
+
+T = TypeVar("T")
+
+
+class Proof(NamedTuple):
+    """The evidence that a guarantee was not kept.
+
+    Attributes:
+        text: in words.
+        sure: it is broken, else not decidable.
+        at: when it was, in seconds of the run; None: as the judge says.
+    """
+
+    text: str
+    sure: bool = True
+    at: float | None = None
+
+
+class Check(NamedTuple, Generic[T]):
+    """A question about one thing.
+
+    Attributes:
+        guarantee: which one it is about.
+        cause: what is the matter, in general.
+        test: the proof that it is not kept, or None.
+    """
+
+    guarantee: str
+    cause: str
+    test: Callable[[T], Proof | None]
+
+
+class Finding(NamedTuple):
+    """Something broken, or undecided about one message, topic or run. ``origin`` is None where it is of no message."""
+
+    run: str
+    guarantee: str
+    verdict: str
+    topic: str | None
+    partition: int | None
+    group: str | None
+    origin: str | None
+    seq: int | None
+    id: str | None
+    at: float | None
+    text: str
+    cause: str
+    story: tuple[str, ...] = ()
+
+
+class Where(NamedTuple):
+    """Subject of a finding."""
+
+    run: str
+    topic: str | None = None
+    partition: int | None = None
+    group: str | None = None
+    origin: str | None = None
+    seq: int | None = None
+    id: str | None = None
+
+
+class Sums:
+    """Counts of a part, to be added to that of other parts.
+
+    Attributes:
+        counts: what, run and further names, and how often.
+        waits: run, topic and group, and of each bucket of seconds from publish to delivery how many messages.
+        extremes: the greatest of each, by the same names.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[Any, ...]] = Counter()
+        self.waits: dict[tuple[str, str, str], Counter[int]] = {}
+        self.attempts: dict[tuple[str, str, str], Counter[int]] = {}
+        self.longest: dict[tuple[str, str, str], float] = {}
+
+    def add(self, other: Sums) -> None:
+        """Add what another part counted."""
+        self.counts.update(other.counts)
+        for mine, more in ((self.waits, other.waits), (self.attempts, other.attempts)):
+            for key, items in more.items():
+                mine.setdefault(key, Counter()).update(items)
+        for key, value in other.longest.items():
+            self.longest[key] = max(value, self.longest.get(key, value))
+
+    def waited(self, key: tuple[str, str, str], value: float) -> None:
+        """Count how long a message waited, to 1 %."""
+        self.waits.setdefault(key, Counter())[bucket(value)] += 1
+        self.longest[key] = max(value, self.longest.get(key, value))
+
+
+def bucket(value: float) -> int:
+    """Return the number of a bucket of waits, each 1 % wider than the one before; the least of what is none."""
+    return math.floor(math.log(value) * 100) if value > 1e-9 else -(10**6)
+
+
+def of_bucket(number: int) -> float:
+    """Return the middle of a bucket."""
+    return math.exp((number + 0.5) / 100) if number > -(10**6) else 0.0
+
+
+class Judged:
+    """Result of a part.
+
+    Attributes:
+        findings: all of them, without their stories.
+        top: of each cause the first, with their stories.
+    """
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.sums = Sums()
+        self.divergence: list[dict[str, Any]] = []
+        self.made: list[Any] = []  # quorumq.audit.derived.Made
+        self.got: list[Any] = []  # quorumq.audit.derived.Got
+        self.top: dict[tuple[str, str, str], list[Finding]] = {}
+
+    def count(self, run: str, guarantee: str, checked: bool | int, undecidable: bool | int = 0) -> None:
+        """Count what was looked at, and what can never be decided."""
+        if checked:
+            self.sums.counts[("checked", run, guarantee)] += int(checked)
+        if undecidable:
+            self.sums.counts[("undecidable", run, guarantee)] += int(undecidable)
+
+    def ask(
+        self, checks: Iterable[Check[T]], of: T, where: Where, at: float | None,
+        story: Callable[[], Sequence[str]] = tuple,
+    ) -> None:  # fmt: skip
+        """Ask all of these, and keep what is found."""
+        for guarantee, cause, test in checks:
+            proof = test(of)
+            if proof is not None:
+                self.report(guarantee, cause, proof, where, at, story)
+
+    def report(
+        self, guarantee: str, cause: str, proof: Proof, where: Where, at: float | None,
+        story: Callable[[], Sequence[str]] = tuple,
+    ) -> None:  # fmt: skip
+        """Keep a finding."""
+        verdict = BROKEN if proof.sure else UNDECIDED
+        self.sums.counts[(verdict, where.run, guarantee, cause)] += 1
+        when = proof.at if proof.at is not None else at
+        it = Finding(where.run, guarantee, verdict, *where[1:], when, proof.text, cause)
+        self.findings.append(it)
+        top = self.top.setdefault((verdict, guarantee, cause), [])
+        if len(top) < SHOWN or in_order(it) < in_order(top[-1]):
+            insort(top, it._replace(story=tuple(story())), key=in_order)
+            del top[SHOWN:]
+
+    def add(self, other: Judged) -> None:
+        """Add what came of another part, but for its findings and outputs."""
+        self.sums.add(other.sums)
+        self.divergence += other.divergence
+        for key, items in other.top.items():
+            self.top[key] = sorted([*self.top.get(key, []), *items], key=in_order)[:SHOWN]
+
+
+def in_order(it: Finding) -> tuple[str, float, str, str]:
+    """Return what findings are sorted by."""
+    return it.run, -math.inf if it.at is None else it.at, it.id or "", it.text

@@ -1,0 +1,96 @@
+"""Points in time of several clocks, and what came before what.
+
+Of one clock two readings are compared exactly. Of two clocks only intervals say which came first, and where they
+overlap nothing does: so there are two questions, `sure` and `maybe`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+FAR_S: Final = 1e15
+"""Further than any clock goes, in seconds: the ends of an interval of which nothing is known."""
+
+NOWHERE: Final = -1
+"""The clock of a line of which it is not known whose it is: no other line is on it."""
+
+
+class Moment(NamedTuple):
+    """A point in time, in seconds of the run: the earliest by the end of its interval is the least.
+
+    Attributes:
+        high: the latest that it may be.
+        t: in the order of the clock itself.
+        low: the earliest that it may be.
+        clock: a number; `NOWHERE` where it is not known.
+    """
+
+    high: float
+    t: float
+    low: float
+    clock: int
+
+    def later(self, seconds: float) -> Moment:
+        """Return the moment so much later on the same clock."""
+        return Moment(self.high + seconds, self.t + seconds, self.low + seconds, self.clock)
+
+    @property
+    def placed(self) -> bool:
+        """Return True if the interval has ends."""
+        return self.low > -FAR_S and self.high < FAR_S
+
+
+def sure(early: Moment | None, late: Moment | None) -> bool:
+    """Return True if one came before the other beyond doubt; False where either is None."""
+    if early is None or late is None:
+        return False
+    if early.clock == late.clock != NOWHERE:
+        return early.t < late.t
+    return early.high < late.low
+
+
+def maybe(early: Moment | None, late: Moment | None) -> bool:
+    """Return True if one may have come before the other; False where either is None."""
+    if early is None or late is None:
+        return False
+    if early.clock == late.clock != NOWHERE:
+        return early.t < late.t
+    return early.low < late.high
+
+
+def sure_by(early: Moment | None, late: Moment | None) -> bool:
+    """Return True if one came before the other, or with it, beyond doubt."""
+    if early is None or late is None:
+        return False
+    if early.clock == late.clock != NOWHERE:
+        return early.t <= late.t
+    return early.high <= late.low
+
+
+def maybe_by(early: Moment | None, late: Moment | None) -> bool:
+    """Return True if one may have come before the other, or with it."""
+    if early is None or late is None:
+        return False
+    if early.clock == late.clock != NOWHERE:
+        return early.t <= late.t
+    return early.low <= late.high
+
+
+def apart(early: Moment | None, late: Moment | None) -> float | None:
+    """Return the seconds from one to the other: exact on one clock, else between the middles of their intervals.
+
+    Returns:
+        None where either is None, or on a clock that is not placed: its readings say nothing of another's.
+    """
+    if early is None or late is None:
+        return None
+    if early.clock == late.clock != NOWHERE:
+        return late.t - early.t
+    if early.placed and late.placed:
+        return ((late.low + late.high) - (early.low + early.high)) / 2
+    return None
+
+
+def seconds(value: float | None) -> str:
+    """Return a time as evidence shows it: to 0.1 ms, and a time of day without an exponent."""
+    return "nothing" if value is None else f"{value:.4f} s"

@@ -1,0 +1,294 @@
+"""All that is said of one message, for one group: what the checks ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from quorumq.audit.clocks import moments_of
+from quorumq.audit.context import DEAD, Context, Group, Place, Purge, Run
+from quorumq.audit.moments import Moment, maybe_by, seconds
+from quorumq.audit.table import Numbers, Table, by_block, spread
+
+NO_GROUP: Final = Group()
+NO_PLACE: Final = Place()
+
+STORY_MAX: Final = 40
+"""A story that is shown has so many lines at most."""
+
+
+class Event(msgspec.Struct, gc=False):
+    """A line about messages, as each of them sees it.
+
+    Attributes:
+        grp: the name of the group, without `!dead`; None where it concerns all. ``dead`` says if it had that.
+        client: whether a client wrote it.
+    """
+
+    kind: str
+    outcome: str | None
+    grp: str | None
+    dead: bool
+    state: str | None
+    generation: int
+    n: int
+    conflict: bool
+    client: bool
+    who: str
+    within: float
+    owner: str | None
+    token: str | None
+    attempt: int
+    op: int
+    retries: int
+    made: int
+    at: Moment
+    due: Moment | None
+    dies: float | None
+    into: tuple[str, int, str, int, int] | None
+    until: Moment | None
+    asked: Moment | None
+
+
+class Said(NamedTuple):
+    """An event of one message, with the checksum of its bytes; -1 where none is said."""
+
+    event: Event
+    crc: int
+
+
+def crc_text(crc: int) -> str:
+    """Return a checksum as histories write it."""
+    return f"{crc:08x}"
+
+
+class Events:
+    """The messages of a part: each with its events, in the order of the lines.
+
+    Attributes:
+        at, asked: when lines were written, and their fetches sent: t, low and high for each row.
+        clock: by which clock.
+        of: for each event its row; ``crc``: its checksum, -1 of none.
+        starts: where the events of each message begin, in the order of ``space`` and ``seq``.
+    """
+
+    def __init__(self, table: Table, context: Context) -> None:
+        self.table, self.context = table, context
+        self.rows = rows = _once(table, context)
+        facts = context.times.facts(table.writers)[rows["writer"]]
+        self.at, self.until, self.asked = context.times.moments(
+            facts, rows["at"], rows["until"], rows["asked"]
+        )
+        self.clock, self.within = facts[:, 1], facts[:, 6]
+        sizes = rows["stop"] - rows["start"]
+        of = np.repeat(np.arange(len(rows)), sizes)
+        seq = spread(rows["start"], sizes)
+        crc = np.where(rows["crc"][of] >= 0, rows["crc"][of] + seq - rows["start"][of], -1)
+        order = np.lexsort((seq, rows["space"][of]))
+        self.of, seq = of[order], seq[order]
+        values = np.append(table.crcs.astype(np.int64), -1)
+        self.crc: Numbers = values[crc[order]]  # -1 is the last one
+        space = rows["space"][self.of]
+        new = (np.diff(space, prepend=-1) != 0) | (np.diff(seq, prepend=-1) != 0)
+        self.starts = np.flatnonzero(new)
+        self.ends = np.append(self.starts[1:], len(self.of))
+        self.space, self.seq = space[self.starts], seq[self.starts]
+
+    def messages(self, which: NDArray[np.bool_]) -> Iterator[tuple[int, int, list[Said]]]:
+        """These messages: the number of the space, that of each, and what is said of it."""
+        starts, ends = self.starts[which], self.ends[which]
+        picked = spread(starts, ends - starts)
+        rows, of = np.unique(self.of[picked], return_inverse=True)
+        events = self._events(rows)
+        said = list(map(Said, [events[it] for it in of.tolist()], self.crc[picked].tolist()))
+        begin = 0
+        for space, seq, size in zip(
+            self.space[which].tolist(), self.seq[which].tolist(), (ends - starts).tolist(), strict=True
+        ):
+            yield space, seq, said[begin : begin + size]
+            begin += size
+
+    def _events(self, which: Numbers) -> list[Event]:
+        rows, table, clock = self.rows[which], self.table, self.clock[which]
+        t, low, high = (it[which] for it in self.at)
+        at = moments_of(t, low, high, clock)
+        columns = [_of_calls(table, rows["call"].tolist(), it) for it in range(8)]
+        mores = [table.mores[it] for it in rows["more"].tolist()]
+        whos = [table.writers[it].who for it in rows["writer"].tolist()]
+        owners, tokens = [*table.owners, None], [*table.tokens, None]
+        return list(map(
+            Event, *columns,
+            [who.startswith("client:") for who in whos], whos, self.within[which].tolist(),
+            [owners[it] for it in rows["owner"].tolist()], [tokens[it] for it in rows["token"].tolist()],
+            rows["attempt"].tolist(), rows["op"].tolist(), rows["retries"].tolist(),
+            rows["made"].tolist(), at,
+            [None if it.due is None else moment.later(it.due) for it, moment in zip(mores, at, strict=True)],
+            [it.dies for it in mores], [it.into for it in mores],
+            _known([it[which] for it in self.until], clock), _known([it[which] for it in self.asked], clock),
+        ))  # fmt: skip
+
+
+def _once(table: Table, context: Context) -> NDArray[Any]:
+    """The rows, each once of a file that was given twice, and none that reaches into another part."""
+    rows = by_block(table.rows)
+    twice = np.array([(it.run, it.who) in context.doubled for it in table.writers], bool)
+    if not twice.any() or not len(rows):
+        return rows
+    mine = twice[rows["writer"]]
+    keys = rows[mine].copy()
+    keys["crc"], keys["lead"] = 0, True
+    columns = np.stack([keys[name].astype(float) for name in keys.dtype.names or ()], axis=1)
+    _, first = np.unique(np.nan_to_num(columns, nan=-1.0), axis=0, return_index=True)
+    return np.concatenate((rows[~mine], rows[mine][np.sort(first)]))
+
+
+def _of_calls(table: Table, codes: Sequence[int], which: int) -> list[Any]:
+    """Tell what the calls say in one of the first fields of `Event`."""
+    values = []
+    for call in table.calls:
+        group = call.group
+        dead = group is not None and group.endswith(DEAD)
+        grp = group.removesuffix(DEAD) if group is not None else None
+        values.append((
+            call.kind, call.outcome, grp, dead, call.state, call.generation or 0, call.n or 0, call.conflict,
+        )[which])  # fmt: skip
+    return [values[it] for it in codes]
+
+
+def _known(times: Sequence[NDArray[Any]], clock: NDArray[Any]) -> list[Moment | None]:
+    t, low, high = times
+    result: list[Moment | None] = [None] * len(t)
+    items = np.flatnonzero(~np.isnan(t))
+    for at, moment in zip(
+        items.tolist(), moments_of(t[items], low[items], high[items], clock[items]), strict=True
+    ):
+        result[at] = moment
+    return result
+
+
+class Message:
+    """A message as all groups see it alike: how it was published, and who has a copy."""
+
+    def __init__(
+        self, name: tuple[str, str, int, str], seq: int, said: Sequence[Said], run: Run, has_producer: bool
+    ) -> None:
+        self.run, self.topic, self.partition, self.origin = name
+        self.seq, self.said, self.of_run, self.has_producer = seq, said, run, has_producer
+        self.shared = [it for it in said if it.event.grp is None]
+        publishes = [it for it in self.shared if it.event.kind == "publish"]
+        asked = [it for it in publishes if it.event.outcome == "invoke"]
+        confirmed = [it.event.at for it in publishes if it.event.outcome == "ok"]
+        crcs = [it.crc for it in asked if it.crc >= 0]
+        self.published = [it.event.at for it in publishes]
+        self.tries = len(asked)
+        self.stored = min(confirmed, default=None)
+        self.sent = min((it.event.at for it in asked), default=None)
+        self.last_try = max((it.event.at for it in asked), default=None)
+        self.first_crc = min(crcs, default=-1)
+        self.last_crc = max(crcs, default=-1)
+        self.made_ms = min((it.event.made for it in asked if it.event.made >= 0), default=None)
+        self.dies = max((it.event.dies for it in asked if it.event.dies is not None), default=None)
+        self.due_at = min((it.event.due for it in asked if it.event.due is not None), default=None)
+        firsts = {(it.event.who, it.event.op) for it in asked}
+        self.misnamed = [
+            it.event
+            for it in asked
+            if it.event.retries >= 0 and (it.event.who, it.event.retries) not in firsts
+        ]
+        self.conflict = any(it.event.conflict and it.event.outcome == "fail" for it in publishes)
+        self.copies = [(it.event.at, it.event.who) for it in self.shared if it.event.kind == "store"]
+
+    @property
+    def id(self) -> str:
+        """The name of the message."""
+        return f"{self.topic}/{self.partition}/{self.origin}/{self.seq}"
+
+    @cached_property
+    def rf(self) -> float | None:
+        """Tell how many replicas it has: what the topic's label says, or as all topics of the run."""
+        _, slash, number = self.topic.rpartition("/rf")
+        return int(number) if slash and number.isdigit() else self.of_run.rf
+
+    @cached_property
+    def durable_on(self) -> list[str]:
+        """The nodes that may have had it when it was confirmed: clocks must show that a copy was not there."""
+        return sorted({who for at, who in self.copies if maybe_by(at, self.stored)})
+
+
+class Story:
+    """A message as one group sees it."""
+
+    def __init__(
+        self, message: Message, grp: str, turn: int, mine: Sequence[Said], group: Group, place: Place
+    ) -> None:
+        self.message, self.grp, self.turn, self.mine, self.group, self.place = (
+            message,
+            grp,
+            turn,
+            mine,
+            group,
+            place,
+        )
+        self.run = message.of_run
+        self.kinds: dict[str, list[Event]] = {}
+        for event, _ in mine:
+            self.kinds.setdefault(event.kind, []).append(event)
+        self.covered = message.made_ms is None or message.made_ms >= group.current_from
+
+    def of(self, kind: str, *, dead: bool | None = False) -> list[Event]:
+        """The events of a kind: of the group itself, of its dead letters, or of both where that is None."""
+        items = self.kinds.get(kind, [])
+        return items if dead is None else [it for it in items if it.dead == dead]
+
+    @cached_property
+    def deaths(self) -> list[Event]:
+        """The lines that confirm a dead letter: a client's, or that of the node with which a majority has buried it."""
+        lines = [it for it in self.of("dead_letter") if it.outcome == "ok"]
+        nodes: dict[tuple[int, int], set[str]] = {}
+        result = [it for it in lines if it.client]
+        for it in sorted((it for it in lines if not it.client), key=lambda it: it.at):
+            having = nodes.setdefault((it.generation, it.n), set())
+            if it.who not in having:
+                having.add(it.who)
+                if len(having) == (int(self.message.rf or 0) // 2 or 1) + 1:
+                    result.append(it)
+        return result
+
+    def purged(self, dead: bool) -> Iterator[Purge]:
+        """The purges that named it, or all there were."""
+        return (
+            it
+            for it in self.place.purges
+            if it.dead == dead and it.names(self.message.origin, self.message.seq)
+        )
+
+    def lines(self) -> list[str]:
+        """The story in words, in the order of one clock; of times that are not known exactly with how exactly."""
+        every = [*self.message.shared, *self.mine]
+        items = sorted(every, key=lambda it: it.event.at.t)
+        stated = [_line(it) for it in items[:STORY_MAX]]
+        return stated if len(items) <= STORY_MAX else [*stated, f"and {len(items) - STORY_MAX} lines more"]
+
+
+def _line(said: Said) -> str:
+    event = said.event
+    doubt = (event.at.high - event.at.low) / 2
+    parts = [f"{event.at.t:.4f} s"]
+    if doubt > 1e-9:
+        parts.append(f"± {doubt:.4f} s" if event.at.placed else "by a clock that is not placed")
+    parts += [event.who, event.kind.replace("_", " ")]
+    parts += [it for it in (event.outcome, event.state) if it]
+    if event.n:
+        parts.append(f"n = {event.n}")
+    if event.generation:
+        parts.append(f"generation {event.generation}")
+    if event.owner:
+        parts.append(f"as {event.owner}")
+    if event.until is not None:
+        parts.append(f"until {seconds(event.until.t)}")
+    return " ".join(parts)

@@ -1,0 +1,47 @@
+"""Says what an audit came to, to a person at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quorumq.audit.findings import GUARANTEES
+from quorumq.core.printable import plural
+
+
+def rows_of(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the heads and rows of the table of guarantees; ``>`` in front of a head is for numbers."""
+    counts = {
+        "checked": "checked",
+        "in runs": "runs_checked",
+        "broken": "broken",
+        "not decidable": "undecidable",
+    }
+    if summary["runs"] < 2:
+        del counts["in runs"]
+    rows = [
+        [
+            f"{row['guarantee']} {GUARANTEES[row['guarantee']]}",
+            row["verdict"],
+            *(f"{row[it]:,}" for it in counts.values()),
+        ]
+        for row in summary["verdicts"]
+    ]
+    return ["guarantee", "|verdict", *(f">{it}" for it in counts)], rows
+
+
+def lines_of(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Give what was not read, what is wrong with clocks, and what was found: each cause once, with the first story."""
+    for row in summary["remainder"]:
+        yield f"{row['count']:,} × {row['what']}: {row['detail']}"
+    for row in summary["clocks"]:
+        if row["findings"]:
+            yield f"clock of {row['writers']} ({row['run']}) {row['findings']}"
+    for cause in summary["causes"]:
+        first, of = cause["first"], plural(cause["runs"], "run")
+        times = "" if cause["count"] == 1 else f", {cause['count']:,} times in {of}, the first"
+        yield f"{cause['verdict'].upper()} {cause['guarantee']}: {cause['cause']}{times}:"
+        where = " ".join(str(first[it]) for it in ("run", "group", "id") if first[it])
+        yield f"  {where}: {first['text']}"
+        yield from (f"    {line}" for line in first["story"])
+    yield summary["conclusion"]
