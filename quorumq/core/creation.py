@@ -9,9 +9,8 @@ from __future__ import annotations
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
-from quorumq.core.limits import NUMBERS_END
+from quorumq.core.limits import DIGEST_BYTES, NUMBERS_END
 from quorumq.core.messages import CreateTopic, CreateTopicReply, PeerMessage, ProposalReply
-from quorumq.core.partition.digests import DIGEST_BYTES
 from quorumq.core.proposing import PAUSE_FIRST_S, PAUSE_MAX_S, PROPOSALS_MAX, Proposer
 from quorumq.core.registers import ChangeCoordinator
 from quorumq.core.topics import as_change, difference, first_topic

@@ -191,6 +191,12 @@ CLOCK_END = STAMPS_END - (366 * 86_400_000 << 16)
 left above is enough for longer than the others need to be set right."""
 WORDS_END = 1 << 64
 """Random numbers, digests and round numbers have 64 bits."""
+DIGEST_BYTES = 16
+"""A digest in anti-entropy, a sum of them, and their key."""
+DIGEST_BRANCHES = 16
+"""Parts of a node in the tree of digests."""
+DIGEST_DIGITS = 15
+"""Hexadecimal digits that name a node of the tree: 60 bits."""
 AGES_END = 1 << 62
 """Milliseconds: no batch is that old."""
 AGES_ASKED_END = 1 << 61

@@ -11,6 +11,9 @@ from quorumq.core.limits import (
     AGES_ASKED_END,
     AGES_END,
     BACKOFF_STEPS_MAX,
+    DIGEST_BRANCHES,
+    DIGEST_BYTES,
+    DIGEST_DIGITS,
     LETTER_TEXT_MAX,
     NAME_BYTES_MAX,
     NUMBERS_END,
@@ -21,7 +24,6 @@ from quorumq.core.limits import (
     STORE_BATCHES_MAX,
     WORDS_END,
 )
-from quorumq.core.partition.digests import BRANCHES, DIGEST_BYTES, DIGITS
 from quorumq.wire import batch as batches
 
 NODE_CHARS_MAX: Final = batches.NODE_CHARS_MAX
@@ -72,8 +74,8 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("PartitionId", "number"): (0, PARTITIONS_MAX),
     ("Heartbeat", "disk_free"): (-1, 1 << 63),
     ("Publish", "age_ms"): (-AGES_ASKED_END, AGES_ASKED_END),
-    ("SyncOffer", "places"): (1, 1 << 4 * DIGITS),
-    ("SyncListed", "places"): (1, 1 << 4 * DIGITS + 1),
+    ("SyncOffer", "places"): (1, 1 << 4 * DIGEST_DIGITS),
+    ("SyncListed", "places"): (1, 1 << 4 * DIGEST_DIGITS + 1),
 }
 _INT_ENDS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("stamp", "time", "floor", "ballot"), STAMPS_END),
@@ -93,7 +95,7 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         "ACKED is at n = 0, and only DEAD has a letter",
     ),
     "SyncOffer": (
-        f"len(v_sums) == {DIGEST_BYTES} * ({BRANCHES} * len(v_places) or 1)",
+        f"len(v_sums) == {DIGEST_BYTES} * ({DIGEST_BRANCHES} * len(v_places) or 1)",
         "sums",
         "a sum for each part of each place, or that of the root",
     ),

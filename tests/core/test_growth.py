@@ -123,6 +123,9 @@ def test_what_many_sections_cost_grows_as_they_do(step: str) -> None:
 
 # ------------------------------------------------------------------------- one message at a time
 
+SLACK = 1.1
+"""Of ceilings on calls, which count how code is cut into functions. Growth, steps, messages and fsyncs are exact."""
+
 CALLS = {"publish": 225, "fetch": 379, "ack": 240}
 """Functions of Python called by all steps of the three cores for one message, at most: one a step is the counting."""
 
@@ -146,7 +149,7 @@ def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> Non
             monkeypatch, lambda got=got: cluster.ask("b", AckRequest(got[0])), builtins=False
         )
     assert {name: len(steps) for name, steps in found.items()} == STEPS
-    assert {name: sum(steps) for name, steps in found.items() if sum(steps) > CALLS[name]} == {}
+    assert {name: sum(steps) for name, steps in found.items() if sum(steps) > SLACK * CALLS[name]} == {}
 
 
 MESSAGE_CALLS = 901
@@ -176,7 +179,7 @@ def test_a_message_in_a_row_of_them_costs_so_much(monkeypatch: pytest.MonkeyPatc
     found = steps_of(
         monkeypatch, lambda: [*map(one, range(1, 1 + count)), cluster.advance(0.1)], builtins=False
     )
-    assert sum(found) <= MESSAGE_CALLS * count
+    assert sum(found) <= SLACK * MESSAGE_CALLS * count
     assert len(found) <= MESSAGE_STEPS * count
     assert len(said) <= MESSAGE_SAID * count
 
@@ -405,7 +408,7 @@ def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_gr
     for number in range(20):
         cluster.ask("a", SetGroup("jobs", f"group-{number}"))
     found = steps_of(monkeypatch, lambda: answered(cluster, "c", AlterTopic("jobs", partitions=1024)))
-    assert max(found) <= 1.6 * STEP_CALLS_MAX, sorted(found)[-5:]
+    assert max(found) <= SLACK * 1.6 * STEP_CALLS_MAX, sorted(found)[-5:]
 
 
 def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(

@@ -213,6 +213,7 @@ def forget_counts(cluster: Cluster, node: str, count: int) -> GroupView:
     replica = replica_of(cluster, node)
     view = replica.group("g")
     view.leases = SpanMap()
+    view.compare_anew()
     replica.views.refresh_all(cluster.now)
     assert (view.available.messages, view.suspects.messages) == (count, 0)
     return view

@@ -84,7 +84,7 @@ def test_settings_that_a_producer_left_to_us_are_below_all_that_somebody_chooses
     asked = CreateTopic("jobs", max_deliveries=9, unnamed=("ttl_s",))
     assert stamps_of(made(CreateTopic("jobs", implicit=True))) == (Stamp(0, ""),) * len(SETTINGS)
     assert stamps_of(made(asked)) == (Stamp(1, "a"),) * len(SETTINGS)
-    assert as_change(asked) == AlterTopic("jobs", 1, 9, 0.0, None, (), True)
+    assert as_change(asked) == AlterTopic("jobs", 1, 9, 0.0, None, (), True, "dead-letter")
 
 
 DECISIONS = st.builds(

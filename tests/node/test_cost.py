@@ -69,6 +69,9 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
     assert found == COUNTS
 
 
+SLACK = 1.1
+"""Of ceilings on calls, which count how code is cut into functions. COUNTS are exact."""
+
 CALLS = {"node": 629, "wire": 381, "storage": 316, "driver": 85}
 """Calls of Python functions of three nodes for a message that is published, delivered and acked alone, at most."""
 
@@ -112,4 +115,4 @@ async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
     for entry in profiler.getstats():
         calls[part_of(getattr(entry.code, "co_filename", ""))] += entry.callcount
     found = {part: calls[part] / messages for part in CALLS}
-    assert not [part for part in CALLS if found[part] > CALLS[part]], str(found)
+    assert not [part for part in CALLS if found[part] > SLACK * CALLS[part]], str(found)

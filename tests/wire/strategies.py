@@ -138,12 +138,12 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
     """A strategy for one field."""
     if hint is int:
         low, end = int_range(owner, field)
-        return st.integers(low, end - 1) | st.integers(0, min(300, end - 1))
+        return st.integers(low, end - 1) | st.integers(max(low, 0), min(300, end - 1))
     if hint is str:
         return node_ids if field in ("node", "replicas") else names
     if hint is bytes:
         exact = (owner, field) in (
-            ("Topic", "id"), ("Group", "topic"), ("PartitionId", "topic"), ("DeleteTopic", "id"),
+            ("Topic", "id"), ("Group", "topic"), ("PartitionId", "topic"), ("DeleteTopic", "id"), ("Digest", "digest"),
         )  # fmt: skip
         if (owner, field) == ("Instance", "topic"):
             return st.sampled_from((b"", b"topic-id-16bytes"))
@@ -188,6 +188,8 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
         made = made.map(lambda it: it._replace(group=None if it.topic is not None else it.group))
     if cls is messages.Accept:  # one of them
         made = made.filter(lambda it: (it.topic is None) != (it.group is None))
+    if cls is messages.SyncOffer:  # as many sums as the places have parts
+        made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (16 * len(it.places) or 1)))
     return made.map(sound) if cls is Record else made
 
 

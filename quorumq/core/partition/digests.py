@@ -17,18 +17,19 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from quorumq.core import limits
 from quorumq.core.types import Origin
 
-BRANCHES: Final = 16
+BRANCHES: Final = limits.DIGEST_BRANCHES
 """Parts of a node: one for each hexadecimal digit of a place."""
 
-DIGITS: Final = 15
+DIGITS: Final = limits.DIGEST_DIGITS
 """Hexadecimal digits of a place: 60 bits."""
 
 LISTED_MAX: Final = 64
 """Origins up to which a node is not parted, and is compared origin by origin."""
 
-DIGEST_BYTES: Final = 16
+DIGEST_BYTES: Final = limits.DIGEST_BYTES
 SUMS_END: Final = 1 << 8 * DIGEST_BYTES
 ROOT: Final = 1
 """A node is named by its digits behind a 1, as one number: the root has none."""
