@@ -1,12 +1,12 @@
-"""Burying: what nobody may get any more becomes dead letters, whether somebody reads the group or not.
+"""Burial: undeliverable messages become dead letters, whether or not a consumer reads the group.
 
-A message is *dying* here when its deliveries are used up, or its time to live is over by our clock. Whoever meets one
-in a FETCH makes a dead letter of it. But nobody fetches from a group whose last worker is gone: its dying messages
+A message is *dying* here when its deliveries are used up, or when its time to live is over by our clock. A FETCH that
+meets one makes a dead letter of it. But no consumer fetches from a group whose last worker is gone. Its dying messages
 would be ready for ever, an autoscaler would start workers for nothing, and no alert for dead letters would come. So
-every node looks now and then, and holds what is dying as a FETCH would, in runs. A majority of the voters decides, as
-for a FETCH; what they do not call dead is released, and counts no attempt.
+every node looks now and then, and holds dying messages as a FETCH would, in runs. A majority of the voters decides, as
+for a FETCH. A message that they do not call dead is released, and counts no attempt.
 
-One node of a replica set does it for a group at a time: the first that lives, as the group's name ranks them. Any other
+One node of a replica set does it for a group at a time: the first live one, as the group's name ranks them. Any other
 one joins in by chance, because the first may be in quarantine, or may not know.
 """
 
@@ -29,21 +29,21 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.types import Now, Span
 
 HOLD_S: Final = 5.0
-"""For how long what is being buried is held, at most."""
+"""Seconds for which dying messages are held during a burial, at most."""
 
 ROUNDS: Final = 16
 """Rounds of HOLD that one burial has, before the others of its node have a turn."""
 
 CHANCE: Final = 1 / 8
-"""How often a node that is not the first of a replica set buries all the same."""
+"""Probability that a node buries although it is not the first of its replica set."""
 
 
 class Burial(FetchCoordinator):
-    """Holds what is dying in one group of one partition, and makes dead letters of it. Nobody waits for an answer.
+    """Holds the dying messages of one group in one partition, and makes dead letters of them. No client waits for it.
 
     Args:
-        key: a negative number, so that it is no client's.
-        replica: our own, of that partition.
+        key: a negative number, because no client's key is negative.
+        replica: this node's replica of that partition.
         group: the name of the group.
         why: `EXHAUSTED` or `OVERDUE`.
     """
@@ -79,25 +79,25 @@ class Burial(FetchCoordinator):
         return effects
 
     def open_hold(self, context: Context, *args: Any) -> tuple[HoldRound, m.Hold]:
-        """Mark the HOLD of an overdue message, so that replicas which may not know its age abstain."""
+        """Mark the HOLD of an overdue message, so that replicas that may not know its age abstain."""
         this, hold = super().open_hold(context, *args)
         return this, hold._replace(overdue=self.why == OVERDUE)
 
     def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
-        """Nobody waits for an answer."""
+        """Finish without a reply, because no client waits for one."""
         return super().finish(context, None)
 
     def _win(
         self, context: Context, this: HoldRound, span: Span, attempts: Attempts, now: Now
     ) -> list[Effect]:
-        """The voters do not call it dead: it goes back, with what they know of its attempts."""
+        """Give the message back, with the voters' count of its attempts, because they do not call it dead."""
         effects = self._learn(this, span, attempts, now) if attempts != NO_ATTEMPTS else []
-        self.conflict = True  # to choose it again at once would bring it again
+        self.conflict = True  # choosing it again at once would bring it again
         return effects + context.free([m.Freed(this.partition, self.request.group, this.owner, (span,))], now)
 
 
 def bury(context: Context, now: Now) -> list[Effect]:
-    """Begin to bury what is dying in the groups here, where this node is the one to do it."""
+    """Begin to bury the dying messages of the groups here, if this node is the one to do it."""
     effects: list[Effect] = []
     under_way = {
         (*pending.partitions, pending.request.group)
@@ -127,7 +127,7 @@ def reasons(replica: Replica, view: GroupView, now: Now) -> list[int]:
 
 
 def is_first(context: Context, replica: Replica, group: str) -> bool:
-    """Return True if this node is to bury for the group: it is the first of those that live, or by chance."""
+    """Return True if this node is to bury for the group: it is the first live member, or wins by chance."""
     salt = salt_of(f"{group}/{replica.partition.number}")
     alive = [name for name in replica.members if name == context.state.me or name in context.state.links]
     first = max(alive, key=lambda name: (mix(replica.choice.salts[name] ^ salt), name))

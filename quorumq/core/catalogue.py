@@ -1,7 +1,7 @@
-"""The registers of topics and groups that this node knows, and how what others know is merged into them.
+"""Registers of topics and groups that this node knows, and the merging of registers from other nodes.
 
-A table: it decides which register stands, and nothing follows from that here. What does follow, as the end of a topic's
-replicas, is in core/context.py.
+The table decides which register stands. It carries out no consequences: those, such as the end of a topic's replicas,
+are in core/context.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _too_many(what: str, found: int, most: int, advice: str) -> Failed:
 
 
 class NamesUsed(NamedTuple):
-    """How many names are taken, those of deleted topics and groups among them, and how many there can be."""
+    """Counts of names taken, those of deleted topics and groups among them, and their limits."""
 
     topics: int
     topics_deleted: int
@@ -45,19 +45,19 @@ class NamesUsed(NamedTuple):
 
     @property
     def are_half_gone(self) -> bool:
-        """Return True if half of the names of either kind is taken."""
+        """Return True if half of the names of topics or of groups is taken."""
         return 2 * self.topics >= self.topics_max or 2 * self.groups >= self.groups_max
 
 
 class Catalogue:
-    """What one node knows of topics and groups.
+    """Topics and groups that one node knows.
 
     Attributes:
         topics: registers by topic id, deleted ones included.
-        names: the id of the newest topic of each name, deleted or not.
-        decisions: by instance; those of which no outcome is known here.
+        names: id of the newest topic of each name, deleted or not.
+        decisions: decisions without a known outcome, by instance.
         groups: registers by (topic id, name), deleted ones included.
-        settled_groups: which are known to be at a majority of a partition's replicas.
+        settled_groups: groups known to be at a majority of a partition's replicas.
     """
 
     __slots__ = ("_used", "decisions", "groups", "me", "names", "settled_groups", "topics")
@@ -74,35 +74,35 @@ class Catalogue:
     # ------------------------------------------------------------------ looking up
 
     def register_named(self, name: str) -> Topic | None:
-        """The newest register of that name, deleted or not."""
+        """Return the newest register of that name, deleted or not; None without one."""
         found = self.names.get(name)
         return self.topics[found] if found is not None else None
 
     def topic_named(self, name: str) -> Topic | None:
-        """The topic of that name, if there is one that is not deleted."""
+        """Return the topic of that name, if there is one that is not deleted."""
         topic = self.register_named(name)
         return None if topic is None or topic.deleted else topic
 
     def partitions_of(self, name: str) -> int:
-        """How many partitions the newest topic of that name has, or had."""
+        """Return the number of partitions of the newest topic of that name, deleted or not; 0 without one."""
         found = self.names.get(name)
         return self.topics[found].partitions if found is not None else 0
 
     def topics_matching(self, name: str) -> list[Topic]:
-        """The topic of that name, or all that the pattern matches; without those that are deleted."""
+        """Return the topic of that name, or all topics that the pattern matches, without deleted ones."""
         names = matching(name, self.names) if is_pattern(name) else [name]
         return [topic for topic in map(self.topic_named, names) if topic is not None]
 
     def live(self) -> list[Topic]:
-        """All topics that are not deleted."""
+        """Return all topics that are not deleted."""
         return [topic for topic in map(self.topics.__getitem__, self.names.values()) if not topic.deleted]
 
     def registers(self) -> list[Topic]:
-        """Of each name the newest register: it says that all older ones are deleted."""
+        """Return the newest register of each name. It says that all older ones are deleted."""
         return [self.topics[self.names[name]] for name in sorted(self.names)]
 
     def names_used(self) -> NamesUsed:
-        """Return how many names are taken. They are counted when any register has changed since."""
+        """Return how many names are taken. They are counted again only after a register has changed."""
         if self._used is None:
             topics, groups = len(self.names), self.groups.values()
             self._used = NamesUsed(
@@ -116,41 +116,41 @@ class Catalogue:
         return self._used
 
     def is_deleted(self, topic: bytes) -> bool:
-        """Whether the topic of that id is known to be deleted."""
+        """Return True if the topic of that id is known to be deleted."""
         return topic in self.topics and self.topics[topic].deleted
 
     def members_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
-        """The replica set of a partition; empty if it is not known here."""
+        """Return the replica set of a partition; empty if it is not known here."""
         topic = self.topics.get(partition.topic)
         sets = topic.replicas if topic is not None else ()
         return sets[partition.number] if partition.number < len(sets) else ()
 
     def all_groups(self) -> list[Group]:
-        """The registers of all groups by topic and name, deleted ones included."""
+        """Return the registers of all groups by topic and name, deleted ones included."""
         return [self.groups[key] for key in sorted(self.groups)]
 
     def group_registers(self, topic: bytes) -> list[Group]:
-        """The registers of a topic's groups by name, deleted ones included."""
+        """Return the registers of a topic's groups by name, deleted ones included."""
         return [self.groups[key] for key in sorted(key for key in self.groups if key[0] == topic)]
 
     def reads(self, topic: bytes, group: str) -> bool:
-        """Whether the group is known, and not as deleted."""
+        """Return True if the group is known and not deleted."""
         register = self.groups.get((topic, group))
         return register is not None and not register.deleted
 
     def is_group_deleted(self, topic: bytes, group: str) -> bool:
-        """Whether the group is known to be deleted."""
+        """Return True if the group is known to be deleted."""
         register = self.groups.get((topic, group))
         return register is not None and register.deleted
 
     def makes_group(self, topic: Topic, group: str) -> bool:
-        """Whether a FETCH for a group that is not known here may make it."""
+        """Return True if a FETCH for a group that is not known here may make it."""
         return topic.auto_create_groups and not self.is_group_deleted(topic.id, group)
 
-    # ----------------------------------------------------- what to answer where there is none
+    # ----------------------------------------------------- errors for unknown names and full tables
 
     def partition_named(self, name: str, number: int) -> PartitionId | Failed:
-        """A partition of a topic by name, or what to answer where there is none."""
+        """Return a partition of a topic by name, or the error to answer if there is none."""
         topic = self.topic_named(name)
         if topic is None:
             return self.not_found(name)
@@ -162,7 +162,7 @@ class Catalogue:
         return PartitionId(topic.id, number)
 
     def not_found(self, name: str) -> Failed:
-        """`not-found`: deleted, or not there. The shell adds a hint, as it knows which names the client may see."""
+        """Return `not-found`: deleted, or not there. The shell adds a hint: it knows which names a client may see."""
         if name in self.names:
             return Failed(
                 Code.NOT_FOUND, f"topic {name!r} was deleted; `create` makes a new one of that name"
@@ -170,7 +170,7 @@ class Catalogue:
         return Failed(Code.NOT_FOUND, f"there is no topic {name!r}", topic=name)
 
     def no_group(self, topic: str, group: str) -> Failed:
-        """`not-found`: deleted, or not there; likewise."""
+        """Return `not-found`: deleted, or not there. The shell adds a hint."""
         if self.is_group_deleted(self.names.get(topic, b""), group):
             return Failed(
                 Code.NOT_FOUND,
@@ -179,7 +179,7 @@ class Catalogue:
         return Failed(Code.NOT_FOUND, f"no group {group!r} reads topic {topic!r}", topic=topic, group=group)
 
     def why_no_room(self, request: CreateTopic | AlterTopic) -> Failed | None:
-        """`too-large`: where what a request would make is beyond what a cluster may have."""
+        """Return `too-large` if a request would exceed the limits of a cluster."""
         topic, live = self.topic_named(request.name), self.live()
         more = (request.partitions or 0) - (topic.partitions if topic is not None else 0)
         found = sum(other.partitions for other in live)
@@ -200,7 +200,7 @@ class Catalogue:
         return Counter(topic for (topic, _), register in self.groups.items() if not register.deleted)
 
     def _why_no_views(self, counts: Counter[bytes], more: int) -> Failed | None:
-        """`too-large`: where so many more groups, each once for each partition that it reads, are beyond it."""
+        """Return `too-large` if ``more`` groups, each counted once per partition that it reads, exceed the limit."""
         found = sum(count * self.topics[topic].partitions for topic, count in counts.items())
         if found + more <= limits.GROUP_PARTITIONS_MAX:
             return None
@@ -208,7 +208,7 @@ class Catalogue:
         return _too_many(what, found, limits.GROUP_PARTITIONS_MAX, "delete groups that nobody reads any more")
 
     def why_no_groups(self, topics: Sequence[Topic], group: str) -> Failed | None:
-        """`too-large`: where to make a group of these topics, which have none of that name, is beyond it."""
+        """Return `too-large` if making a group of these topics, which have none of that name, exceeds a limit."""
         registers = sum(key not in self.groups for key in ((topic.id, group) for topic in topics))
         found = len(self.groups) + len(self.decisions)
         if found + registers > limits.GROUP_NAMES_MAX:
@@ -222,7 +222,7 @@ class Catalogue:
         return self._why_no_views(counts, sum(topic.partitions for topic in topics))
 
     def why_not_here(self, partition: PartitionId) -> str:
-        """Why a request for a partition without a replica set fails."""
+        """Return why a request for a partition without a replica set fails."""
         topic = self.topics.get(partition.topic)
         if topic is not None and topic.deleted:
             return f"topic {topic.name!r} was deleted"
@@ -231,11 +231,11 @@ class Catalogue:
     # -------------------------------------------------------------------- merging
 
     def take_topic(self, topic: Topic) -> Topic | None:
-        """Merge a register; the merged one if it changed anything, else None.
+        """Merge a register, and return the merged one if it changed anything, else None.
 
-        A topic whose name had been deleted more often has taken the place of the others: they are deleted, whether or
-        not anybody has told us. Of two after equally many deletions one was chosen and then forgotten with the
-        directories of a majority (RECOVERY); the later one stays.
+        A topic whose name had been deleted more often replaces the others. They are deleted, even if no node has said
+        so. If two follow equally many deletions, one was chosen and then lost with the directories of a majority
+        (RECOVERY). The later one stays.
         """
         ours = self.topics.get(topic.id)
         newest = self.register_named(topic.name)
@@ -257,18 +257,18 @@ class Catalogue:
         return merged
 
     def register_of(self, instance: Instance) -> Topic | Group | None:
-        """The newest register of what an instance decides about; where it is no older, the outcome is known."""
+        """Return the newest register that an instance decides about. If it is no older, the outcome is known."""
         if instance.topic:
             return self.groups.get((instance.topic, instance.name))
         return self.register_named(instance.name)
 
     def outcome_of(self, instance: Instance) -> Topic | Group | None:
-        """The register that was chosen in an instance, or a later one; None where none is known."""
+        """Return the register that was chosen in an instance, or a later one; None if none is known."""
         known = self.register_of(instance)
         return known if known is not None and instance_of(known).number >= instance.number else None
 
     def take_decision(self, decision: Decision) -> bool:
-        """Merge what was promised and accepted in an instance that is not decided; whether it changed anything."""
+        """Merge promises and acceptances of an undecided instance, and return True if that changed anything."""
         instance = decision.instance
         ours = self.decisions.get(instance)
         merged = merge_decisions(ours, decision) if ours is not None else decision
@@ -281,13 +281,13 @@ class Catalogue:
         return True
 
     def _forget_decided(self, register: Topic | Group) -> None:
-        """The outcome of these instances is known."""
+        """Drop the decisions up to the register's instance, because their outcome is known."""
         last = instance_of(register)
         for instance in list(self.decisions.irange(last._replace(number=0), last)):
             del self.decisions[instance]
 
     def take_group(self, group: Group) -> Group | None:
-        """Merge a group's register; the merged one if it changed anything, else None.
+        """Merge a group's register, and return the merged one if it changed anything, else None.
 
         One of an unknown topic is left out: the topic may be deleted. It comes again with its topic, the topic first.
         """
@@ -300,13 +300,15 @@ class Catalogue:
         self.groups[(group.topic, group.name)] = merged
         self._used = None
         self._forget_decided(merged)
-        if merged.buried > (ours.buried if ours is not None else 0):  # what a majority had was another life
+        if merged.buried > (
+            ours.buried if ours is not None else 0
+        ):  # the majority's records belong to another life
             for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
                 del self.settled_groups[key]
         return merged
 
     def forget_groups(self, topic: bytes) -> None:
-        """The topic was deleted: nobody reads it any more."""
+        """Drop all groups of a deleted topic, because no client reads it any more."""
         self._used = None
         for key in [key for key in self.groups if key[0] == topic]:
             del self.groups[key]

@@ -1,4 +1,4 @@
-"""Which groups the peers know of: RECLAIM may drop what no group needs only once it knows every group there is."""
+"""Groups that the peers know: RECLAIM may drop a message that no group needs only once it knows every group."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now
 
 ANSWER_WAIT_S = 60.0
-"""How long an answer to a GroupsRequest is waited for."""
+"""Seconds for which an answer to a GroupsRequest is awaited."""
 
 TOPICS_PER_ASK = 64
 """Topics in one GroupsRequest."""
 
 
 class Asked(NamedTuple):
-    """A GroupsRequest: when the question was asked (monotonic seconds), of which topics."""
+    """A GroupsRequest: the time of the question (monotonic seconds) and its topics."""
 
     at: float
     topics: tuple[bytes, ...]
 
 
 class Census:
-    """The questions that are open, and when each peer was asked what it has answered.
+    """Open questions, and the time of each question that a peer has answered.
 
     Attributes:
         asked: questions by number.
-        heard: by peer and topic, when the question was asked that it has answered.
+        heard: monotonic time of the newest answered question, by peer and topic.
     """
 
     __slots__ = ("asked", "heard", "state")
@@ -45,7 +45,7 @@ class Census:
         self.heard: dict[tuple[NodeId, bytes], float] = {}
 
     def ask(self, topics: Iterable[bytes], now: Now) -> list[Effect]:
-        """Ask all peers that there is a link to; questions that nobody will answer any more are forgotten."""
+        """Ask all linked peers, and drop questions that have waited too long for an answer."""
         self.asked = {
             number: asked for number, asked in self.asked.items() if asked.at > now.mono - ANSWER_WAIT_S
         }
@@ -61,7 +61,7 @@ class Census:
         return GroupsRequest(number, asked.topics, after)
 
     def heard_by_majority(self, members: tuple[NodeId, ...], topic: bytes, now: Now) -> float:
-        """When the oldest question was asked that a majority of the replica set, ourselves included, answered."""
+        """Return the latest time since which a majority of the replica set, with this node, was asked and answered."""
         times = [
             now.mono if member == self.state.me else self.heard.get((member, topic), -1e18)
             for member in members
@@ -69,13 +69,13 @@ class Census:
         return sorted(times, reverse=True)[majority_of(len(times)) - 1]
 
     def awaits(self, message: GroupsReply) -> bool:
-        """Whether it answers an open question."""
+        """Return True if the message answers an open question."""
         return message.number in self.asked and (not message.more or bool(message.groups))
 
     def on_told(self, sender: NodeId, message: GroupsReply) -> list[Effect]:
-        """What a peer knows counts from when it was asked first, topic by topic, once all of it is here.
+        """Note the time of the question for each topic that the peer has answered in full, and ask for the rest.
 
-        Its groups have been merged.
+        The groups of the message have been merged already.
         """
         asked = self.asked[message.number]
         effects: list[Effect] = []
@@ -89,13 +89,13 @@ class Census:
         return effects
 
     def forget(self, topic: bytes) -> None:
-        """The topic was deleted."""
+        """Drop the answers about a deleted topic."""
         for heard in [heard for heard in self.heard if heard[1] == topic]:
             del self.heard[heard]
 
 
 def tell(catalogue: Catalogue, sender: NodeId, message: GroupsRequest) -> list[Effect]:
-    """GROUPS-ASK: answer with what fits a frame; the rest is asked for, so that a page that is lost is missed."""
+    """Answer GROUPS-ASK with one frame. The peer asks for the rest, so that a lost page is noticed."""
     wanted = dict.fromkeys(message.topics)
     found = sorted(key for key in catalogue.groups if key[0] in wanted)
     if found and message.after:

@@ -1,10 +1,10 @@
 """The hybrid logical clock that numbers ballots and settings.
 
 The promise: a stamp that this node has used, or has granted a ballot at, is never above the reserve
-that is durable in its journal. So after any start the reserve is a floor: everything that the node can
-have forgotten lies at or below it. A clock that runs ahead of the time of day (a peer's was a year ahead)
-counts on from there: stamps serve order only. Stamps end at `STAMPS_END`; a clock that got there, which only a peer
-that lies can bring about, makes no more of them, and its node goes on with what needs none.
+that is durable in its journal. So after any start the reserve is a minimum: every stamp that the node can
+have lost lies at or below it. A clock that runs ahead of the time of day (a peer's was a year ahead)
+counts on from there, because stamps serve order only. Stamps end at `STAMPS_END`. Only a peer that lies can bring a
+clock there. Such a clock makes no more stamps, and its node goes on with requests that need none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quorumq.core.limits import CLOCK_END, STAMP_LAST, STAMPS_END
 from quorumq.core.types import NodeId, Now, Stamp
 
 RESERVE_STEP = 60_000 << 16
-"""How far ahead a reserve is journalled: one minute of stamps."""
+"""Distance in stamps by which a reserve is journalled ahead: one minute."""
 HALF_STEP = RESERVE_STEP // 2
 
 
@@ -37,7 +37,7 @@ class HybridClock:
         self.wanted = floor  # the highest stamp seen, which may lie above the reserve
 
     def fresh(self, now: Now) -> Stamp | None:
-        """A stamp above every stamp used or seen; None while that needs a higher reserve, or where there is none."""
+        """Return a stamp above every one used or seen; None while that needs a higher reserve, or if none is left."""
         value = max(self.value + 1, self.wanted + 1, self.by_day(now))
         if value > self.reserve:
             self.wanted = max(self.wanted, min(value, STAMPS_END - 1))
@@ -47,21 +47,21 @@ class HybridClock:
 
     @property
     def used_up(self) -> bool:
-        """Whether there is no stamp above those that were used or seen."""
+        """Return True if there is no stamp above those that were used or seen."""
         return max(self.value, self.wanted) >= STAMP_LAST
 
     def by_day(self, now: Now) -> int:
-        """The stamp that the time of day makes; 0 where it is one that no clock shows that is right."""
+        """Return the stamp of the time of day; 0 if no correct clock shows that time."""
         value = now.wall_ms << 16
         return value if value < CLOCK_END else 0
 
     def first_reserve(self, now: Now) -> int:
-        """The reserve that a start makes durable before it speaks."""
+        """Return the reserve that a start makes durable before it speaks."""
         self.reserving = min(max(self.floor, self.by_day(now)) + RESERVE_STEP, max(self.floor, STAMP_LAST))
         return self.reserving
 
     def merge(self, time: int) -> bool:
-        """Take note of a stamp's time seen elsewhere; False while it lies above the durable reserve."""
+        """Note the time of a stamp seen elsewhere; return False while it lies above the durable reserve."""
         if time > self.wanted:
             self.wanted = time
         if time > self.value:
@@ -69,7 +69,7 @@ class HybridClock:
         return time <= self.reserve
 
     def next_reserve(self, now: Now) -> int | None:
-        """The reserve to make durable now, or None. Asked for when half of the current one is used."""
+        """Return the reserve to make durable now, or None while less than half of the current one is used."""
         highest = max(self.value, self.wanted, self.by_day(now))
         if min(highest + HALF_STEP, STAMP_LAST) <= self.reserving:
             return None
@@ -77,7 +77,7 @@ class HybridClock:
         return self.reserving
 
     def reserved(self, time: int) -> None:
-        """``time`` is durable as a reserve."""
+        """Note that ``time`` is durable as a reserve."""
         self.reserve = max(self.reserve, time)
         self.value = max(self.value, min(self.wanted, self.reserve))
 

@@ -15,7 +15,7 @@ BLOCK: Final = 4096
 
 
 def number_of(origin: Origin) -> Span:
-    """What stands for a closed origin: its number ``k``, under the first origin of that start of its node."""
+    """Return the span of a closed origin: its number ``k``, under the first origin of that start of its node."""
     return Span(origin._replace(k=0), origin.k, origin.k + 1)
 
 
@@ -23,7 +23,7 @@ class ClosedOrigins:
     """The origins of a partition that are closed, as spans of their numbers.
 
     Attributes:
-        digests: by block of numbers.
+        digests: digests by block of numbers.
     """
 
     __slots__ = ("digests", "numbers")
@@ -39,7 +39,7 @@ class ClosedOrigins:
         return bool(self.numbers)
 
     def add(self, numbers: Span) -> None:
-        """Take in origins that are over, by their numbers."""
+        """Add origins that are over, by their numbers."""
         self.numbers.add(numbers)
         family, start, stop = numbers
         for first in range(start - start % BLOCK, stop, BLOCK):
@@ -50,7 +50,7 @@ class ClosedOrigins:
         return self.numbers.within(Span(first._replace(k=0), first.k, first.k + BLOCK))
 
     def blocks(self) -> list[Origin]:
-        """Return the blocks of which some number is closed."""
+        """Return the blocks in which some number is closed."""
         return list(
             dict.fromkeys(
                 family._replace(k=first)
@@ -60,12 +60,12 @@ class ClosedOrigins:
         )
 
     def content(self, first: Origin) -> bytes:
-        """Return what replicas compare of a block of numbers."""
+        """Return the bytes that replicas compare for a block of numbers."""
         return b",".join([b"%d,%d" % span[1:] for span in self.block(first)])
 
 
 def among(numbers: Iterable[Span], table: Mapping[Origin, Any]) -> list[Origin]:
-    """Return the origins of a table that have one of these numbers, at the cost of whichever are fewer."""
+    """Return the origins of a table that have one of these numbers, at the cost of the smaller of both."""
     origins: list[Origin] = []
     for (node, n, nonce, _), start, stop in numbers:
         if stop - start <= len(table):
@@ -78,7 +78,7 @@ def among(numbers: Iterable[Span], table: Mapping[Origin, Any]) -> list[Origin]:
 
 
 def forget(numbers: Iterable[Span], table: SpanSet | SpanMap[Any] | dict[Origin, Any]) -> list[Origin]:
-    """Drop what ``table`` has of the origins with these numbers; the origins that it had."""
+    """Drop the entries of the origins with these numbers from ``table``, and return the origins that it had."""
     if isinstance(table, dict):
         origins = among(numbers, table)
         for origin in origins:
@@ -91,5 +91,5 @@ def forget(numbers: Iterable[Span], table: SpanSet | SpanMap[Any] | dict[Origin,
 
 
 def may_close(origin: Origin) -> bool:
-    """Whether an origin is a producer's session: outputs may be derived from an input again at any time."""
+    """Return True if an origin is a producer's session: outputs may be derived from an input again at any time."""
     return origin.node != DERIVED

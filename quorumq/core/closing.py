@@ -1,14 +1,14 @@
-"""Forgetting origins that are over.
+"""Dropping of origins that are over.
 
-Every producer session is an origin, and of every origin each replica keeps which of its messages it knows and what
-each group made of them: a few runs, but for ever, unless somebody can say that nothing more comes of it. That takes
-all replicas of the partition (docs/protocol.md, RECLAIM, "Closing an origin"): each promises, durably, to take no
-further STORE of it from a client; and says that it has nothing of it any more but the knowledge that it is done.
-When all have said so in one round, each in its newest incarnation, nothing of the origin can be anywhere: what was
-published is settled and reclaimed, what was not stored yet is refused from then on. What is kept is its number in a
-set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped.
+Every producer session is an origin. For every origin each replica keeps which of its messages it knows and their state
+in each group: a few runs, but for ever, unless it is certain that nothing more comes of the origin. That takes
+all replicas of the partition (docs/protocol.md, RECLAIM, "Closing an origin"). Each promises, durably, to take no
+further STORE of it from a client, and says that it has nothing left of it but the knowledge that it is done.
+When all have said so in one round, each in its newest incarnation, nothing of the origin can be anywhere. Its
+published messages are settled and reclaimed, and a batch that was not stored yet is refused from then on. Its number
+stays in a set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped.
 
-While a promise stands and the origin is not closed, anti-entropy may still bring what another replica had stored
+While a promise stands and the origin is not closed, anti-entropy may still bring messages that another replica stored
 before it promised. A replica that is down, or has a message left, delays closing, and nothing else.
 """
 
@@ -26,10 +26,10 @@ ORIGINS_PER_ROUND = 256
 
 
 class CloseCoordinator(Coordinator):
-    """Ask all replicas of a partition to promise, and whether they are done. Nobody waits for it.
+    """Asks all replicas of a partition to promise, and whether they are done. No client waits for it.
 
     Args:
-        origins: that this replica has promised for and is done with.
+        origins: origins that this replica has promised for and is done with.
     """
 
     __slots__ = ("done_with", "origins", "partition")
@@ -70,7 +70,7 @@ class CloseCoordinator(Coordinator):
         return effects + self.finish(context, None)
 
     def is_closed(self, done: int, everyone: int) -> bool:
-        """Every replica has promised and is done, in its newest incarnation."""
+        """Return True if every replica has promised and is done, in its newest incarnation."""
         return done == everyone
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:

@@ -1,7 +1,7 @@
-"""What a coordinator may use of the node that it runs on, and what the node wants of a coordinator.
+"""Interface between a coordinator and the node that it runs on.
 
-Here are also the things that follow from a register: a topic's replicas begin and end with it, and with them what is
-under way. Requests, rounds and replicas of a topic that was deleted end in the step that hears of it.
+The consequences of a register are here too: a topic's replicas begin and end with it, and so do its requests.
+Requests, rounds and replicas of a deleted topic end in the step that learns of the deletion.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORGET_MAX = 10_000
 """Batches in one Forget."""
 
 ASKED_MAX = 1024
-"""Rounds of HOLD whose answers are timed; what answers an older one is too late to matter."""
+"""Rounds of HOLD whose answers are timed; an answer to an older one is too late to matter."""
 
 WAKING = ("advance", "gathered", "again")
 """Timers of requests, by their key."""
@@ -54,16 +54,16 @@ Costly = (
     | tuple[Literal["remote"], NodeId, m.RemoteFetch]
     | tuple[Literal["wake"], tuple[PartitionId, str], tuple[int, ...]]
 )
-"""What waits for its turn."""
+"""Work that waits for its turn."""
 
 
 class Pending:
     """A request that is under way, as the node sees it: core/coordinator.py says how it goes on.
 
     Attributes:
-        key: the client request to answer; 0 when nobody waits.
-        asker: in whose turn it goes on, where that is costly.
-        done: whether it was answered.
+        key: the client request to answer; 0 if no client waits.
+        asker: the client in whose turn the request goes on, if going on is costly.
+        done: True once it was answered.
         rounds: its open rounds, by number.
     """
 
@@ -75,97 +75,97 @@ class Pending:
     rounds: dict[int, Round]
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        """Begin; the effects to carry out."""
+        """Begin, and return the effects to carry out."""
         raise NotImplementedError
 
     @property
     def cost(self) -> int:
-        """What it costs to go on (core/costs.py)."""
+        """Cost of going on (core/costs.py)."""
         return 0
 
     def go_on(self, context: Context, now: Now) -> list[Effect]:
-        """Its pause is over, or what one step had no room for is to be done."""
+        """Go on after a pause, or with work that did not fit one step."""
         return self.start(context, now)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        """A reply to one of its rounds."""
+        """Take in a reply to one of its rounds."""
         raise NotImplementedError
 
     def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
-        """``sender`` cannot vouch for its directory now, so it does nothing that would count in round ``number``."""
+        """Note that ``sender`` cannot vouch for its directory now, so it does not count in round ``number``."""
         return []
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        """Round ``number`` has had its time."""
+        """End the wait of round ``number``: its time is over."""
         raise NotImplementedError
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """The client is gone. What was sent may still take effect, and what has begun goes on unless this ends it."""
+        """Handle the end of the client. Sent messages may still take effect. Begun work goes on unless this ends it."""
         return []
 
     @property
     def carried(self) -> Sequence[Pending]:
-        """Other requests that wait for rounds of this one."""
+        """Return other requests that wait for rounds of this one."""
         return ()
 
     @property
     def awaited_by(self) -> Sequence[int]:
-        """Requests, by key, that wait for what this one comes to."""
+        """Return the keys of requests that wait for the outcome of this one."""
         return ()
 
     def concerns(self, topic: bytes) -> bool:
-        """Whether anything is under way for that topic."""
+        """Return True if anything is under way for that topic."""
         raise NotImplementedError
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        """A topic that this is about was deleted: nothing more can come of it."""
+        """End what concerns a deleted topic: nothing more can come of it."""
         raise NotImplementedError
 
     def reads(self, topic: bytes, group: str) -> bool:
-        """Whether it can only be answered by what that group of that topic reads."""
+        """Return True if only messages that the group reads of that topic can answer the request."""
         return False
 
     def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        """The group that it reads ``topic`` as was deleted."""
+        """Handle the deletion of the group that it reads ``topic`` as."""
         raise NotImplementedError
 
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
-        """The group that it waits for may be read in that topic (core/registration.py)."""
+        """Go on, because the awaited group may be read in that topic (core/registration.py)."""
         raise NotImplementedError
 
     def on_unregistered(
         self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
     ) -> list[Effect]:
-        """It may not be read there, because of ``problem``; None where too few nodes can vouch now."""
+        """Handle a group that may not be read there, because of ``problem``; None if too few nodes can vouch now."""
         raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Context:
-    """One node, for its coordinators.
+    """State of one node that its coordinators use.
 
     Attributes:
         rng: for pauses and jitter; each step brings its own.
-        config: what the node was told at its start.
+        config: settings given to the node at its start.
         catalogue: the topics and groups that are known here.
         replicas: the partitions that are kept here.
-        requests: what is under way, by the client's key.
-        rounds: and by number of round.
+        requests: requests under way, by the client's key.
+        rounds: requests under way, by number of round.
         fetches: FETCHes that clients have asked for here.
         unstamped: requests that wait for the clock's reserve, by key.
-        proposing: the request that proposes a change of a group, by the instance: others of this node wait for it.
-        keys: the last one that was given to a request that is no client's.
-        publishing: what was published in this step and is not sent yet.
-        given: until when, and what, replies delivered that may never have been written.
+        proposing: request that proposes a change of a group, by instance; others of this node wait for it.
+        keys: last key given to a request that is no client's.
+        publishing: batches published in this step and not sent yet.
+        given: messages that replies deliver which may never be written, and their end time (monotonic seconds).
         parked: FETCHes that are parked here, by partition and group: keys of those with an idle client, and of others.
-        woken: how many requests of each client went on in this step without a turn of their own.
+        woken: number of requests of each client that went on in this step without a turn of their own.
         announced: parked FETCHes that the peers know of.
-        registrations: groups on their way to be read, by topic and name, and who waits for them.
+        registrations: groups on their way to be read, by topic and name, with the requests that wait for them.
         sub_fetches: FETCHes that other nodes asked for, by node and round: our key.
         called_off: rounds of FETCHes that we asked others for and gave up.
-        hold_times: how long answers to HOLD take.
+        hold_times: times that answers to HOLD take.
         costly: requests, FETCHes of peers and timers that wait for their turn.
     """
 
@@ -202,28 +202,28 @@ class Context:
         self.census = Census(self.state)
 
     def next_key(self) -> int:
-        """A key for a request that is no client's: it is below 0."""
+        """Return a key for a request that is no client's: it is below 0."""
         self.keys -= 1
         return self.keys
 
     # --------------------------------------------------------------------- who may vote
 
     def may_coordinate(self, partition: PartitionId, now: Now) -> bool:
-        """Whether a FETCH of ``partition`` may be coordinated here: by a replica that may vote."""
+        """Return True if a FETCH of ``partition`` may be coordinated here: its replica may vote."""
         replica = self.replicas.get(partition)
         return replica is not None and replica.may_vote(now)
 
     def quarantine_left(self, now: Now) -> float:
-        """Seconds until the last of this node's replicas is out of quarantine at the latest; 0.0 when all are."""
+        """Return the seconds until the last replica here is out of quarantine at the latest; 0.0 if none is in it."""
         until = max((replica.quarantine_until for replica in self.replicas.values()), default=now.mono)
         return max(0.0, until - now.mono)
 
     def may_wake(self, asker: Asker) -> bool:
-        """Whether one more request of this client may go on in this step, and not in a turn of its own."""
+        """Return True if one more request of this client may go on in this step, without a turn of its own."""
         return not asker or self.woken.get(whose(asker), 0) < limits.WOKEN_PER_STEP
 
     def waits(self, pending: Pending, timer: Timer) -> bool:
-        """Whether the timer's work waits for its turn: ``pending`` is costly, or one of many of its client."""
+        """Return True if the timer's work waits for its turn: ``pending`` is costly, or one of many of its client."""
         cost, asker = pending.cost, pending.asker
         if cost <= limits.CHEAP and (not asker or self.may_wake(asker)):
             if asker:
@@ -235,23 +235,23 @@ class Context:
     # ------------------------------------------------------------------ answers to HOLD
 
     def note_asked(self, number: int, now: Now) -> None:
-        """A round of HOLD begins: its answers are timed, also those that come when it is over."""
+        """Time the answers to a round of HOLD that begins, also those that come when it is over."""
         self._asked_at[number] = now.mono
         if len(self._asked_at) > ASKED_MAX:
             del self._asked_at[next(iter(self._asked_at))]
 
     def note_answered(self, number: int, now: Now) -> None:
-        """An answer to a HOLD has come."""
+        """Note the time of an answer to a HOLD."""
         if number in self._asked_at:
             self.hold_times.note(now.mono - self._asked_at[number])
 
     # ------------------------------------------------------------------- parked FETCHes
 
     def park(self, key: int, partitions: tuple[PartitionId, ...], request: m.Fetch, now: Now) -> list[Effect]:
-        """A FETCH is parked: the peers that fetch for the group leave to us what ranks first for us.
+        """Park a FETCH: peers that fetch for the group leave to us the messages that rank first for us.
 
-        They are told at once if they do not know it yet; where nobody else fetches, the next heartbeat is soon
-        enough, as nobody else would take anything away.
+        Peers learn at once if they do not know it yet. If no other node fetches, the next heartbeat is soon enough,
+        because no other node would take anything away.
         """
         fresh, group = False, request.group
         for partition in partitions:
@@ -263,7 +263,7 @@ class Context:
         return self.heartbeats(now) if fresh else []
 
     def unpark(self, key: int, partitions: tuple[PartitionId, ...], request: m.Fetch) -> None:
-        """A FETCH is parked no more. The peers hear it with our next HOLD or heartbeat."""
+        """End the parking of a FETCH. Peers learn it with our next HOLD or heartbeat."""
         for partition in partitions:
             lines = self.parked[(partition, request.group)]
             del lines[not request.idle][key]
@@ -271,27 +271,27 @@ class Context:
                 del self.parked[(partition, request.group)]
 
     def parked_at(self, place: tuple[PartitionId, str]) -> list[int]:
-        """Keys of the FETCHes that are parked there: idle clients' first, then in the order in which they parked."""
+        """Return the keys of FETCHes parked there: idle clients' first, then in the order in which they parked."""
         idle, others = self.parked.get(place, ((), ()))
         return [*idle, *others]
 
     def parks(self, partition: PartitionId, group: str) -> bool:
-        """Whether a FETCH for the group is parked, as the HOLD that asks this will tell the peers."""
+        """Return True if a FETCH for the group is parked. The HOLD that calls this passes the answer to the peers."""
         if (partition, group) in self.parked:
             return True
         self.announced.pop((partition, group), None)
         return False
 
     def heartbeats(self, now: Now) -> list[Effect]:
-        """Tell all peers for which groups a FETCH is parked here."""
+        """Send all peers the groups for which a FETCH is parked here."""
         self.announced = dict.fromkeys(self.parked)
         waiting = tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX]
         return self.peers.heartbeats(waiting, self.quarantine_left(now))
 
     def cut(self, partition: PartitionId, group: str, span: Span) -> list[tuple[Span, int]]:
-        """``span`` in pieces that a replica votes on in one step, and in how many runs of messages each is.
+        """Split ``span`` into pieces that a replica votes on in one step, each with its number of runs of messages.
 
-        Our own replica says it, where we have one.
+        Our own replica decides the split. Without one, the span stays whole and counts one run.
         """
         replica = self.replicas.get(partition)
         view = replica.views.find(group) if replica is not None else None
@@ -312,38 +312,38 @@ class Context:
         return [Send(member, m.Release(tuple(items))) for member, items in others.items()]
 
     def free_in_steps(self, asker: Asker, freed: tuple[m.Freed, ...], now: Now) -> list[Effect]:
-        """As `free`, but what one step has no room for is given back in the next ones, in the asker's turn."""
+        """Give back as `free` does. Messages beyond one step's share follow in later steps, in the asker's turn."""
         few, rest = freed[: limits.RUNS_PER_STEP], freed[limits.RUNS_PER_STEP :]
         if rest:
             self.state.at(now.mono, ("free", asker, rest))
         return self.free(few, now)
 
     def free_slices(self, slices: Iterable[m.Slice], now: Now) -> list[Effect]:
-        """Give back deliveries of another node that certainly nobody will work on."""
+        """Give back deliveries of another node that certainly no client will work on."""
         return [effect for part in slices for effect in self.free(freed_of(part), now)]
 
     def release(self, freed: tuple[m.Freed, ...], now: Now) -> None:
-        """Remove these holds from our own replicas, where the owner matches."""
+        """Remove these holds from our own replicas, if the owner matches."""
         for item in freed:
             replica = self.replicas.get(item.partition)
             if replica is not None:
                 replica.on_release(item, now)
 
     def remember_given(self, key: int, given: list[m.Freed], until: float) -> None:
-        """What reply ``key`` delivers, in case its write is never begun."""
+        """Remember the messages that reply ``key`` delivers, in case its write is never begun."""
         if given:
             self.given[key] = (until, given)
             self.state.at(until, ("forget", key))
 
     def take_back(self, key: int, now: Now) -> list[Effect]:
-        """LEAVE: the reply was never begun, so certainly nobody works on what it delivered."""
+        """LEAVE: give back what the reply delivers, because it was never begun and certainly no client works on it."""
         _, given = self.given.pop(key, (0.0, []))
         return self.free(given, now)
 
     # ------------------------------------------------------------------------ registers
 
     def take_in_group(self, group: Group, now: Now) -> list[Effect]:
-        """Merge a group's register, and have every replica of its topic read by it; or end what reads as the group."""
+        """Merge a group's register: each replica of its topic is read by it, or, if it is deleted, its reading ends."""
         merged = self.catalogue.take_group(group)
         if merged is None:
             return []
@@ -356,7 +356,7 @@ class Context:
         return effects + self.end_group(merged, now) if merged.deleted else effects
 
     def end_group(self, group: Group, now: Now) -> list[Effect]:
-        """A group was deleted: what is under way for it ends."""
+        """End the requests that are under way for a deleted group."""
         topic = self.catalogue.topics[group.topic]
         effects: list[Effect] = []
         for hints in (self.state.parked, self.state.active):
@@ -368,12 +368,12 @@ class Context:
         return effects
 
     def take_in_decisions(self, decisions: Iterable[Decision]) -> list[Effect]:
-        """Make our own what others have promised and accepted: this directory may have done so, and forgotten it."""
+        """Adopt others' promises and acceptances, because this directory may have made them and lost them."""
         changed = [found for found in decisions if self.catalogue.take_decision(found)]
         return [Persist((DecisionPut(self.catalogue.decisions[found.instance]),)) for found in changed]
 
     def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
-        """Merge a register that a peer has, and do what follows from it: partitions begin, or end."""
+        """Merge a register that a peer has, and carry out its consequences: partitions begin, or end."""
         before = self.catalogue.register_named(topic.name)
         merged = self.catalogue.take_topic(topic)
         if merged is None:
@@ -387,7 +387,7 @@ class Context:
         return effects + self.make_replicas((merged,), now)
 
     def make_replicas(self, topics: Iterable[Topic], now: Now) -> list[Effect]:
-        """A replica for each partition whose replica set names this node. One made in quarantine asks for its holds."""
+        """Make a replica of each partition whose replica set has this node. In quarantine, it asks for its holds."""
         made = False
         for topic in topics:
             registers = self.catalogue.group_registers(topic.id)
@@ -406,7 +406,7 @@ class Context:
         return self.ask_for_holds(now) if made and self.recovery.unheard else []
 
     def ask_for_holds(self, now: Now) -> list[Effect]:
-        """Replicas in quarantine ask all peers for their holds."""
+        """Ask all peers for the holds of replicas in quarantine."""
         return [
             effect
             for peer in self.state.links
@@ -414,7 +414,7 @@ class Context:
         ]
 
     def end_topic(self, topic: Topic, now: Now) -> list[Effect]:
-        """DELETE: requests end, replicas go. What the journal has of them means nothing from here on."""
+        """DELETE: end requests and drop replicas. The journal's records of them mean nothing from here on."""
         effects: list[Effect] = []
         for found in [found for found in self.replicas if found.topic == topic.id]:
             replica = self.replicas.pop(found)
@@ -431,9 +431,9 @@ class Context:
         return effects
 
     def put_topic(self, sender: NodeId, message: m.PutTopic, now: Now) -> list[Effect]:
-        """A register, and some groups', to be kept (in a round), or just told (round 0).
+        """Merge a topic's register and some groups' registers, to be kept (in a round), or as news (round 0).
 
-        A sender behind the times is told.
+        A sender behind the times gets the newer register.
         """
         number, topic, groups = message
         newest = self.catalogue.register_named(topic.name)
@@ -456,7 +456,7 @@ class Context:
         return effects
 
     def put_group(self, sender: NodeId, message: m.PutGroup, now: Now) -> list[Effect]:
-        """A group's register, to be kept, or just told (round 0). A sender behind the times is told."""
+        """Merge a group's register, to be kept, or as news (round 0). A sender behind the times gets the newer one."""
         number, group, partitions = message
         if not number:
             effects = self.take_in_group(group, now)
@@ -499,7 +499,7 @@ class Context:
         self.check_requests()
 
     def check_requests(self) -> None:
-        """Assert that everything under way waits for something, also while something else is due."""
+        """Assert that everything under way waits for an event, also while other timers are due."""
         for instance, key in self.proposing.items():
             assert key in self.requests, f"{instance} is left to request {key}, which is gone"
         for number, pending in self.rounds.items():
@@ -514,11 +514,11 @@ class Context:
 
 
 def freed_of(part: m.Slice) -> list[m.Freed]:
-    """What is delivered by a slice, as it is given back."""
+    """Return the messages that a slice delivers, in the form in which they are given back."""
     receipts = [delivery.receipt for delivery in part.deliveries]
     return [m.Freed(it.partition, it.group, it.owner, (it.span,)) for it in receipts]
 
 
 def forget(numbers: list[int]) -> list[Effect]:
-    """Nobody needs these batches any more, in pieces of bounded size."""
+    """Drop these batches, in pieces of bounded size, because no group needs them any more."""
     return [Forget(piece) for piece in pieces_of(numbers, FORGET_MAX)]

@@ -1,4 +1,4 @@
-"""What all coordinators share.
+"""Common parts of all coordinators.
 
 A coordinator carries one client request through its quorum rounds and answers it once. Any node coordinates any
 request. It lives in one node's memory: if the node dies, the request's outcome is unknown and the client retries.
@@ -20,7 +20,7 @@ class Coordinator(Pending):
     """One client request, seen from the node that took it.
 
     Args:
-        key: the client request to answer; 0 when nobody waits.
+        key: the client request to answer; 0 if no client waits.
     """
 
     __slots__ = ("requests", "taught")
@@ -40,19 +40,19 @@ class Coordinator(Pending):
         return self.fail(context, Code.NOT_FOUND, f"topic {topic.name!r} was deleted")
 
     def own_value(self, context: Context, ballot: Stamp) -> Topic | Group:
-        """The register to propose under ``ballot``, where nothing may have been chosen yet (core/proposing.py)."""
+        """Return the register to propose under ``ballot`` if nothing may have been chosen yet (core/proposing.py)."""
         raise NotImplementedError
 
     def open_round(
         self, context: Context, members: tuple[NodeId, ...], now: Now, timeout: float | None = None
     ) -> Round:
-        """A new round among ``members``, with a timer of ``timeout`` seconds (the request timeout if None)."""
+        """Open a round among ``members``, with a timer of ``timeout`` seconds (the request timeout if None)."""
         this = Round(context.state.next_round(), members)
         self.adopt(context, this, now, timeout)
         return this
 
     def adopt(self, context: Context, this: Round, now: Now, timeout: float | None) -> None:
-        """Take ``this`` round as one of ours: replies to it and its timer come here."""
+        """Add ``this`` round to our own: replies to it and its timer come here."""
         assert not self.done, "a request that is answered opens no round"
         self.rounds[this.number] = this
         context.rounds[this.number] = self
@@ -67,7 +67,7 @@ class Coordinator(Pending):
         message: m.PeerMessage,
         now: Now,
     ) -> list[Effect]:
-        """Send ``message`` to the members of the round; a copy is kept in case one does not know the topic.
+        """Send ``message`` to the members of the round. A copy is kept in case a member does not know the topic.
 
         A member without a link is not asked and not waited for.
         """
@@ -84,7 +84,7 @@ class Coordinator(Pending):
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
     ) -> list[Effect]:
-        """A replica has answered what `ask` sent it. Where it does not know the topic, it is told, and asked again."""
+        """Handle a replica's reply to `ask`. A replica that does not know the topic gets it, and is asked again."""
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
         if message.error == Code.UNKNOWN_TOPIC:
@@ -94,11 +94,11 @@ class Coordinator(Pending):
     def on_answer(
         self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        """Likewise, of one that knows the topic. It has that bit in ``this`` round, or 0 where it does not count."""
+        """Handle the reply of a replica that knows the topic. ``bit`` is its bit in ``this``, or 0 if not counted."""
         raise NotImplementedError
 
     def teach(self, context: Context, number: int, sender: NodeId) -> list[Effect]:
-        """``sender`` does not know the topic: tell it, and ask again, once. Its answer has not counted."""
+        """Send the topic to ``sender``, which does not know it, and ask again, once. Its answer has not counted."""
         partition, message = self.requests[number]
         topic = context.catalogue.topics.get(partition.topic)
         if topic is None or (number, sender) in self.taught:
@@ -109,7 +109,7 @@ class Coordinator(Pending):
     def read_register(
         self, context: Context, topic: bytes, now: Now, *, groups: bool = False
     ) -> list[Effect]:
-        """A round that asks all nodes for what they have of a topic's register, and perhaps for all of its groups."""
+        """Open a round that asks all nodes for a topic's register, and for all of its groups if ``groups``."""
         this = self.open_round(context, context.config.nodes, now)
         ask = m.RegistersRequest(this.number, (), (topic,), (), "" if groups else None)
         return [Send(node, ask) for node in this.members]
@@ -117,7 +117,7 @@ class Coordinator(Pending):
     def take_in(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.RegistersReply, now: Now
     ) -> tuple[list[Effect], int]:
-        """Merge the registers of an answer, and ask for the next page; its bit, once all of it is here.
+        """Merge the registers of an answer, and ask for the next page. Return its bit once all of it is here, else 0.
 
         A register may say that the topic was deleted: then this request may be over.
         """
@@ -131,23 +131,23 @@ class Coordinator(Pending):
         return effects, this.hear(sender, incarnation)
 
     def refuse_unstamped(self, context: Context) -> list[Effect]:
-        """There is no stamp to be had for some milliseconds."""
+        """Fail, because no stamp is available for some milliseconds."""
         detail = f"node {context.state.me} is writing its clock's reserve: try again"
         return self.fail(context, Code.NOT_STORED, detail, 1)
 
     def close_round(self, context: Context, number: int) -> None:
-        """Replies to this round no longer matter."""
+        """Close this round: replies to it no longer matter."""
         self.rounds.pop(number, None)
         self.requests.pop(number, None)
         context.rounds.pop(number, None)
 
     def close_rounds(self, context: Context) -> None:
-        """Replies to what was asked so far no longer matter."""
+        """Close all rounds: replies to earlier questions no longer matter."""
         for number in list(self.rounds):
             self.close_round(context, number)
 
     def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
-        """Answer the client, once, and let go of every round."""
+        """Answer the client, once, and close every round."""
         assert not self.done, "a request is answered once"
         self.done = True
         if self.rounds:
@@ -160,5 +160,5 @@ class Coordinator(Pending):
     def fail(
         self, context: Context, code: str, detail: str, needed: int = 0, answered: int = 0
     ) -> list[Effect]:
-        """Answer with an error; ``needed`` and ``answered`` where a majority was not to be had."""
+        """Answer with an error; ``needed`` and ``answered`` if no majority was available."""
         return self.finish(context, m.Failed(code, detail, needed, answered))

@@ -1,8 +1,9 @@
-"""What a client's request costs at most, as far as that can be said before it is looked at.
+"""Highest cost of a client's request, as far as it is known before the request is looked at.
 
-In things looked at: a partition, a name, some two microseconds each. Whatever is not here costs little, or as much as
-it has bytes. Within `limits.CHEAP` a request is served in the step that it comes in; the others wait for their turn
-(core/fairqueue.py). It need not be exact: what is overrated waits for others, what is underrated is in fewer steps.
+The unit is a thing looked at: a partition or a name, some two microseconds each. A request that is not here costs
+little, or in proportion to its bytes. Within `limits.CHEAP` a request is served in the step that it comes in; the
+others wait for their turn (core/fairqueue.py). The cost need not be exact. An overrated request waits for others, and
+an underrated one is served in fewer steps.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from quorumq.core.catalogue import Catalogue
 from quorumq.core.topics import is_pattern
 
 RUN: Final = 8
-"""Of a run of messages to vote on, to release or to close."""
+"""Cost of a run of messages to vote on, to release or to close."""
 UNKNOWN: Final = 4
-"""Of a name that is compared with one that is not known, to ask what was meant."""
+"""Cost of comparing one known name with an unknown one, to ask what was meant."""
 PATTERN_SHARE: Final = 4
-"""How many names a pattern is compared with at the cost of looking at one."""
+"""Number of names that a pattern is compared with at the cost of looking at one."""
 
 
 def runs(count: int) -> int:
-    """Of so many runs, of which one step takes some."""
+    """Return the cost of ``count`` runs. One step takes at most `limits.RUNS_PER_STEP` of them."""
     return RUN * min(count, limits.RUNS_PER_STEP)
 
 
@@ -41,7 +42,7 @@ def _of_fetch(catalogue: Catalogue, request: m.Fetch) -> int:
 
 
 def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
-    """Of looking for topics by names and patterns."""
+    """Return the cost of looking for topics by names and patterns."""
     known = len(catalogue.names)
     patterns = sum(map(is_pattern, names)) if len(names) <= limits.CHEAP else len(names)
     if max(len(names), patterns * known) > limits.CHEAP:

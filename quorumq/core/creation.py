@@ -1,7 +1,7 @@
-"""CREATE: a topic of a name, of which there is one (core/proposing.py).
+"""CREATE: make the only topic of a name (core/proposing.py).
 
-Instances follow each other: who proposes the next one has seen to it that the topic of this one is deleted, as DELETE
-does. So where a name has a newer topic, the deletion of the older one is complete.
+Instances follow each other. A node that proposes the next one has first made sure that the topic of this one is
+deleted, as DELETE does. So if a name has a newer topic, the deletion of the older one is complete.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from quorumq.core.types import STAMP_ZERO, Incarnation, Instance, NodeId, Now, S
 class CreateTopicCoordinator(ChangeCoordinator):
     """CREATE. Two creations at once are one topic, that of one of them.
 
-    PREPARE, ACCEPT, and once a majority has accepted, a write of the register that was chosen, so that every node
-    finds it. Its answers say how it was changed since.
+    PREPARE, ACCEPT, and once a majority has accepted, a write of the chosen register, so that every node
+    finds it. The answers to the write say how it was changed since.
     """
 
     __slots__ = ("changed", "ours", "proposer", "request")
@@ -30,8 +30,10 @@ class CreateTopicCoordinator(ChangeCoordinator):
         super().__init__(key, request.name)
         self.request = request
         self.proposer: Proposer | None = None
-        self.ours: dict[int, Topic] = {}  # what we proposed, by how often the name had been deleted
-        self.changed = False  # our settings were written over those of a topic that nobody had chosen any for
+        self.ours: dict[int, Topic] = {}  # our proposals, by how often the name had been deleted
+        self.changed = (
+            False  # our settings were written over those of a topic for which no client had chosen any
+        )
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         known = context.catalogue.register_named(self.name)
@@ -45,7 +47,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         return self.start(context, now) if not self.rounds else []
 
     def propose(self, context: Context, deletions: int, now: Now) -> list[Effect]:
-        """Have the first register of the name's next topic chosen."""
+        """Propose the first register of the name's next topic."""
         self.close_rounds(context)
         self.step = "propose"
         instance = Instance(b"", self.name, deletions)
@@ -59,7 +61,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         return effects or []
 
     def own_value(self, context: Context, ballot: Stamp) -> Topic:
-        """The register that we were asked for; the same in each proposal."""
+        """Return the register that the client asked for; the same in each proposal."""
         assert self.proposer is not None
         config, deletions = context.config, self.proposer.instance.number
         if deletions not in self.ours:
@@ -69,7 +71,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         return self.ours[deletions]
 
     def pause(self, context: Context, now: Now) -> list[Effect]:
-        """Look again, from the start, in a while."""
+        """Look again, from the start, after a pause."""
         self.close_rounds(context)
         longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self.writes)
         context.state.at(now.mono + context.rng.random() * longest, ("again", self.key))
@@ -87,7 +89,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
             return effects
         if context.catalogue.outcome_of(proposer.instance) is not None:
             return effects + self.start(context, now)
-        # Mostly that proposer is done or dead. Where it is not, one of us has to wait.
+        # Mostly that proposer is done or dead. If it is not, one of us has to wait.
         pause = proposer.pause_s(context, now)
         if not pause:
             return effects + self.start(context, now)
@@ -115,7 +117,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
 
     def on_changed(self, context: Context, now: Now) -> list[Effect]:
         ours = self.ours.get(self.merged.deletions)
-        mine = ours is not None and ours.made == self.merged.made  # whatever was changed since
+        mine = ours is not None and ours.made == self.merged.made  # despite later changes
         differs = difference(self.request, self.merged)
         if mine or self.request.implicit or not differs:
             return self.finish(context, CreateTopicReply(self.merged))
@@ -134,7 +136,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         return self.start(context, now)
 
     def refuse(self, context: Context, differs: str) -> list[Effect]:
-        """The topic is another one than was asked for. A conflict is one only where nothing of ours may be served."""
+        """Answer that the topic differs from the request: a conflict only if no topic of ours may be served."""
         if self.changed or any(deletions < self.merged.deletions for deletions in self.ours):
             detail = (
                 f"topic {self.name!r} was changed or deleted elsewhere at the same time, and has {differs}: "

@@ -1,4 +1,4 @@
-"""What was won but may not be delivered any more goes to the dead letters."""
+"""Dead-lettering of messages that were won but may not be delivered any more."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from quorumq.core.types import Letter, NodeId, Now, Span
 
 
 class DeadLettering(Coordinator):
-    """What was won but has no deliveries or no time left: REJECT it to the dead letters, as its owner. Nobody waits.
+    """Rejects won messages without deliveries or time left to the dead letters, as their owner. No client waits.
 
-    What has no time left is dropped instead where the topic says so.
+    Messages without time left are dropped instead if the topic says so.
 
     If no majority applies it, the hold runs out and the next coordinator that wins the message tries again.
     """
@@ -68,7 +68,7 @@ class DeadLettering(Coordinator):
     def _reject(
         self, context: Context, replica: Replica, span: Span, n: int, letter: Letter | None, now: Now
     ) -> list[Effect]:
-        """Have every replica make a dead letter of the messages, or drop them where there is no letter."""
+        """Have every replica make a dead letter of the messages, or drop them if there is no letter."""
         this = self.open_round(context, self.won.members, now)
         reject = Reject(
             this.number,

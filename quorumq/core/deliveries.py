@@ -1,4 +1,4 @@
-"""What was won, as slices of stored batches with a receipt for each run of messages."""
+"""Won messages, as slices of stored batches with a receipt for each run of messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ class Won(NamedTuple):
     owner: Owner
     attempt: int
     expires: float  # the coordinator's deadline, monotonic seconds
-    lot: int = 0  # how many that expired may come together with it; 0: any others (`attempts.lot_of`)
-    interruptions: int = 0  # of deliveries before it
+    lot: int = (
+        0  # number of expired messages that may come together with it; 0: any others (`attempts.lot_of`)
+    )
+    interruptions: int = 0  # number of interrupted deliveries before this one
 
 
 def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span: Span) -> None:
-    """Append the deliveries of ``span``, going on with the last slice and receipt where they go on."""
+    """Append the deliveries of ``span``, extending the last slice and receipt if they continue there."""
     topic = replica.topic.name
     for piece, slot, letter in [
         (piece, slot, letter)

@@ -1,8 +1,8 @@
-"""How much room a node's disk has, and which records of the journal are still written then.
+"""Space left on a node's disk, and the records of the journal that are still written then.
 
 Why a table by kind of record: a bound on one request that another request walks around is no bound. A new kind has to
-take a side here (`tests/core/test_diskroom.py`). What makes room, and what a start writes, is written as long as
-anything can be; what only adds to the disk stops first.
+take a side here (`tests/core/test_diskroom.py`). Records that make space, and those of a start, are written as long as
+anything can be. Records that only add to the disk stop first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quorumq.core.types import Kind, Letter, Record
 
 
 class Room(IntEnum):
-    """What is left of a node's disk."""
+    """Space left on a node's disk."""
 
     PLENTY = 0  # more than the reserve
     FIRST = 1  # the reserve
@@ -25,7 +25,7 @@ class Room(IntEnum):
 
 
 Written = type[r.JournalRecord] | Kind | Literal["delay"]
-"""What is written: a record, or what a request asks for: that a message becomes of a kind, or a REJECT's delay."""
+"""A record, or a request's wish: a message becomes of a kind, or a REJECT's delay."""
 
 WRITTEN: Final[dict[Written, Room]] = {
     # A start, of this node or of a peer.
@@ -52,7 +52,7 @@ WRITTEN: Final[dict[Written, Room]] = {
     # Nothing is promised of these: a crash may take them as well. What a stop writes may be long.
     r.CleanStopped: Room.FIRST,
     r.AttemptsCounted: Room.SECOND,
-    # What peers have made of a message is learned while anything can be written; of requests by what they ask for.
+    # Peers' records of a message are learned while anything can be written; the wish of a request decides for requests.
     r.DelaysSet: Room.NONE,
     r.RecordsMerged: Room.NONE,
     Kind.OPEN: Room.FIRST,
@@ -61,7 +61,7 @@ WRITTEN: Final[dict[Written, Room]] = {
     Kind.SKIPPED: Room.SECOND,
     Kind.PURGED: Room.SECOND,
 }
-"""The last room in which this is written. A dead letter that the topic's limits make is written as an ACK is."""
+"""Last level at which this is written. A dead letter that the topic's limits make is written as an ACK is."""
 
 _WHY: Final = {
     Room.FIRST: "node {node} has only its reserve of disk space left: let consumers ack what is there, delete what "
@@ -74,12 +74,12 @@ _WHY: Final = {
 
 
 def why_full(room: Room, node: str) -> str:
-    """Return what is the case, and what to do. Empty while there is room."""
+    """Return the state of the disk and the remedy. Empty while there is space."""
     return _WHY[room].format(node=node) if room else ""
 
 
 def is_written(kind: Written, room: Room) -> bool:
-    """Return True if this is written while the disk has so much room."""
+    """Return True if this is written while the disk has as much space as ``room`` says."""
     return room <= WRITTEN[kind]
 
 

@@ -1,16 +1,16 @@
-"""What the core asks its driver to do, and what the driver tells the core.
+"""Effects that the core asks its driver for, and events that the driver feeds back.
 
-quorumq/driver.py carries effects out, for production, the explorer, the event heap and the tests alike. Its duties:
+quorumq/driver.py carries effects out, for production, the explorer, the simulator and the tests alike. Its duties:
 
 1. Effects of one step are carried out in order. `Persist` appends to the journal, in order.
 2. `Persist.then` is carried out only once everything appended up to and including it is durable.
    This is "persist before send", and there is no other way to say it: an answer that needs the disk
    is inside a Persist. One fsync may serve many Persists (group commit).
-3. A Persist with nothing in `then` needs no fsync of its own. One with no records waits for what stands
-   before it; where all of that is durable already, `then` is carried out at once.
+3. A Persist with nothing in `then` needs no fsync of its own. One with no records waits for the records
+   before it. If they are all durable already, `then` is carried out at once.
 4. `Send` to the node itself comes back as `Ours`. A Send to a peer that cannot be reached may be
-   dropped: the protocol repeats what matters. Of an answer to a RemoteFetch that was certainly never begun to be
-   written the driver may tell (`Unposted`), so that what it delivers need not run out.
+   dropped: the protocol repeats what matters. If the write of an answer to a RemoteFetch was certainly never
+   begun, the driver may say so (`Unposted`), so that the holds on its messages need not run out.
 5. After a crash nothing of the old core object is used again. A new one is built from the journal.
 """
 
@@ -60,11 +60,11 @@ class SendStored(NamedTuple):
     to: NodeId
     epoch: int
     batch: int
-    age_ms: int  # of the batch, now: goes into the STORE
+    age_ms: int  # age of the batch now; goes into the STORE
 
 
 class Forget(NamedTuple):
-    """Nobody needs these stored batches any more; the driver drops their bytes.
+    """Drop the bytes of these stored batches, because no group needs them any more.
 
     It comes after the Persist with the record that says so, and no later effect reads them. A start replays none of
     them once that is durable; a crash before then brings them back, so the record has to say which batches it voids
@@ -76,7 +76,7 @@ class Forget(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """This node must not go on (it cannot vouch for itself, or was superseded): say why and exit."""
+    """End this node, because it cannot vouch for itself or was superseded: say why and exit."""
 
     reason: str
 
@@ -88,7 +88,7 @@ class Restart(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """``error`` was raised where nothing had changed yet; the request was refused, and the node goes on. Say so."""
+    """Report ``error``, raised before anything had changed. The request was refused, and the node goes on."""
 
     request: str  # the name of its type
     error: Exception
@@ -99,7 +99,7 @@ class Again(NamedTuple):
 
     key: int
     request: ClientRequest
-    looked: bool  # the others were asked for what it names and is not known here
+    looked: bool  # the other nodes were asked for the names that are not known here
     asker: Asker = 0
 
 
@@ -109,22 +109,22 @@ Effect = Union[Restart, Send, Reply, Persist, SendStored, Forget, Stop, Raised, 
 
 
 class Received(NamedTuple):
-    """A peer's message has come."""
+    """Arrival of a peer's message."""
 
     envelope: Envelope
 
 
 class Ours(NamedTuple):
-    """What this node sent to itself, once it may: mostly its own vote, which is durable now."""
+    """Message of this node to itself, once it may be sent: mostly its own vote, which is durable now."""
 
     message: PeerMessage
 
 
 class Request(NamedTuple):
-    """A client's request has come. ``key`` is unique within this start of the node; receipts are verified.
+    """Arrival of a client's request. ``key`` is unique within this start of the node; receipts are verified.
 
-    ``asker`` is the same for all that come on one connection: costly requests are served one from each in turn. 0 where
-    a driver makes no difference.
+    ``asker`` is the same for all requests of one connection: costly requests are served one from each in turn. It is 0
+    if a driver makes no difference.
     """
 
     key: int
@@ -133,28 +133,28 @@ class Request(NamedTuple):
 
 
 class Unsent(NamedTuple):
-    """The reply to ``key`` was certainly never begun to be written: its holds may be given back (LEAVE)."""
+    """Notice that the write of reply ``key`` was certainly never begun: its holds may be given back (LEAVE)."""
 
     key: int
 
 
 class Unposted(NamedTuple):
-    """A `Send` of ``message`` was certainly never begun to be written: its holds may be given back (LEAVE)."""
+    """Notice that the write of a `Send` of ``message`` was certainly never begun: its holds may go back (LEAVE)."""
 
     message: RemoteFetchReply
 
 
 class Gone(NamedTuple):
-    """The client that asked ``key`` is gone; a parked FETCH is dropped."""
+    """Notice that the client that asked ``key`` is gone; a parked FETCH is dropped."""
 
     key: int
 
 
 class Durable(NamedTuple):
-    """What stood before `Done(token)` is durable; written, if its Persist said that no fsync is waited for.
+    """Notice that everything before `Done(token)` is durable; only written, if its Persist asks for no fsync.
 
     ``position`` counts all records ever appended to this data directory that are durable now, whichever start
-    appended them: a later start that finds fewer has an older copy of the directory. 0 where a driver keeps no count.
+    appended them. A later start that finds fewer has an older copy of the directory. 0 if a driver keeps no count.
     """
 
     token: int
@@ -162,10 +162,10 @@ class Durable(NamedTuple):
 
 
 class LinkUp(NamedTuple):
-    """Our link to ``peer`` is up and HELLO was accepted on both sides.
+    """Notice that our link to ``peer`` is up and HELLO was accepted on both sides.
 
     ``seen`` are the last starts of our node id that the peer had durably seen before this HELLO. ``position`` is the
-    last one of our directory that it was told, by our start ``position_by``.
+    last position of our directory that the peer received, from our start ``position_by``.
     """
 
     peer: NodeId
@@ -177,7 +177,7 @@ class LinkUp(NamedTuple):
 
 
 class HelloRefused(NamedTuple):
-    """``peer`` answered our HELLO with this error."""
+    """Notice that ``peer`` answered our HELLO with this error."""
 
     peer: NodeId
     code: str
@@ -186,27 +186,27 @@ class HelloRefused(NamedTuple):
 
 
 class LinkDown(NamedTuple):
-    """Our link to ``peer`` is gone; what was sent may or may not have come."""
+    """Notice that our link to ``peer`` is gone; sent messages may or may not have come."""
 
     peer: NodeId
 
 
 class DiskFull(NamedTuple):
-    """The driver found that the disk has more room left, or less, than it said last."""
+    """Notice that the disk has more space left, or less, than the driver said last."""
 
     room: Room
 
 
 class MemoryFull(NamedTuple):
-    """The driver found that the node takes more memory than it may; ``detail`` says how much. "": it does not now."""
+    """Notice that the node takes more memory than it may; ``detail`` says how much. "": it does not now."""
 
     detail: str
 
 
 class Damaged(NamedTuple):
-    """Stored batch ``number`` turned out to be unreadable: it must not be chosen, and is fetched from a peer.
+    """Notice that stored batch ``number`` is unreadable: it must not be chosen, and is fetched from a peer.
 
-    The driver keeps it until it is told to `Forget` it. One that a start finds is told by `NodeCore.load_damaged`.
+    The driver keeps it until a `Forget` names it. `NodeCore.load_damaged` takes those that a start finds.
     """
 
     number: int

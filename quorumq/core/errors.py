@@ -15,7 +15,7 @@ QuorumqError
 ├── PeerError             bytes on a connection that are not the protocol; hang up, keep serving
 ├── StorageError          the local disk failed or holds something unreadable; the node stops
 └── Transient             it passes: what failed may be repeated later, or comes again by itself
-    ├── HoldLost              the delivery is over: the message comes again, if nobody settled it
+    ├── HoldLost              the delivery is over: the message comes again, unless it was settled
     ├── Busy                  the client is beyond a quota: the error says when to ask again
     ├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
     ├── TooFewReplicas        trying again later, anywhere, makes sense
@@ -37,7 +37,7 @@ from quorumq.core.printable import plural
 
 
 class Code(StrEnum):
-    """What an error is called on the wire, in `Failed`, in a `Verdict` and in the replies of replicas.
+    """Name of an error on the wire: in `Failed`, in a `Verdict` and in the replies of replicas.
 
     A reader may meet a code of a newer version that is not here: fields that carry one are text.
     """
@@ -60,15 +60,15 @@ class Code(StrEnum):
     NOT_STORED = "not-stored"
     OUTCOME_UNKNOWN = "outcome-unknown"
     UNKNOWN_MESSAGE = "unknown-message"
-    """A request of a TYPE that this node does not know."""
+    """Error of a request of a TYPE that this node does not know."""
     UNKNOWN_TOPIC = "unknown-topic"
-    """Of a replica, to a coordinator: it has no such topic yet; the coordinator tells it and asks again."""
+    """Error of a replica, for a coordinator: it has no such topic yet; the coordinator sends it and asks again."""
     WRONG_EPOCH = "wrong-epoch"
-    """Of a replica, to a coordinator: the topic has other replicas by now."""
+    """Error of a replica, for a coordinator: the topic has other replicas by now."""
     DELETED = "deleted"
-    """Of a replica, to who tells it a topic: a register has taken its place."""
+    """Error of a replica, for a node that sends it a topic: a newer register has replaced it."""
     CANNOT_VOUCH = "cannot-vouch"
-    """Of a replica in quarantine: its answer is no vote."""
+    """Error of a replica in quarantine: its answer is no vote."""
 
 
 class QuorumqError(Exception):
@@ -162,7 +162,7 @@ class Transient(QuorumqError):
 class HoldLost(Transient):
     """The delivery is over: its hold ran out or was given back, and another may have begun.
 
-    Nothing is to be repeated: the message comes again, if nobody settled it.
+    Nothing is to be repeated: the message comes again, unless it was settled.
     """
 
     code = Code.HOLD_LOST
@@ -173,7 +173,7 @@ class Busy(Transient):
     """The client asks for more than its quota. Nothing was done. Calls wait, and repeat by themselves.
 
     Args:
-        detail: which quota, in words.
+        detail: name of the exceeded quota, in words.
         delay: seconds after which to ask again.
     """
 
@@ -210,13 +210,13 @@ class StorageError(QuorumqError):
 class Unanswered(Exception):
     """The part that `TooFewReplicas` and `OutcomeUnknown` share: fewer replicas answered than the operation needs.
 
-    Neither is the other: who tells "not stored" apart from "may be stored" must not do so by the order of clauses.
+    Neither is the other: code that tells "not stored" from "may be stored" must not do so by the order of clauses.
 
     Args:
-        needed: how many answers the operation needs.
-        answered: how many came.
-        detail: what to do next, in words.
-        causes: why not, node by node, each once.
+        needed: number of answers that the operation needs.
+        answered: number of answers that came.
+        detail: next step for the caller, in words.
+        causes: reasons of missing answers, node by node, each once.
     """
 
     code: ClassVar[str]
@@ -241,10 +241,10 @@ class TooFewReplicas(Unanswered, Transient):
     """Fewer replicas answered than the operation needs, and nothing was done.
 
     Args:
-        needed: how many answers the operation needs.
-        answered: how many came.
-        detail: what to do next, in words.
-        causes: why not, node by node, each once.
+        needed: number of answers that the operation needs.
+        answered: number of answers that came.
+        detail: next step for the caller, in words.
+        causes: reasons of missing answers, node by node, each once.
     """
 
     code = Code.TOO_FEW_REPLICAS
@@ -259,14 +259,14 @@ class NotStored(TooFewReplicas):
 class OutcomeUnknown(Unanswered, Transient):
     """It may have happened, as too few replicas answered. Retry the same batch, or the same receipts, through any node.
 
-    Args: as of `TooFewReplicas`.
+    Args: those of `TooFewReplicas`.
     """
 
     code = Code.OUTCOME_UNKNOWN
 
 
 def error_classes() -> dict[str, type[QuorumqError]]:
-    """Every error of the tree by its code on the wire."""
+    """Return every error of the tree by its code on the wire."""
     found: dict[str, type[QuorumqError]] = {}
     todo: list[type[QuorumqError]] = [QuorumqError]
     while todo:
@@ -278,7 +278,7 @@ def error_classes() -> dict[str, type[QuorumqError]]:
 
 
 def error_from(code: str, text: str, needed: int = 0, answered: int = 0, delay: float = 0.0) -> QuorumqError:
-    """The exception that a node's answer stands for; a code this side does not know is the root."""
+    """Return the exception for a node's answer; the root for a code that this side does not know."""
     cls = error_classes().get(code, QuorumqError)
     if issubclass(cls, Unanswered):
         return cls(text, needed=needed, answered=answered)
