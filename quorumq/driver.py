@@ -1,4 +1,4 @@
-"""Carries out what a core asks for: "persist before send" is written here, and nowhere else.
+"""Carries out the effects of a core: "persist before send" is written here, and nowhere else.
 
 A `Driver` stands between one core and the world around it, which is a `Port` and a `Journal`. It lets the core step,
 and carries out the effects in their order (core/effects.py). Production, the simulator, the explorer and the tests
@@ -7,14 +7,14 @@ all of them.
 
 The order of one `feed`:
 
-1. The core takes in the events. What an effect feeds back (a token, a message to ourselves, an answer that could not
-   be sent) is taken in by a next step, before anything else: the core is never entered twice.
-2. What there is to send is sent: a peer's fsync is further away than ours.
-3. If somebody waits for the disk, a commit begins, unless one is under way: then the next one serves all that came
-   meanwhile.
+1. The core takes in the events. Events that an effect feeds back (a token, a message to ourselves, an answer that
+   could not be sent) are taken in by a next step, before anything else: the core is never entered twice.
+2. Messages are sent first: a peer's fsync is further away than ours.
+3. If a request waits for the disk, a commit begins, unless one is under way: then the next one serves all records that
+   came meanwhile.
 
-When a commit is over, the world calls `synced` or `wrote`, and what waited for it is carried out, in the order in which
-it was appended.
+When a commit is over, the world calls `synced` or `wrote`. The effects that waited for it are carried out in the order
+in which they were appended.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from quorumq.core.records import JournalRecord
 from quorumq.core.types import NodeId, Now
 
 LAZY_COMMIT_S: Final = 0.05
-"""How long records that nobody waits for may stay in memory."""
+"""Seconds for which records that no effect waits for may stay in memory."""
 
 
 class Port(Protocol):
-    """The world around one core. Where an effect leads to an event, a port gives it to `Driver.feed`."""
+    """The world around one core. If an effect leads to an event, a port gives it to `Driver.feed`."""
 
     def now(self) -> Now:
-        """Both clocks."""
+        """Return both clocks."""
 
     def send(self, to: NodeId, message: PeerMessage) -> None:
-        """Send to a peer; drop it where that cannot be reached."""
+        """Send to a peer; drop the message if the peer cannot be reached."""
 
     def send_stored(self, effect: SendStored) -> None:
         """Read the batch, and send it."""
@@ -65,35 +65,35 @@ class Port(Protocol):
         """Answer a client."""
 
     def kept(self, records: tuple[JournalRecord, ...]) -> None:
-        """What was appended is durable. Nobody was told of it yet."""
+        """Take note that these records are durable. No peer and no client knows of them yet."""
 
     def end(self, effect: Stop | Restart) -> None:
-        """This core must not go on."""
+        """End or restart, because this core must not go on."""
 
     def raised(self, effect: Raised) -> None:
-        """A request met a bug, and was refused; the core is as it was, and goes on."""
+        """Report that a request met a bug, and was refused. The core is as it was, and goes on."""
 
     def flush(self) -> None:
-        """Nothing more is sent for now."""
+        """Flush the sent messages, because nothing more is sent for now."""
 
 
 class Journal(Protocol):
-    """Where records go."""
+    """Destination of records."""
 
     @property
     def durable(self) -> int:
-        """Everything with a ticket not above this is durable."""
+        """Highest durable ticket: everything up to it is durable."""
 
     @property
     def position(self) -> int:
-        """How many records were ever appended and are durable (`Durable.position`)."""
+        """Number of records that were ever appended and are durable (`Durable.position`)."""
 
     @property
     def needs_sync(self) -> bool:
-        """Whether anything is not durable, nor on its way."""
+        """True if any record is neither durable nor on its way."""
 
     def append(self, records: tuple[JournalRecord, ...]) -> int:
-        """Put records behind the others. Returns their ticket; of none, that of what stands last."""
+        """Append records and return their ticket; without records, the ticket of the last one."""
 
     def forget(self, numbers: tuple[int, ...]) -> None:
         """Drop the bytes of batches."""
@@ -102,7 +102,7 @@ class Journal(Protocol):
         """Make everything appended durable, then call `Driver.synced`.
 
         Args:
-            here: whether that may be over when this returns: nothing else would wait with the caller.
+            here: True if it may be over when this returns: nothing else would wait with the caller.
         """
 
 
@@ -117,20 +117,20 @@ class Driver:
     """Drives one core.
 
     Args:
-        core: not started yet, or a state of one that was.
+        core: core that is not started yet, or a state of one that was.
         port: the world around it.
-        journal: where its records go.
-        rng: given to the core.
+        journal: destination of its records.
+        rng: random numbers for the core.
 
     Attributes:
-        events: what the next step takes in.
-        waiting: what waits for an fsync, in order.
-        syncing: whether an fsync is under way.
-        silent: nothing may be sent or answered any more; records are still appended.
-        ended: the core takes no more steps.
-        busy: whether effects are being carried out.
-        mono: when the last step was taken (monotonic seconds).
-        sync_at: when an fsync is due (monotonic seconds) though nobody waits for it.
+        events: events for the next step.
+        waiting: Persists that wait for an fsync, in order.
+        syncing: True while an fsync is under way.
+        silent: True once nothing may be sent or answered any more; records are still appended.
+        ended: True once the core takes no more steps.
+        busy: True while effects are being carried out.
+        mono: time of the last step (monotonic seconds).
+        sync_at: time when an fsync is due (monotonic seconds) though no effect waits for it.
     """
 
     def __init__(self, core: NodeCore, port: Port, journal: Journal, rng: random.Random) -> None:
@@ -145,8 +145,8 @@ class Driver:
         self.ended = False
         self.sync_at = math.inf
         self.mono = 0.0
-        self._last_wanted = 0  # the last ticket whose fsync somebody waits for
-        self._sync_wanted = False  # though nobody waits for it
+        self._last_wanted = 0  # the last ticket whose fsync an effect waits for
+        self._sync_wanted = False  # an fsync is wanted though no effect waits for it
         self.busy = False
 
     # ---------------------------------------------------------------------- steps
@@ -181,7 +181,7 @@ class Driver:
                     self.core.rest(self.port.now().mono)
                 if not self.events:
                     self.port.flush()
-                    # Silent, nobody waits any more, and nothing may stand behind the last records.
+                    # Once silent, no effect waits any more, and nothing may stand behind the last records.
                     wanted = (self.waiting or self._sync_wanted) and not self.silent
                     if wanted and self.commit():
                         self.port.flush()  # it may be over
@@ -191,7 +191,7 @@ class Driver:
             self.busy = False
 
     def next_deadline(self) -> float | None:
-        """When `feed` should be called at the latest (monotonic seconds), events or not."""
+        """Return the latest time for the next `feed` (monotonic seconds), events or not."""
         due = self.core.next_deadline()
         if self.sync_at < (math.inf if due is None else due):
             return self.sync_at
@@ -239,7 +239,7 @@ class Driver:
             self._sync_within(LAZY_COMMIT_S)
 
     def _release(self) -> None:
-        """Carry out what has what it waited for."""
+        """Carry out the effects whose records are durable."""
         durable = self.journal.durable
         while self.waiting and self.waiting[0].ticket <= durable:
             _, (records, then) = self.waiting.popleft()
@@ -250,10 +250,10 @@ class Driver:
     # -------------------------------------------------------------------- commits
 
     def commit(self) -> bool:
-        """Begin the commit that somebody waits for, unless one is under way: then the next one serves them.
+        """Begin the commit that effects wait for, unless one is under way: then the next one serves them.
 
         Returns:
-            whether one was begun.
+            True if one was begun.
         """
         if self.ended:
             return False
@@ -273,9 +273,9 @@ class Driver:
         self.commit()
 
     def synced(self) -> None:
-        """The fsync is over: what waited for it is carried out. `feed` goes on."""
+        """Carry out the effects that waited for the fsync, which is over. `feed` goes on."""
         self.syncing = False
-        busy, self.busy = self.busy, True  # what follows is fed afterwards
+        busy, self.busy = self.busy, True  # the resulting events are fed afterwards
         try:
             self._release()
         finally:

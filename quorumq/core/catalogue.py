@@ -300,9 +300,7 @@ class Catalogue:
         self.groups[(group.topic, group.name)] = merged
         self._used = None
         self._forget_decided(merged)
-        if merged.buried > (
-            ours.buried if ours is not None else 0
-        ):  # the majority's records belong to another life
+        if merged.buried > (ours.buried if ours is not None else 0):  # a majority had another life
             for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
                 del self.settled_groups[key]
         return merged

@@ -31,9 +31,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         self.request = request
         self.proposer: Proposer | None = None
         self.ours: dict[int, Topic] = {}  # our proposals, by how often the name had been deleted
-        self.changed = (
-            False  # our settings were written over those of a topic for which no client had chosen any
-        )
+        self.changed = False  # our settings were written over those of a topic without any chosen ones
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         known = context.catalogue.register_named(self.name)
@@ -136,7 +134,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         return self.start(context, now)
 
     def refuse(self, context: Context, differs: str) -> list[Effect]:
-        """Answer that the topic differs from the request: a conflict only if no topic of ours may be served."""
+        """Answer that the topic differs from the request: a conflict only if nothing that we wrote may be served."""
         if self.changed or any(deletions < self.merged.deletions for deletions in self.ours):
             detail = (
                 f"topic {self.name!r} was changed or deleted elsewhere at the same time, and has {differs}: "

@@ -1,12 +1,11 @@
-"""Costly work waits here for its turn, so that it keeps nobody waiting but those who asked for it.
+"""Queue in which costly work waits for its turn, so that it delays only the clients that asked for it.
 
 A request that looks at a thousand partitions takes two milliseconds, and a connection may have hundreds of them under
-way: in one step they would be half a second in which nobody else is served. So a step takes a bounded share of what
-waits, from one asker after another: who asks for much waits for itself, and who asks for one thing waits for one thing
-of each of the others. What costs little never comes here.
+way. In one step they would be half a second in which no other client is served. So a step takes a bounded share of the
+queue, from one asker after another. A client with many requests delays only itself. A client with one request waits
+for one request of each of the others. Cheap requests never come here.
 
-One who has many connections has no more turns for that: first it is the turn of one name or address, then of one of its
-connections.
+Many connections give a client no more turns: the turn goes to a name or address first, then to one of its connections.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from collections.abc import Hashable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 Asker = int | str | tuple[str, int]
-"""Whose turn it is: a client's connection, with the name or address whose connection it is; a node; or 0."""
+"""Owner of a line: a client's connection, with the name or address of its client; a node; or 0."""
 
 Whose = int | str | tuple[str]
-"""Who has a turn: all connections of one name or address together."""
+"""Owner of a turn: all connections of one name or address together."""
 
 NOBODY: Final = ""
-"""Whose turn it is where what earlier steps had no time for is done, for whoever may come: it has a pause each time."""
+"""Asker of work that earlier steps had no time for, done for any future request: it has a pause each time."""
 
 Work = TypeVar("Work")
 
 
 class Piece(NamedTuple, Generic[Work]):
-    """What has its turn, and what it costs, in things looked at."""
+    """Work that has its turn, and its cost in things looked at."""
 
     cost: int
     work: Work
@@ -37,19 +36,19 @@ class FairQueue(Generic[Work]):
     """Pieces of work, served one from each asker in turn, those of one asker in their order.
 
     Attributes:
-        lines: who waits, by the name or address where there is one, and for what, by a number; who has the next turn is
-            first. Empty where nobody waits.
+        lines: waiting work by name or address (if there is one), by asker, and by a number. The owner of the next turn
+            is first. Empty if no work waits.
     """
 
     __slots__ = ("_count", "_keys", "lines")
 
     def __init__(self) -> None:
         self.lines: dict[Whose, dict[Asker, dict[int, tuple[Hashable, Piece[Work]]]]] = {}
-        self._keys: dict[Hashable, tuple[Asker, int]] = {}  # where to find what may be called off
+        self._keys: dict[Hashable, tuple[Asker, int]] = {}  # place of work that may be called off
         self._count = 0
 
     def put(self, asker: Asker, cost: int, work: Work, key: Hashable = None) -> None:
-        """Add work at the end of the asker's line; with a ``key`` that waits already, nothing."""
+        """Add work at the end of the asker's line; do nothing if work with the same ``key`` waits already."""
         if key is not None and key in self._keys:
             return
         self._count += 1
@@ -59,7 +58,7 @@ class FairQueue(Generic[Work]):
             self._keys[key] = (asker, self._count)
 
     def take(self) -> Piece[Work]:
-        """The next piece, of whose turn it is; there has to be one."""
+        """Return the next piece of the client whose turn it is; there has to be one."""
         whose = next(iter(self.lines))
         askers = self.lines.pop(whose)
         asker = next(iter(askers))
@@ -73,15 +72,15 @@ class FairQueue(Generic[Work]):
         return piece
 
     def waiting(self, whose: Whose) -> int:
-        """For how much this one waits."""
+        """Return the number of pieces that wait for this owner."""
         return sum(map(len, self.lines.get(whose, {}).values()))
 
     def has(self, key: Hashable) -> bool:
-        """Whether what has that key waits."""
+        """Return True if work with that key waits."""
         return key in self._keys
 
     def drop(self, key: Hashable) -> None:
-        """Nobody waits for what has that key any more."""
+        """Remove the work with that key, because its asker no longer waits for it."""
         asker, number = self._keys.pop(key, (0, 0))
         if number:
             of = whose(asker)
@@ -108,5 +107,5 @@ class FairQueue(Generic[Work]):
 
 
 def whose(asker: Asker) -> Whose:
-    """Who has the turn of a connection."""
+    """Return the owner of a connection's turn."""
     return (asker[0],) if isinstance(asker, tuple) else asker  # a client may be called as a node is

@@ -1,12 +1,13 @@
 """FETCH: win a majority hold on the oldest available messages, and deliver them.
 
 Why a file of its own: this is where a message is given to a consumer, so this is where exclusivity could be
-broken from the coordinator's side. The clock of a hold starts before anything is sent; a message is won only with
-our own vote; and hold, record and deadline are looked at again in the step that replies.
+Why a file of its own: a message is given to a consumer here, so the coordinator's side could break exclusivity
+here. The clock of a hold starts before anything is sent. A message is won only with
+our own vote. Hold, record and deadline are looked at again in the step that replies.
 
-A FETCH goes round: choose (core/partition), hold here, HOLD to the others, count, and then answer, try again after
-a random pause, or park until something becomes available. What is lost is released everywhere, whatever the others
-answered. An answer has first-timers or one lot of suspects, never both. Nothing in a reply that comes late is believed,
+A FETCH goes round: choose (core/partition), hold here, HOLD to the others, count. Then it answers, tries again after
+a random pause, or parks until something becomes available. Lost messages are released everywhere, whether or not the
+others answered. An answer has first-timers or one lot of suspects, never both. A reply that comes late is not believed,
 except that a TOMB still repairs.
 """
 
@@ -29,14 +30,14 @@ from quorumq.core.types import Incarnation, NodeId, Now, Owner, PartitionId, Rec
 
 ROUND_TIMEOUT_MIN_S = 0.05
 ROUND_TIMEOUT_UNKNOWN_S = 1.0
-"""How long the first rounds take at most, or a tenth of their hold: later ones go by the answers, or their lack."""
+"""Seconds that the first rounds take at most, or a tenth of their hold: later ones go by the answers, or their lack."""
 
 ROUND_TIMEOUT_SHARE = 0.5
-"""Of its hold, how much a round may use up at most: its client needs the rest for its work."""
+"""Share of its hold that a round may use up at most: its client needs the rest for its work."""
 
 DOUBLINGS_MAX = 10
 NOT_DUE_HINT_MAX_S = 5.0
-"""A node whose clock alone says that a message is due asks the others again after so long at the latest."""
+"""Seconds until a node whose clock alone says that a message is due asks the others again, at most."""
 
 
 class FetchCoordinator(GroupReader):
@@ -44,9 +45,9 @@ class FetchCoordinator(GroupReader):
 
     Args:
         request: its limits and times; ``hold_time`` is within the cluster's.
-        partitions: those that this node has a replica of, to be looked at in turn from ``first``.
-        first: which of them to begin with.
-        now: when it came.
+        partitions: partitions that this node has a replica of, to be looked at in turn from ``first``.
+        first: index of the partition to begin with.
+        now: time when the request came.
     """
 
     __slots__ = (
@@ -81,7 +82,7 @@ class FetchCoordinator(GroupReader):
         return self.register(context, new, now) if new else self.advance(context, now)
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
-        """Go on: answer if there is enough or the time is over, else start rounds on what is available."""
+        """Go on: answer if the messages suffice or the time is over, else start rounds on available messages."""
         effects: list[Effect] = []
         while not (self.done or self.rounds or self.awaited):
             effects += self._set_apart(context, now)
@@ -92,7 +93,7 @@ class FetchCoordinator(GroupReader):
             if self._satisfied() or (over and self.won):
                 return effects + self.answer(context, now)
             answers = over and (self.tried or self.unregistered)
-            # What is left of a short pause is the client's; after a long one it is to ask again, and not at once.
+            # The rest of a short pause is the client's; after a long one it is to ask again, and not at once.
             wait = self.park_until if self.unregistered else self.look_at
             if now.mono < wait - (BACKOFF_S[1] if answers else 0.0):
                 return effects
@@ -113,9 +114,9 @@ class FetchCoordinator(GroupReader):
         return self.won_messages > 0 and (enough or full or self.won[0].lot > 0)
 
     def _set_apart(self, context: Context, now: Now) -> list[Effect]:
-        """Keep first-timers, or else one lot of suspects where the client is idle. Give back the others (RELEASE).
+        """Keep first-timers, or else one lot of suspects if the client is idle. Give back the others (RELEASE).
 
-        The voters said what they are; our own replica has learned it, and will not take them for first-timers again.
+        The voters said which they are. Our own replica has learned it, and will not take them for first-timers again.
         """
         lot, self.lot = self.lot, []
         effects: list[Effect] = []
@@ -131,17 +132,17 @@ class FetchCoordinator(GroupReader):
             if start < stop:
                 spans = (Span(origin, start, stop),)
                 effects += context.free([m.Freed(won.partition, self.request.group, won.owner, spans)], now)
-        if self.won and self.won[0].lot:  # whoever was told has come, or need not
+        if self.won and self.won[0].lot:  # a client with the hint has come, or need not
             for partition in self.partitions:
                 context.replicas[partition].group(self.request.group).suspects.told_until = 0.0
         return effects
 
     def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
-        """List where to look, and whether for suspects: from ``first`` on, for first-timers.
+        """List the partitions to look at, each with True for suspects: from ``first`` on, for first-timers.
 
-        Where the client is idle, suspects that are older than the oldest first-timer come before that, and the others
-        after it. So neither waits for more than what is no younger. Who had a lot of suspects has first-timers next, if
-        there are any: else a crash of many would make all others wait.
+        If the client is idle, suspects that are older than the oldest first-timer come before that, and the others
+        after it. So neither waits for more than messages that are no younger. A client that had a lot of suspects has
+        first-timers next, if there are any: else a crash of many would make all others wait.
         """
         at = self.first % len(self.partitions) if self.partitions else 0
         turns = [(partition, False) for partition in self.partitions[at:] + self.partitions[:at]]
@@ -173,7 +174,7 @@ class FetchCoordinator(GroupReader):
         size = self.request.max_bytes - self.won_bytes
         runs = limits.RUNS_PER_STEP
         again: float | None = None
-        company: int | None = None  # of the lot that is being chosen
+        company: int | None = None  # messages in the lot that is being chosen
         for partition, suspects in self._turns(context):
             other = context.state.round_count != began and suspects is (company is None)
             if min(messages, size, runs) <= 0 or other:
@@ -212,7 +213,7 @@ class FetchCoordinator(GroupReader):
         return effects
 
     def _park(self, context: Context, now: Now) -> list[Effect]:
-        """Nothing to be had: wait here, and tell the peers if they do not know."""
+        """Wait here, because nothing is available, and tell the peers if they do not know."""
         if self.parked:
             return []
         self.parked = True
@@ -261,7 +262,7 @@ class FetchCoordinator(GroupReader):
         patience: tuple[float, float],
         now: Now,
     ) -> tuple[HoldRound, m.Hold]:
-        """A round of HOLD, whose clock starts here, and what it asks. ``patience``: as of that method."""
+        """Open a round of HOLD, whose clock starts here, and build its message. ``patience``: result of that method."""
         state, group, hold_time = context.state, self.request.group, self.request.hold_time
         self._unpark(context)
         parks = context.parks(replica.partition, group)
@@ -290,7 +291,7 @@ class FetchCoordinator(GroupReader):
         return effects + self.advance(context, now)
 
     def patience(self, context: Context, replica: Replica) -> tuple[float, float]:
-        """For how many seconds answers are waited for: usually, and while no majority has answered."""
+        """Return the seconds for which answers are awaited: usually, and while no majority has answered."""
         hold_time = self.request.hold_time
         longest = max(
             ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_SHARE * hold_time, context.config.request_timeout)
@@ -300,7 +301,7 @@ class FetchCoordinator(GroupReader):
         return usual, min(longest, usual * 2**replica.unanswered)
 
     def _hurry(self, context: Context, now: Now) -> None:
-        """No round is waited for longer than usual once a majority has answered, or while something won waits, too."""
+        """End rounds after their usual time once a majority has answered, or while a won message waits, too."""
         for this in self.rounds.values():
             some = self.won or self.lot
             if isinstance(this, HoldRound) and (some or this.is_majority(this.valid(context.state))):
@@ -318,7 +319,7 @@ class FetchCoordinator(GroupReader):
         reply: m.HoldReply,
         now: Now,
     ) -> list[Effect]:
-        """Take a reply into the round: votes, and everything else that it teaches."""
+        """Count a reply's votes in the round, and learn everything else that it says."""
         replica, group = this.replica, self.request.group
         effects: list[Effect] = []
         bit = this.hear(sender, incarnation)
@@ -337,16 +338,16 @@ class FetchCoordinator(GroupReader):
                 effects += replica.learning.adopt_delays(group, reply.not_due, now)
         for item in reply.resolved:
             behind = this.lose_resolved(item, replica.group(group).asked(this.generation, 0))
-            if behind and sender != context.state.me:  # it has not heard of the dead letter, and is told
+            if behind and sender != context.state.me:  # it does not know of the dead letter, and gets it
                 effects += replica.learning.tell(sender, group, behind, replica.topic.epoch)
         return effects
 
     def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
-        """A hint is used in choosing only: it changes no vote and no hold."""
+        """Store a hint, which is used in choosing only: it changes no vote and no hold."""
         replica.learning.hint(self.request.group, span, now.mono + remaining, now)
 
     def _settle(self, context: Context, this: HoldRound, now: Now, *, timed_out: bool) -> list[Effect]:
-        """Decide what is won and what is lost; close the round when nothing is pending."""
+        """Decide which messages are won and which are lost; close the round when nothing is pending."""
         effects: list[Effect] = []
         replica = this.replica
         most = replica.topic.max_deliveries
@@ -378,7 +379,7 @@ class FetchCoordinator(GroupReader):
             replica.unanswered = min(replica.unanswered + 1, DOUBLINGS_MAX)
             self.unanswered = True
         if lost:
-            # RELEASE at all others, whatever they answered.
+            # RELEASE at all others, with or without their answer.
             given = m.Freed(this.partition, self.request.group, this.owner, tuple(lost))
             effects += context.free([given], now)
             for span in lost:
@@ -415,7 +416,7 @@ class FetchCoordinator(GroupReader):
             if lot:
                 self.lot.append(won)
                 continue
-            # What is overdue here alone may come beside what was asked for.
+            # A message that is overdue here alone may come beside the requested ones.
             room = self.request.max_messages - self.won_messages
             origin, start, stop = part
             if stop - start <= room:
@@ -432,7 +433,7 @@ class FetchCoordinator(GroupReader):
         return effects
 
     def _learn(self, this: HoldRound, span: Span, attempts: Attempts, now: Now) -> list[Effect]:
-        """Our own replica learns how many attempts have ended: it may have missed some."""
+        """Teach our own replica how many attempts have ended: it may have missed some."""
         effects: list[Effect] = []
         for part, n in this.redrives.within(span):
             counted = m.Counted(part, n, attempts.ended, this.generation, *attempts[3:])
@@ -440,7 +441,7 @@ class FetchCoordinator(GroupReader):
         return effects
 
     def _keep(self, context: Context, won: Won) -> None:
-        """The answer brings this, if it is still ours then."""
+        """Add messages to the answer, if they are still ours then."""
         self.won.append(won)
         self.won_messages += won.span.size
         self.won_bytes += context.replicas[won.partition].batches.bytes_of(won.span)
@@ -458,7 +459,7 @@ class FetchCoordinator(GroupReader):
     # -------------------------------------------------------------------- answer
 
     def answer(self, context: Context, now: Now) -> list[Effect]:
-        """Reply with what is won and is still ours at this very moment."""
+        """Reply with the won messages that are still ours at this very moment."""
         slices: list[m.Slice] = []
         given: list[m.Freed] = []
         for won in self.won:
@@ -476,10 +477,10 @@ class FetchCoordinator(GroupReader):
         )
 
     def _tells(self, context: Context, now: Now) -> bool:
-        """Return True if a client that has something in hand is to hear that it would get suspects if it had nothing.
+        """Return True if a client with messages in hand is to learn that it would get suspects without them.
 
-        One of a group is told at a time, and has its hold time to come: else everyone would have nothing in hand at
-        once.
+        One client of a group gets the hint at a time, and has its hold time to come: else all clients would empty
+        their hands at once.
         """
         if self.request.idle or self.unregistered or self.request.spans:
             return False
@@ -497,7 +498,7 @@ class FetchCoordinator(GroupReader):
         return True
 
     def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
-        """Which parts may be delivered now: the deadline is ahead, the hold is this one, no tombstone has come."""
+        """Return the parts to deliver now: the deadline is ahead, the hold is this one, no tombstone has come."""
         if now.mono >= won.expires:
             return []
         view = replica.group(self.request.group)
@@ -513,7 +514,7 @@ class FetchCoordinator(GroupReader):
         return parts
 
     def is_deliverable(self, record: Record, asked: Record) -> bool:
-        """Our own record still says what the HOLD asked for: open (or dead), at the redrive it was won at."""
+        """Return True if our own record still is as the HOLD asked: open (or dead), at the redrive it was won at."""
         return record[:3] == asked[:3]
 
     def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
@@ -536,11 +537,11 @@ class FetchCoordinator(GroupReader):
         return super().finish(context, reply)
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """The client is gone and no reply was begun."""
+        """Give all back, because the client is gone and no reply was begun."""
         return self._give_back(context, now) + self.finish(context, None)
 
     def _give_back(self, context: Context, now: Now, topic: bytes | None = None) -> list[Effect]:
-        """LEAVE what was won or asked for, of one topic or all: no reply was begun."""
+        """LEAVE the won and the requested messages, of one topic or all: no reply was begun."""
         group = self.request.group
         given = [m.Freed(won.partition, group, won.owner, (won.span,)) for won in self.won + self.lot]
         given += [
@@ -551,7 +552,7 @@ class FetchCoordinator(GroupReader):
         return context.free([it for it in given if topic is None or it.partition.topic == topic], now)
 
     def _refuse(self, context: Context, now: Now) -> list[Effect]:
-        """In quarantine, or unable to vouch: another node can serve this at once."""
+        """Refuse, in quarantine or unable to vouch: another node can serve this at once."""
         if self.won:
             return self.on_gone(context, now)
         detail = f"node {context.state.me} is in quarantine for {context.quarantine_left(now):.1f} s: ask another node"

@@ -1,11 +1,11 @@
-"""A topic or group that is not known here is asked for before anyone hears that there is none.
+"""Finding: a node asks the others for a topic or group that it does not know, before it answers that there is none.
 
-A creation is OK once a majority has the register, and the others hear of it a moment later. A request that comes to
-one of those meanwhile must not be told that there is no such topic. So the node reads: what `members - majority + 1`
-members do not have, no majority had when they were asked. Where so many cannot be heard, nobody knows whether there
-is one, and that is what the answer says.
+A creation is OK once a majority has the register, and the others learn of it a moment later. A request that comes to
+one of those meanwhile must not get the answer that there is no such topic. So the node reads: a register that
+`members - majority + 1` members do not have, no majority had when they were asked. If fewer members answer, it is
+unknown whether there is one, and the error says so.
 
-Nothing is remembered of what was not found: the next request may come after a creation that was OK, however soon.
+A negative result is not remembered: the next request may come after a creation that was OK, however soon.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from quorumq.core.topics import is_pattern
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
 
 FIND_TIMEOUT_S = 1.0
-"""How long the others are asked for a register, at most."""
+"""Seconds for which the others are asked for a register, at most."""
 
 TOLD_MAX = 50
-"""Registers of topics in one answer; who asked for more asks again, with fewer to ask for."""
+"""Registers of topics in one answer; a node that asked for more asks again for the rest."""
 
 SETTLING = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 """Requests of many receipts, each with a verdict of its own: what is not found spoils nothing of the rest."""
 
 
 def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | None:
-    """What to ask the others for before ``request`` is looked at; None where all that it names is known here.
+    """Return the question to the others before ``request`` is looked at; None if all of its names are known here.
 
     A name that was deleted may have been given again, and a topic may have got more partitions.
     """
@@ -44,7 +44,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
     names: Iterable[str] = ()
     partitions: Iterable[PartitionId] = ()
     ids: dict[bytes, None] = {}
-    group, highest = "", -1  # of the partitions that are named
+    group, highest = "", -1  # group and highest number of the named partitions
     match request:
         case m.Publish():
             partitions = (request.batch.header.partition,)
@@ -69,7 +69,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             known := catalogue.topics.get(request.id)
         ) is None or known.name != request.name:
             ids[request.id] = (
-                None  # also where it is another topic's, so that nobody learns that there is one
+                None  # also if it is another topic's, so that no client learns that there is one
             )
     wanted: dict[str, None] = {}
     for partition in partitions:
@@ -87,7 +87,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
         source = group.removesuffix(DEAD_SUFFIX)
         if isinstance(request, m.Fetch):
             needed = source != group or not catalogue.makes_group(topic, group)
-        else:  # what is known as deleted may have been created again
+        else:  # a topic or group known as deleted may have been created again
             needed = (group != "" and not isinstance(request, m.BrowseRequest)) or source != group
             needed = needed or catalogue.is_group_deleted(topic.id, source)
         if needed and not catalogue.reads(topic.id, source):
@@ -100,7 +100,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
 
 
 def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest) -> list[Effect]:
-    """REGISTERS-ASK: those that are known here. Only if this node can vouch: its silence is no answer."""
+    """REGISTERS-ASK: answer with registers known here, only if this node can vouch: its silence is no answer."""
     catalogue = context.catalogue
     topics = [catalogue.register_named(name) for name in message.names]
     topics += [catalogue.topics.get(found) for found in message.ids]
@@ -121,10 +121,10 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
 
 
 class FindCoordinator(Coordinator):
-    """A client's request that names what is not known here: ask the others for it, then take the request up.
+    """Handles a request with unknown names: asks the others for them, then takes the request up.
 
     Args:
-        wanted: what `to_find` said.
+        wanted: result of `to_find`.
     """
 
     __slots__ = ("request", "sets", "wanted")
@@ -133,7 +133,7 @@ class FindCoordinator(Coordinator):
         super().__init__(key)
         self.request = request
         self.wanted = wanted
-        self.sets: tuple[tuple[NodeId, ...], ...] = ()  # of each, some majority has what was confirmed
+        self.sets: tuple[tuple[NodeId, ...], ...] = ()  # some majority of each has what was confirmed
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         nodes = context.config.nodes
@@ -164,18 +164,18 @@ class FindCoordinator(Coordinator):
         return effects
 
     def is_enough(self, context: Context, this: Round, bits: int) -> bool:
-        """Whether one of these is in every majority that something may have been confirmed by."""
+        """Return True if one of these nodes is in every majority that may have confirmed a register."""
         heard = [node for at, node in enumerate(this.members) if bits & (1 << at)]
         return all(
             sum(node in heard for node in nodes) > len(nodes) - majority_of(len(nodes)) for nodes in self.sets
         )
 
     def take_up(self, context: Context, *, looked: bool) -> list[Effect]:
-        """Go on with the request; ``looked``: what is not known here is nowhere."""
+        """Go on with the request; ``looked``: names that are not known here are unknown everywhere."""
         return [*self.finish(context, None), Again(self.key, self.request, looked, self.asker)]
 
     def give_up(self, context: Context, this: Round) -> list[Effect]:
-        """Too few could be heard."""
+        """Fail, because too few nodes answered; go on if that is enough for the request."""
         bits = this.valid(context.state)
         if isinstance(self.request, SETTLING) or self.is_enough(context, this, bits):
             return self.take_up(context, looked=True)

@@ -1,4 +1,4 @@
-"""The front door: a client's request is checked, and answered at once or given to a coordinator."""
+"""The front door: checks a client's request, and answers it at once or gives it to a coordinator."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from quorumq.core.types import Kind, NodeId, Now, Origin, PartitionId, Topic
 from quorumq.core.vouching import Vouching
 
 Admitted = Coordinator | m.ClientReply
-"""Who carries a request through, or the answer."""
+"""Coordinator that carries a request through, or the answer."""
 
 
 STAMPED = (m.Fetch, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.SetGroup, m.DeleteGroup)
 """Requests that are nothing without a fresh stamp."""
 BUG_CHARS_MAX = 200
-"""Of an exception's text, in the answer to the client."""
+"""Characters of an exception's text in the answer to the client."""
 USED_UP = (
     f"the stamps of this cluster are used up: no stamp reaches {limits.STAMPS_END}, and a node said that it had one "
     "just below. Nothing is lost: export what is there (`quorumq export`), and make another cluster, whose ports "
@@ -57,7 +57,7 @@ class FrontDoor:
     """Takes clients' requests, and FETCHes of other nodes."""
 
     context: Context
-    vouching: Vouching  # whether it can serve anybody
+    vouching: Vouching  # decides whether it can serve any client
     sessions: int = 0  # opened in this start
 
     def on_request(
@@ -70,12 +70,12 @@ class FrontDoor:
         asker: Asker = 0,
         waits: bool = True,
     ) -> list[Effect]:
-        """A client's request.
+        """Take in a client's request.
 
         Args:
-            looked: the others were asked for what it names and is not known here.
-            asker: in whose turn it is served, where it is costly.
-            waits: whether it waits for that turn.
+            looked: True if the others were asked for names that are not known here.
+            asker: the client in whose turn it is served, if it is costly.
+            waits: True if it waits for that turn.
         """
         context = self.context
         price = COSTS.get(type(request)) if waits else None
@@ -114,7 +114,7 @@ class FrontDoor:
         return [*effects, Reply(key, admitted)]
 
     def _look(self, key: int, request: m.ClientRequest, now: Now, *, looked: bool) -> Admitted:
-        """Who carries a request through, or the answer. This and what it calls only look: what they raise is survived
+        """Return the request's coordinator, or the answer. This and its callees only look: their errors are survived
         (docs/decisions/0011-what-an-exception-ends.md)."""
         context = self.context
         if isinstance(request, m.StatusRequest):
@@ -131,7 +131,7 @@ class FrontDoor:
         return ADMITTED[type(request)](self, key, request, now)
 
     def status(self, request: m.StatusRequest, now: Now) -> m.StatusReply:
-        """What this node knows of itself and its partitions, or of the next of them."""
+        """Return the state of this node and its partitions, or of the next of them."""
         rows, more = page(self.context, now, request.begin)
         facts = status(self.context, self.vouching, now) if request.begin is None else {}
         return m.StatusReply({**facts, "partitions": rows}, more)
@@ -244,9 +244,9 @@ class FrontDoor:
     def close_session(
         self, asker: Asker, origin: Origin, partitions: tuple[PartitionId, ...], now: Now
     ) -> list[Effect]:
-        """Tell the replicas that may have something of the session. Nobody waits: closing takes its time anyway.
+        """Tell the replicas that may have something of the session. No client waits: closing takes its time anyway.
 
-        What one step has no room for is done in the next ones, in the asker's turn.
+        Partitions beyond one step's share follow in later steps, in the asker's turn.
         """
         effects: list[Effect] = []
         for partition in partitions[: limits.RUNS_PER_STEP]:
@@ -285,16 +285,16 @@ class FrontDoor:
         return DeleteGroupCoordinator(key, request, topic.id)
 
     def _no_room_for_group(self, topic: Topic, group: str) -> str:
-        """Return why a group that is new here cannot be made; "" where it can, or is there.
+        """Return why a group that is new here cannot be made; "" if it can, or is there.
 
-        Within the disk's reserve it can: it costs little, and of a topic that nobody reads no ack would make room.
+        Within the disk's reserve it can: it costs little, and in a topic without groups no ack would make space.
         """
         state = self.context.state
         full = state.memory_full or state.no_room(Kind.OPEN)
         return full if full and self._is_new(topic, group) else ""
 
     def _is_new(self, topic: Topic, group: str) -> bool:
-        """Whether the partitions here know nothing of the group; not where there are none."""
+        """Return True if there are partitions here and they know nothing of the group."""
         if self.context.catalogue.reads(topic.id, group):
             return False
         found = (self.context.replicas.get(PartitionId(topic.id, at)) for at in range(topic.partitions))
@@ -315,7 +315,7 @@ class FrontDoor:
         return found if isinstance(found, m.Failed) else RedriveCoordinator(key, request, found)
 
     def _read_by(self, topic: str, number: int, group: str) -> PartitionId | m.Failed:
-        """A partition that the group reads, or what to answer."""
+        """Return a partition that the group reads, or the error to answer."""
         found = self.context.catalogue.partition_named(topic, number)
         if not isinstance(found, m.Failed) and not self.context.catalogue.reads(found.topic, group):
             return self.context.catalogue.no_group(topic, group)
@@ -431,9 +431,9 @@ class FrontDoor:
     def _partitions_asked(
         self, name: str, request: m.Fetch, seen: dict[bytes, None], new: list[Topic]
     ) -> list[PartitionId] | m.Failed:
-        """Those of the topic of that name, or of all that the pattern matches now: of none, if it matches none.
+        """Return the partitions of that topic, or of all that the pattern matches now: none, if it matches none.
 
-        Topics that were ``seen`` for another name are left out; those that the group would be made of go to ``new``.
+        Topics that were ``seen`` for another name are left out; topics in which the group would be made go to ``new``.
         """
         catalogue = self.context.catalogue
         source = request.group.removesuffix(DEAD_SUFFIX)
@@ -454,7 +454,7 @@ class FrontDoor:
             if full:
                 return m.Failed(Code.STORAGE_FULL, full)
             for number in request.partitions or range(topic.partitions):
-                if number >= topic.partitions:  # nor are those that follow
+                if number >= topic.partitions:  # nor are the following ones
                     if is_pattern(name):
                         break
                     there = plural(topic.partitions, "partition")
@@ -486,11 +486,11 @@ ADMITTED: Final[dict[type, Callable[[FrontDoor, int, Any, Now], Admitted]]] = {
     m.DescribeGroup: lambda door, key, request, now: door._describe(request, now),
     m.DeclareSurvivors: lambda door, key, request, now: DeclareCoordinator(key, request),
 }
-"""Who carries a request of each kind through, or the answer, where all that it names is known here."""
+"""Functions that return a request's coordinator or the answer, by kind, if all of its names are known here."""
 
 
 def check_hold_time(hold_time: float, most: float) -> str:
-    """Why a hold time cannot be granted, or ""."""
+    """Return why a hold time cannot be granted, or ""."""
     if not limits.HOLD_TIME_MIN_S <= hold_time <= most:
         return (
             f"hold_time is {hold_time} s: it must be from {limits.HOLD_TIME_MIN_S} s to this cluster's "
@@ -500,7 +500,7 @@ def check_hold_time(hold_time: float, most: float) -> str:
 
 
 def check_fetch(request: m.Fetch, hold_time_max: float) -> str:
-    """What is wrong with a FETCH, or ""."""
+    """Return the error of a FETCH, or ""."""
     problem = check_hold_time(request.hold_time, hold_time_max)
     if problem:
         return problem
@@ -521,7 +521,7 @@ def check_fetch(request: m.Fetch, hold_time_max: float) -> str:
 
 
 def check_named(request: m.Fetch) -> str:
-    """What is wrong with a FETCH that names messages, or ""."""
+    """Return the error of a FETCH that names messages, or ""."""
     named = sum(span.size for span in request.spans)
     if named > limits.FETCH_NAMED_MAX:
         return (
@@ -535,7 +535,7 @@ def check_named(request: m.Fetch) -> str:
 
 
 def check_group_name(group: str) -> str:
-    """What is wrong with a group's name, or ""."""
+    """Return the error of a group's name, or ""."""
     if not group or len(group.encode()) > limits.NAME_BYTES_MAX or "!" in group:
         return (
             f"group is {group[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} bytes and no '!', but for the "

@@ -1,4 +1,4 @@
-"""Reading as a group takes that the group is known: its register has to be at a majority of each replica set first."""
+"""Common part of requests that read as a group: its register has to be at a majority of each replica set first."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class GroupReader(Coordinator):
     """A coordinator that reads partitions as a group.
 
     Args:
-        request: names the group, and where it begins if it has to be made.
-        partitions: those that it reads.
-        now: when it came.
+        request: request with the group, and its beginning if it has to be made.
+        partitions: partitions that it reads.
+        now: time when it came.
 
     Attributes:
-        register_name: the group whose register is needed: of a dead-letter group, its source.
-        may_make: the group may have been made for it somewhere: then no failure says that nothing was done.
-        unregistered: too few replicas can vouch to have it registered now.
-        told: the answer says that suspects wait.
+        register_name: group whose register is needed: for a dead-letter group, its source.
+        may_make: True if the group may have been made for it somewhere: then no failure says that nothing was done.
+        unregistered: True if too few replicas can vouch to have it registered now.
+        told: True if the answer says that suspects wait.
     """
 
     __slots__ = (
@@ -63,20 +63,20 @@ class GroupReader(Coordinator):
         return self.leave(context, topic, context.catalogue.no_group(topic.name, self.register_name), now)
 
     def leave(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
-        """There is nothing more of ``topic``: answer with what is won in others; where nothing can be, say why."""
+        """End with ``topic``: answer with messages won in others; if none can be won, say why."""
         raise NotImplementedError
 
     def advance(self, context: Context, now: Now) -> list[Effect]:
-        """Go on: the group is registered, or cannot be."""
+        """Go on, because the group is registered, or cannot be."""
         raise NotImplementedError
 
     def unsettled(self, context: Context) -> list[PartitionId]:
-        """Where it is not known that a majority of the replica set has the group's register."""
+        """Return the partitions in which no majority of the replica set is known to have the group's register."""
         settled, name = context.catalogue.settled_groups, self.register_name
         return [partition for partition in self.partitions if (partition, name) not in settled]
 
     def register(self, context: Context, new: list[PartitionId], now: Now) -> list[Effect]:
-        """Have the group registered where it is not known to be: in so many topics at a time (`on_registered`)."""
+        """Have the group registered in these partitions, in a limited number of topics at a time (`on_registered`)."""
         effects: list[Effect] = []
         wanted: dict[bytes, list[int]] = {}
         for partition in new:
@@ -102,7 +102,7 @@ class GroupReader(Coordinator):
         if self.done or self.awaited:
             return []
         left = self.unsettled(context)
-        if not left and self.cost > limits.CHEAP:  # as many may wait for this answer
+        if not left and self.cost > limits.CHEAP:  # many requests may wait for this answer
             context.state.at(now.mono, ("advance", self.key))
             return []
         return self.register(context, left, now) if left else self.advance(context, now)
@@ -112,8 +112,8 @@ class GroupReader(Coordinator):
     ) -> list[Effect]:
         """Take note that the group could not be registered for ``topic``.
 
-        Args:
-            topic: the topic whose group was awaited.
+        topic: topic whose group was awaited.
+            problem: reason; None if no majority can take the register in now. Then no node can deliver for the group,
             problem: why; None if no majority can take the register in now. Then no node can deliver for the group,
                 and the request goes on without messages of this topic.
         """

@@ -1,10 +1,10 @@
-"""Groups are created, rewound and deleted: each is the next change of a register, and is chosen (core/proposing.py).
+"""Changes of groups: each creation, rewind or deletion is the next change of a register (core/proposing.py).
 
-So of two changes at once one comes after the other, and only what somebody asked for stands above a register that was
-confirmed. A rewind makes a new generation, which reads anew: from its OK on no delivery of the old generation can be
-won, as any HOLD majority meets a replica that refuses it as stale. Nothing is swept: what older generations recorded is
-void where the new one covers the message (core/partition/group.py). A rewind to what is published from now on changes
-no register: it skips what is there.
+So two changes at once come one after the other, and only a requested change stands above a register that was
+confirmed. A rewind makes a new generation, which reads anew. From its OK on no delivery of the old generation can be
+won, because any HOLD majority meets a replica that refuses it as stale. Nothing is swept: records of older generations
+are void if the new one covers the message (core/partition/group.py). A rewind to messages published from now on changes
+no register: it skips the messages that are there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from quorumq.core.types import STAMP_ZERO, Group, Incarnation, Instance, Latest,
 class GroupCoordinator(Coordinator):
     """SETGROUP: the change is chosen, then its register is written to all partitions (core/registration.py).
 
-    A creation that finds the group there changes nothing, and answers once what is there is written.
+    A creation that finds the group there changes nothing, and answers once the register there is written.
 
     Attributes:
-        change: the register that the answer is about: the one that was chosen for us, or that was there.
-        changes: how often the next change was proposed.
+        change: register that the answer is about: the one that was chosen for us, or that was there.
+        changes: number of proposals of the next change.
     """
 
     __slots__ = ("began", "change", "changes", "proposer", "request", "skipping", "topic")
@@ -50,7 +50,7 @@ class GroupCoordinator(Coordinator):
         return self.topic == topic
 
     def known(self, context: Context) -> Group | None:
-        """The register as this node has it."""
+        """Return the register as this node has it."""
         return context.catalogue.groups.get((self.topic, self.request.group))
 
     # --------------------------------------------------------------------- what to propose
@@ -101,13 +101,13 @@ class GroupCoordinator(Coordinator):
     def is_behind_another(self, context: Context, instance: Instance) -> bool:
         """Return True if an earlier request of this node proposes in the same instance.
 
-        Why: all requests of a node would compete with each other, and with those of other nodes, in one instance. Where
-        a round trip is long nothing would ever be chosen.
+        Why: all requests of a node would compete with each other, and with those of other nodes, in one instance. If
+        a round trip is long, nothing would ever be chosen.
         """
         return context.proposing.get(instance, self.key) != self.key
 
     def leave_instance(self, context: Context) -> None:
-        """Others of this node may propose where this request did."""
+        """Let others of this node propose in the instance of this request."""
         if self.proposer is not None:
             context.proposing.pop(self.proposer.instance, None)
 
@@ -133,7 +133,7 @@ class GroupCoordinator(Coordinator):
         return self.wish(self.proposer.base, ballot)
 
     def wish(self, known: Group | None, ballot: Stamp) -> Group:
-        """The register that the request asks for, on top of what is ``known``."""
+        """Return the register that the request asks for, on top of ``known``."""
         request = self.request
         assert isinstance(request, m.SetGroup)
         from_ms = request.from_ms if request.start == "time" else 0
@@ -203,7 +203,7 @@ class GroupCoordinator(Coordinator):
         return self.finish(context, self.answer(self.change))
 
     def answer(self, group: Group) -> m.ClientReply:
-        """The reply to the client."""
+        """Return the reply to the client."""
         return m.SetGroupReply(group)
 
     # ------------------------------------------------------------------------ it is not known
@@ -225,9 +225,9 @@ class GroupCoordinator(Coordinator):
 
 
 class DeleteGroupCoordinator(GroupCoordinator):
-    """DELETEGROUP: a change after which nobody reads the group until somebody creates it again.
+    """DELETEGROUP: a change after which no client reads the group until it is created again.
 
-    It is proposed again where the group is deleted already: what a creation before it left half done is over then.
+    It is proposed again if the group is deleted already: it ends a creation that was left half done before it.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""One HOLD round: who voted for which messages, what is won and what is lost."""
+"""One HOLD round: its votes, its won and its lost messages."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ BACKOFF_S = (0.002, 0.02)
 QUIET_S = (0.05, 0.2)
 
 NO, DEAD, LATE = 64, 128, 192
-"""Where the bits of those begin who said so of a message (see `Atom`); of those who said OK they are the lowest."""
+"""First bits of the members that said so of a message (see `Atom`); the bits of those that said OK are the lowest."""
 assert NODES_MAX <= NO
 
 
 class Atom(NamedTuple):
-    """Messages of which each member said one thing, as bits of the members."""
+    """Messages with the same vote of each member, as bits of the members."""
 
     span: Span
-    yes: int  # of those that count, without those that said no as well
+    yes: int  # members that count, without those that said no as well
     no: int
-    dead: int  # no deliveries left
-    late: int  # no time left
-    attempts: Attempts  # that ended before
+    dead: int  # members that see no deliveries left
+    late: int  # members that see no time left
+    attempts: Attempts  # attempts that ended before
 
 
 class HoldRound(Round):
     """One HOLD round in one partition.
 
     Args:
-        replica: our own.
-        hold: what is asked, at first of our own replica.
+        replica: this node's replica.
+        hold: the HOLD, at first as our own replica gets it.
         started: monotonic seconds, taken before anything was sent.
-        usual: for how many seconds answers are waited for that may not come at all.
+        usual: seconds for which answers are awaited that may not come at all.
     """
 
     __slots__ = (
@@ -69,24 +69,24 @@ class HoldRound(Round):
         self.started = started
         self.usual = usual
         self.until = started + usual
-        self.answered = started  # when the last answer came
-        self.abstained = False  # a member has
+        self.answered = started  # time of the last answer
+        self.abstained = False  # True if a member abstained
         self.expires = started + limits.DEADLINE_SHARE * hold.hold_time
         self.pending = SpanSet()  # neither won nor lost yet
         self.redrives: SpanMap[int] = SpanMap()
         for span, n, *_ in hold.wants:
             self.pending.put(span, True)
             self.redrives.put(span, n)
-        self.votes = Votes()  # bits of the members, in a lane for each thing that they may say
+        self.votes = Votes()  # bits of the members, in a lane for each possible vote
         self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
-        self.attempts: SpanMap[Attempts] = SpanMap()  # that ended before: the greatest of the replies
+        self.attempts: SpanMap[Attempts] = SpanMap()  # attempts ended before: the greatest of the replies
 
     def pause(self, abstained: int, rng: random.Random) -> float:
-        """Seconds to wait after this round was lost, before the next one.
+        """Return the seconds to wait after this round was lost, before the next one.
 
-        Who asked for the same at the same time pauses, too: one is ahead of the others if the pauses differ by more
-        than messages take. Who abstained because of a reserve is ready within one fsync; who did so twice is in
-        quarantine, for seconds.
+        Coordinators that asked for the same at the same time pause, too. One is ahead of the others if the pauses
+        differ by more than messages take. A member that abstained because of a reserve is ready within one fsync. One
+        that did so twice is in quarantine, for seconds.
 
         Args:
             abstained: rounds in a row that members abstained from, this one included.
@@ -98,7 +98,7 @@ class HoldRound(Round):
     # ------------------------------------------------------------------- counting
 
     def count(self, bit: int, reply: HoldReply, now: Now) -> None:
-        """Take the votes of a member that has not voted yet, and what it says of deliveries and times left."""
+        """Take the votes of a member that has not voted yet, and its report of deliveries and times left."""
         self.answered = now.mono
         for item in reply.granted:
             span, attempts, exhausted, expired, unseen = item[:5]
@@ -127,14 +127,14 @@ class HoldRound(Round):
                 self.votes.add([item.span for item in items], bit << NO)
 
     def lose_resolved(self, item: Resolved, asked: Record) -> list[Span]:
-        """A TOMB loses what was asked for, whoever else said OK. Where its record is behind that, it loses nothing.
+        """Lose the requested messages to a TOMB, despite any OK. If its record is older than the request, lose nothing.
 
         Args:
-            item: what a member has.
+            item: record that a member has.
             asked: the record that the HOLD asked for, at any redrive.
 
         Returns:
-            where the member has not heard of the dead letter that was asked for.
+            spans whose requested dead letter the member does not know.
         """
         behind: list[Span] = []
         for part, n in self.redrives.within(item.span):
@@ -147,7 +147,7 @@ class HoldRound(Round):
     # ------------------------------------------------------------ winning and losing
 
     def atoms(self, valid: int) -> list[Atom]:
-        """What is pending, in pieces of which each member said one thing; ``valid`` are those whose votes count."""
+        """Return pending messages in pieces of equal votes; ``valid`` are the members whose votes count."""
         lane = (1 << NO) - 1
         return [
             Atom(
@@ -164,20 +164,20 @@ class HoldRound(Round):
         ]
 
     def is_won(self, yes: int, mine: int) -> bool:
-        """A majority said OK, ours included."""
+        """Return True if a majority said OK, this node included."""
         return self.is_majority(yes) and bool(yes & mine)
 
     def is_over(self, late: int) -> bool:
-        """A majority of the clocks says that the message's time to live is over."""
+        """Return True if a majority of the clocks says that the message's time to live is over."""
         return self.is_majority(late)
 
 
 def wants_of(granted: tuple[Granted, ...], redrives: SpanMap[int]) -> tuple[Want, ...]:
-    """What the others are asked for: what is held here, in runs of as many attempts, of one redrive number each."""
+    """Return the question to the others: spans held here, in runs of equal attempts and redrive number."""
     if len(granted) == 1:
         (one,) = granted
         return tuple([Want(part, n, one.attempts, *one[5:]) for part, n in redrives.within(one.span)])
-    runs: dict[tuple[Any, ...], SpanSet] = {}  # by how many attempts have ended, and how
+    runs: dict[tuple[Any, ...], SpanSet] = {}  # by number and manner of the attempts that ended
     for item in granted:
         runs.setdefault((item.attempts, *item[5:]), SpanSet()).add(item.span)
     return tuple(

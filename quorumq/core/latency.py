@@ -1,6 +1,6 @@
-"""How long peers take to answer a HOLD, from the answers themselves.
+"""Time that peers take to answer a HOLD, from the answers themselves.
 
-Why not a list of the last answers: this is asked once per round and fed once per reply, on the path of every
+Why not a list of the last answers: the time is read once per round and fed once per reply, on the path of every
 delivery. Why in steps of 19 %: the question is "when has it become pointless to wait", and three times the answer is
 used. Nothing here reads a clock, and equal replies give equal answers: the simulator replays it.
 """
@@ -12,34 +12,34 @@ import math
 STEPS_PER_DOUBLING = 4
 SHORTEST_S = 1e-4
 STEPS_MAX = 4 * 20
-"""The longest time told apart is SHORTEST_S * 2**20, about 100 s."""
+"""Number of steps. The longest time told apart is SHORTEST_S * 2**20, about 100 s."""
 
 HALVE_EVERY = 500
-"""After so many answers the older ones count half: an hour of quiet, or of load, is forgotten within thousands."""
+"""Answers after which older ones count half: an hour of quiet, or of load, fades within thousands of answers."""
 
 ANSWERS_MIN = 20
-"""With fewer there is no percentile to speak of."""
+"""Answers below which there is no percentile to speak of."""
 
 
 class Latency:
     """Times in steps that grow with the time, older ones counting less and less.
 
     Attributes:
-        ever: how many fell into each step since the start, none counting less.
-        seconds: of all of these together.
+        ever: number of answers in each step since the start, none counting less.
+        seconds: sum of all these times.
     """
 
     __slots__ = ("counts", "ever", "seconds", "since_halving", "total")
 
     def __init__(self) -> None:
-        self.counts: dict[int, float] = {}  # step -> how many, weighted
+        self.counts: dict[int, float] = {}  # step -> number of answers, weighted
         self.total = 0.0
         self.since_halving = 0
         self.ever = [0] * (STEPS_MAX + 1)
         self.seconds = 0.0
 
     def note(self, seconds: float) -> None:
-        """An answer took so long."""
+        """Count an answer that took ``seconds``."""
         step = 0
         if seconds > SHORTEST_S:
             step = min(STEPS_MAX, math.ceil(STEPS_PER_DOUBLING * math.log2(seconds / SHORTEST_S)))
@@ -57,10 +57,10 @@ class Latency:
         self.total = sum(self.counts.values())
 
     def p99(self) -> float | None:
-        """In seconds, up to 19 % too high; None while too few answers have come."""
+        """Return the 99th percentile in seconds, up to 19 % too high; None while too few answers have come."""
         if self.total < ANSWERS_MIN:
             return None
-        above = self.total / 100  # so many may have taken longer
+        above = self.total / 100  # answers that may have taken longer
         for step in sorted(self.counts, reverse=True):
             above -= self.counts[step]
             if above < 0:
@@ -68,7 +68,7 @@ class Latency:
         raise AssertionError("more than all answers took longer")
 
     def up_to(self) -> list[tuple[str, float]]:
-        """How many took at most so long since the start, by doublings: the bound in seconds as text, and the count."""
+        """Return doubling bounds in seconds, as text, each with the number of answers within it since the start."""
         found = [
             (f"{SHORTEST_S * 2**doubling:g}", float(sum(self.ever[: STEPS_PER_DOUBLING * doubling + 1])))
             for doubling in range(STEPS_MAX // STEPS_PER_DOUBLING)
@@ -76,7 +76,7 @@ class Latency:
         return [*found, ("+Inf", float(sum(self.ever)))]
 
     def timeout(self, shortest: float, longest: float, unknown: float | None = None) -> float:
-        """Three times the percentile, within these bounds; ``unknown``, or the longer one, while there is none.
+        """Return three times the percentile, within these bounds; ``unknown``, or ``longest``, while there is none.
 
         All in seconds.
         """
