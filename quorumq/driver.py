@@ -82,15 +82,15 @@ class Journal(Protocol):
 
     @property
     def durable(self) -> int:
-        """Highest durable ticket: everything up to it is durable."""
+        """Return the highest durable ticket: everything up to it is durable."""
 
     @property
     def position(self) -> int:
-        """Number of records that were ever appended and are durable (`Durable.position`)."""
+        """Return the number of records that were ever appended and are durable (`Durable.position`)."""
 
     @property
     def needs_sync(self) -> bool:
-        """True if any record is neither durable nor on its way."""
+        """Return True if any record is neither durable nor on its way."""
 
     def append(self, records: tuple[JournalRecord, ...]) -> int:
         """Append records and return their ticket; without records, the ticket of the last one."""
@@ -162,7 +162,7 @@ class Driver:
             self.busy = False
 
     def feed(self, *events: Event) -> None:
-        """Take events in and carry out everything that follows. What comes meanwhile is taken in by the same call."""
+        """Take events in and carry out everything that follows. This call also takes in events that come meanwhile."""
         self.events.extend(events)
         if self.busy or self.ended:
             return

@@ -316,7 +316,7 @@ class Catalogue:
             del self.decisions[instance]
 
     def check(self) -> None:
-        """Assert what holds between any two steps."""
+        """Assert the invariants between any two steps."""
         for topic, group in self.groups:
             assert topic in self.topics, f"group {group!r} is of an unknown topic"
             assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"

@@ -82,7 +82,7 @@ class HybridClock:
         self.value = max(self.value, min(self.wanted, self.reserve))
 
     def check(self) -> None:
-        """Assert what holds between any two events."""
+        """Assert the invariants between any two events."""
         assert self.floor <= self.value <= self.reserve <= self.reserving
         assert self.floor <= self.wanted < STAMPS_END
         assert self.reserving < STAMPS_END

@@ -80,7 +80,7 @@ class Pending:
 
     @property
     def cost(self) -> int:
-        """Cost of going on (core/costs.py)."""
+        """Return the cost of going on (core/costs.py)."""
         return 0
 
     def go_on(self, context: Context, now: Now) -> list[Effect]:
@@ -120,7 +120,7 @@ class Pending:
         raise NotImplementedError
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        """End what concerns a deleted topic: nothing more can come of it."""
+        """End work about a deleted topic: nothing more can come of it."""
         raise NotImplementedError
 
     def reads(self, topic: bytes, group: str) -> bool:
@@ -158,7 +158,7 @@ class Context:
         proposing: request that proposes a change of a group, by instance; others of this node wait for it.
         keys: last key given to a request that is no client's.
         publishing: batches published in this step and not sent yet.
-        given: messages that replies deliver which may never be written, and their end time (monotonic seconds).
+        given: end time (monotonic seconds) and messages of replies that may never have been written.
         parked: FETCHes that are parked here, by partition and group: keys of those with an idle client, and of others.
         woken: number of requests of each client that went on in this step without a turn of their own.
         announced: parked FETCHes that the peers know of.
@@ -300,7 +300,7 @@ class Context:
     # ----------------------------------------------------------------- giving holds back
 
     def free(self, freed: Iterable[m.Freed], now: Now) -> list[Effect]:
-        """RELEASE or LEAVE: remove our holds, and tell all other replicas until they confirm."""
+        """Remove our holds (RELEASE or LEAVE), and repeat it to all other replicas until they confirm."""
         others: dict[NodeId, list[m.Freed]] = {}
         for item in freed:
             for member in self.catalogue.members_of(item.partition):
@@ -336,7 +336,7 @@ class Context:
             self.state.at(until, ("forget", key))
 
     def take_back(self, key: int, now: Now) -> list[Effect]:
-        """LEAVE: give back what the reply delivers, because it was never begun and certainly no client works on it."""
+        """Give back (LEAVE) a reply's messages: it was never begun, so certainly no client works on them."""
         _, given = self.given.pop(key, (0.0, []))
         return self.free(given, now)
 
@@ -414,7 +414,7 @@ class Context:
         ]
 
     def end_topic(self, topic: Topic, now: Now) -> list[Effect]:
-        """DELETE: end requests and drop replicas. The journal's records of them mean nothing from here on."""
+        """End requests and drop replicas (DELETE). The journal's records of them mean nothing from here on."""
         effects: list[Effect] = []
         for found in [found for found in self.replicas if found.topic == topic.id]:
             replica = self.replicas.pop(found)

@@ -18,7 +18,7 @@ from quorumq.core.types import STAMP_ZERO, Incarnation, Instance, NodeId, Now, S
 
 
 class CreateTopicCoordinator(ChangeCoordinator):
-    """CREATE. Two creations at once are one topic, that of one of them.
+    """One CREATE. Two creations at once make one topic, the one of either.
 
     PREPARE, ACCEPT, and once a majority has accepted, a write of the chosen register, so that every node
     finds it. The answers to the write say how it was changed since.

@@ -52,7 +52,7 @@ WRITTEN: Final[dict[Written, Room]] = {
     # Nothing is promised of these: a crash may take them as well. What a stop writes may be long.
     r.CleanStopped: Room.FIRST,
     r.AttemptsCounted: Room.SECOND,
-    # Peers' records of a message are learned while anything can be written; the wish of a request decides for requests.
+    # Peers' records of a message are learned while anything can be written. For a request, its wish decides.
     r.DelaysSet: Room.NONE,
     r.RecordsMerged: Room.NONE,
     Kind.OPEN: Room.FIRST,

@@ -1,4 +1,4 @@
-"""Every exception quorumq raises on purpose, grouped by who should act.
+"""Exceptions that quorumq raises on purpose, grouped by the side that should act.
 
 QuorumqError
 ├── UsageError            the caller asked for something that can never work as asked
@@ -8,13 +8,13 @@ QuorumqError
 │   ├── Conflict              other bytes are stored under the same message id
 │   ├── OriginClosed          the producer session is closed and the batch not stored; open another
 │   ├── StaleGeneration       the group was rewound since
-│   ├── AlreadyResolved       the message's record is higher than what was asked; carries it
+│   ├── AlreadyResolved       the message's record is higher than the one asked for; carries it
 │   ├── Unauthorized          not allowed here
 │   ├── ClusterMismatch       another cluster id, node list or hold_time_max, or no common protocol version
 │   └── Superseded            a newer start of the same node is known, or its directory is not the one known
 ├── PeerError             bytes on a connection that are not the protocol; hang up, keep serving
 ├── StorageError          the local disk failed or holds something unreadable; the node stops
-└── Transient             it passes: what failed may be repeated later, or comes again by itself
+└── Transient             it passes: the call may be repeated later, or the message comes again
     ├── HoldLost              the delivery is over: the message comes again, unless it was settled
     ├── Busy                  the client is beyond a quota: the error says when to ask again
     ├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
@@ -24,7 +24,7 @@ QuorumqError
 
 All but OutcomeUnknown say that the request did nothing (docs/protocol.md, section 6).
 
-``code`` is the name of an error on the wire, ``exit_code`` what the command line ends with.
+``code`` is the name of an error on the wire, ``exit_code`` the exit status of the command line.
 """
 
 from __future__ import annotations
@@ -117,19 +117,19 @@ class OriginClosed(UsageError):
 
 
 class StaleGeneration(UsageError):
-    """The group was rewound since; what the receipt named is void."""
+    """The group was rewound since; the receipt's delivery is void."""
 
     code = Code.STALE_GENERATION
 
 
 class AlreadyResolved(UsageError):
-    """The message's record is higher than what was asked."""
+    """The message's record is higher than the one asked for."""
 
     code = Code.ALREADY_RESOLVED
 
 
 class Unauthorized(UsageError):
-    """The client is not in the node's clients file, or lacks a right to what it asks for; says which."""
+    """The client is not in the node's clients file, or lacks a right that the request needs; names it."""
 
     code = Code.UNAUTHORIZED
     exit_code = 77
@@ -150,8 +150,8 @@ class Superseded(UsageError):
 
 
 class Transient(QuorumqError):
-    """Nothing is wrong with what was asked, nor with the message: the call may be repeated later, or the message comes
-    again by itself. A loop over messages can catch this and go on; it loses nothing. But a publish that is
+    """Nothing is wrong with the call, nor with the message: the call may be repeated later, or the message comes again
+    by itself. A loop over messages can catch this and go on; it loses nothing. But a publish that is
     repeated after `OutcomeUnknown` may make a second message.
     """
 
@@ -187,7 +187,7 @@ class Busy(Transient):
 class StorageFull(Transient):
     """The disks of nodes are full, or the memory that these may take: publishes are refused, ACK and FETCH go on.
 
-    Rejecting is refused as well, and acks once a disk has no room for them. Nothing was done; the text says what to do.
+    Rejecting is refused too, and acks once a disk has no room for them. Nothing was done; the text names the remedy.
     """
 
     code = Code.STORAGE_FULL

@@ -93,7 +93,7 @@ class FairQueue(Generic[Work]):
                 del self.lines[of]
 
     def check(self) -> None:
-        """Assert what holds between any two steps."""
+        """Assert the invariants between any two steps."""
         there = {
             key: (asker, number)
             for askers in self.lines.values()

@@ -1,14 +1,13 @@
 """FETCH: win a majority hold on the oldest available messages, and deliver them.
 
-Why a file of its own: this is where a message is given to a consumer, so this is where exclusivity could be
 Why a file of its own: a message is given to a consumer here, so the coordinator's side could break exclusivity
-here. The clock of a hold starts before anything is sent. A message is won only with
-our own vote. Hold, record and deadline are looked at again in the step that replies.
+here. The clock of a hold starts before anything is sent. A message is won only with our own vote. Hold, record and
+deadline are looked at again in the step that replies.
 
 A FETCH goes round: choose (core/partition), hold here, HOLD to the others, count. Then it answers, tries again after
-a random pause, or parks until something becomes available. Lost messages are released everywhere, whether or not the
-others answered. An answer has first-timers or one lot of suspects, never both. A reply that comes late is not believed,
-except that a TOMB still repairs.
+a random pause, or parks until something becomes available. Lost messages are released everywhere, regardless of
+the others' answers. An answer has first-timers or one lot of suspects, never both. A reply that comes late is not
+believed, except that a TOMB still repairs.
 """
 
 from __future__ import annotations
@@ -379,7 +378,7 @@ class FetchCoordinator(GroupReader):
             replica.unanswered = min(replica.unanswered + 1, DOUBLINGS_MAX)
             self.unanswered = True
         if lost:
-            # RELEASE at all others, with or without their answer.
+            # RELEASE at all others, regardless of their answers.
             given = m.Freed(this.partition, self.request.group, this.owner, tuple(lost))
             effects += context.free([given], now)
             for span in lost:

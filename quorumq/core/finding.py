@@ -30,7 +30,7 @@ TOLD_MAX = 50
 """Registers of topics in one answer; a node that asked for more asks again for the rest."""
 
 SETTLING = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
-"""Requests of many receipts, each with a verdict of its own: what is not found spoils nothing of the rest."""
+"""Requests of many receipts, each with its own verdict: an unknown one does not affect the others."""
 
 
 def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | None:

@@ -112,9 +112,9 @@ class GroupReader(Coordinator):
     ) -> list[Effect]:
         """Take note that the group could not be registered for ``topic``.
 
-        topic: topic whose group was awaited.
+        Args:
+            topic: topic whose group was awaited.
             problem: reason; None if no majority can take the register in now. Then no node can deliver for the group,
-            problem: why; None if no majority can take the register in now. Then no node can deliver for the group,
                 and the request goes on without messages of this topic.
         """
         self.awaited.pop(topic, None)

@@ -1,4 +1,4 @@
-"""Changes of groups: each creation, rewind or deletion is the next change of a register (core/proposing.py).
+"""Changes of groups: a creation, rewind or deletion is the next change of a register, and chosen (core/proposing.py).
 
 So two changes at once come one after the other, and only a requested change stands above a register that was
 confirmed. A rewind makes a new generation, which reads anew. From its OK on no delivery of the old generation can be

@@ -85,7 +85,7 @@ class Latency:
         return max(shortest, min(longest, wanted))
 
     def check(self) -> None:
-        """Assert what holds between any two answers."""
+        """Assert the invariants between any two answers."""
         assert 0 <= self.since_halving < HALVE_EVERY
         assert math.isclose(self.total, sum(self.counts.values()), abs_tol=1e-6)
         assert len(self.counts) <= STEPS_MAX + 1

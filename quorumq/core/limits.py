@@ -15,7 +15,7 @@ HEADER_BYTES_MAX = 4 * MIB
 """The CBOR header of a frame."""
 
 CLIENT_HEADER_BYTES_MAX = 768 * KIB
-"""That of a request of a client: what it grows into for peers has to fit `HEADER_BYTES_MAX`. The largest that is of use
+"""Header of a client's request: the larger header that peers get has to fit `HEADER_BYTES_MAX`. The largest useful one
 has 65,536 messages, or 1,000 receipts: some 600 KiB."""
 
 CLIENT_HEADER_ITEMS_MAX = 49_152
@@ -105,11 +105,11 @@ REFRESHED_PER_STEP = 512
 LOOKS_PER_STEP = 512
 """Runs of messages, and batches, that one step looks at for groups that begin or are rewound: some 5 ms."""
 COMPARED_PER_STEP = 2048
-"""Things that one step looks at for anti-entropy: groups with summed digests, parts of trees, origins: some 3 ms."""
+"""Things that one step looks at for anti-entropy: groups with digests to sum up, parts of trees, origins: some 3 ms."""
 GROUPS_MADE_PER_STEP = 40
 """Topics in which one FETCH registers a new group at a time."""
 PEEK_SCAN_MAX = 1024
-"""Batches, or runs, that one page of a PEEK looks at before it ends with what it has."""
+"""Batches, or runs, that one page of a PEEK looks at before it ends with its finds."""
 
 BEGIN_RUNS_MAX = 512
 """Runs that one page of a group that begins skips if the group has no record of their sessions: that is quick."""
