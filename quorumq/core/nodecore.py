@@ -85,10 +85,10 @@ class NodeCore:
         directory: 64 random bits for the data directory, used if the journal names none.
         now: the clocks at this start.
         rng: for pauses and jitter only.
-        place: where this start found the data directory, as a number that a copy of the directory does not have; 0
-            where the driver cannot tell.
-        boot: 60 bits that stand for this boot of the machine, 0 where nobody knows.
-        newest: an operator says that this directory is the newest there is, wherever it lies.
+        place: location of the data directory at this start, as a number that a copy of the directory does not have; 0
+            if the driver cannot tell.
+        boot: 60 bits that stand for this boot of the machine; 0 if unknown.
+        newest: True if an operator says that this directory is the newest there is, wherever it lies.
 
     Raises:
         ValueError: the journal is another node's, or of a cluster that was made otherwise than ``config`` says.
@@ -118,7 +118,7 @@ class NodeCore:
         self.upkeep = Upkeep(self.context)
         self.timers = Timers(self.context, self.vouching, self.upkeep, self.door)
         self.is_new, self.is_noted = replay.is_new, replay.is_noted
-        self.void = replay.void  # batches on disk that nobody needs
+        self.void = replay.void  # batches on disk that are not needed
         self.orphans = replay.orphans  # batches of deleted topics that the journal still had at this start
         self.started = self.stopped = False
         self.serving = False  # something costly had its turn in the last step
@@ -145,17 +145,17 @@ class NodeCore:
         return self.catalogue.topic_named(name)
 
     def is_deleted(self, topic: bytes) -> bool:
-        """Whether the topic of that id is known to be deleted."""
+        """Return True if the topic of that id is known to be deleted."""
         return self.catalogue.is_deleted(topic)
 
     # ---------------------------------------------------------------- start
 
     def take_position(self, position: int) -> None:
-        """How many records this start found in the directory. Before `start`; for a driver that counts them."""
+        """Note the count of records that this start found. Call it before `start`; for a driver that counts them."""
         self.context.peers.positions.begin(position)
 
     def load_damaged(self, records: Iterable[BatchStored], now: Now) -> None:
-        """Batches of the journal that cannot be read. Before `start`: what is in them is known, and absent."""
+        """Load batches of the journal that cannot be read, before `start`: their content is known, and absent."""
         for record in records:
             self.state.next_batch = max(self.state.next_batch, record.number + 1)
             replica = self.replicas.get(record.batch.header.partition)
@@ -165,7 +165,7 @@ class NodeCore:
                 self.orphans.append(record.number)
 
     def start(self, now: Now) -> list[Effect]:
-        """The first effects. Until `Durable(TOKEN_STARTED)` is fed back, the node must not speak to anyone."""
+        """Return the first effects. Until `Durable(TOKEN_STARTED)` is fed back, the node must not speak to anyone."""
         state, config = self.state, self.config
         reserve = state.clock.first_reserve(now)
         records: list[JournalRecord] = []
@@ -245,7 +245,7 @@ class NodeCore:
             if not stale:
                 break
             popped = heapq.heappop(state.timers)
-            if head[0] == "expire":  # until its time it tells what was granted, and wakes nobody
+            if head[0] == "expire":  # until its time it tells what was granted, and wakes no node
                 over = state.over
                 while over and over[0][0] <= now.mono:
                     heapq.heappop(over)
@@ -283,11 +283,11 @@ class NodeCore:
                 queue, at = queue[at:], 0
 
     def _serve_costly(self, effects: list[Effect], now: Now, waited: bool, busy: bool) -> None:
-        """Take as much of what is costly as one step has time for, from one asker after another.
+        """Do costly work for one caller after another, as far as one step has time for it.
 
-        Before the next share there is a pause for others, which follows from how long the last one took, and where it
-        has ``waited`` already a longer one; and where something else came, ``busy``, the next step does it, in which
-        nothing comes, but not for long.
+        Before the next share there is a pause for others, as long as the last share's rest. If the work ``waited``
+        already, the pause is `limits.COSTLY_PAUSE_S` at least. If other events came (``busy``), it is
+        `limits.COSTLY_WAIT_S` at least, unless a step without events comes first.
         """
         costly, spent = self.context.costly, 0
         pause = (limits.COSTLY_WAIT_S if busy else limits.COSTLY_PAUSE_S) if waited else 0.0
@@ -406,7 +406,7 @@ class NodeCore:
     # ---------------------------------------------------------------- links
 
     def hello(self, now: Now) -> m.Hello:
-        """What this node says first to a peer that it dials."""
+        """Return the first message to a peer that this node dials."""
         return self.context.peers.hello(now)
 
     def _on_link_up(self, event: LinkUp, now: Now) -> list[Effect]:
@@ -428,7 +428,7 @@ class NodeCore:
     # ------------------------------------------------------- messages of peers
 
     def accepts(self, envelope: m.Envelope) -> bool:
-        """Whether a peer's message may be looked at: meant for this start, and not from a superseded one."""
+        """Return True if a peer's message may be looked at: meant for this start, and not from a superseded one."""
         if envelope.to_incarnation != self.state.incarnation:
             return False
         return not self.state.superseded(envelope.sender, envelope.incarnation)
@@ -540,15 +540,15 @@ class NodeCore:
             if isinstance(message, m.PutReply) and message.refused == Code.CANNOT_VOUCH:
                 return pending.on_cannot_vouch(context, message.round, sender, now)
             this = pending.rounds[message.round]
-            if this.awaits(sender):  # a second copy counts no more, whatever counts it
+            if this.awaits(sender):  # a second copy counts no more
                 effects += pending.on_reply(context, sender, incarnation, message, now)
         elif isinstance(message, m.HoldReply):
             replica = self.replicas.get(message.partition)
             if replica is not None and message.resolved:
                 return replica.learning.repair(message.group, message.resolved, now)
         elif isinstance(message, m.RemoteFetchReply) and message.round in context.called_off:
-            # Called off, but it came all the same. Any other answer to a round that is over is a second copy of one
-            # that a client may be working on: LEAVE is for what certainly nobody works on.
+            # Called off, but it came all the same. Any other answer to a round that is over is a second copy. A client
+            # may be working on its messages, and LEAVE is only for messages that certainly no client works on.
             del context.called_off[message.round]
             return context.free_slices(message.slices, now)
         if kind is m.StoreReply and message.votes is not None:  # type: ignore[union-attr]
@@ -562,13 +562,13 @@ class NodeCore:
         return snapshot(self.context, self.vouching, now)
 
     def status(self, now: Now) -> dict[str, object]:
-        """What `quorumq status` shows of this node, without partitions; plain values only (docs/operations.md)."""
+        """Return this node's values for `quorumq status`, without partitions; all are plain (docs/operations.md)."""
         return status(self.context, self.vouching, now)
 
     def check(self, now: Now) -> None:
         """Assert every invariant that holds between any two steps."""
         due = self.state.timers and self.state.timers[0][0] <= now.mono
         if due or NOBODY in self.context.costly.lines:
-            self.context.check_requests()  # what is due, and a later step does, may be offered or not
+            self.context.check_requests()  # costly work that is due, and left to a later step, may be offered or not
         else:
             self.context.check(now)

@@ -1,4 +1,4 @@
-"""What a node knows of the others: HELLO, the starts and directories that it has seen, what they say of themselves."""
+"""One node's view of the others: HELLO, the starts and directories that it has seen, their heartbeats."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from quorumq.core.types import Incarnation, Machines, NodeId, Now, PartitionId
 SOFTWARE = "quorumq"
 
 TWICE_S = 3.0
-"""A start that was heard from within so many seconds is running: another one of the same node runs beside it."""
+"""Seconds. If a start was heard from within them, it is running: another one of the same node runs beside it."""
 
 STARTS_TOLD = 16
-"""So many of the last starts of a node are kept, and told to it. One would do, were no WELCOME ever lost."""
+"""Last starts of a node that are kept, and sent to it. One would do, were no WELCOME ever lost."""
 
 Seen = dict[NodeId, tuple[PeerSeen, ...]]
-"""Of each node its last starts that were seen, with their directories, the newest last."""
+"""Last starts seen of each node, with their directories, the newest last."""
 
 
 class Peers:
     """The other nodes, seen from one.
 
     Args:
-        seen: what the journal says of them.
-        told: and of the positions that they told.
+        seen: last starts of each node, from the journal.
+        told: positions that the peers reported, from the journal.
 
     Attributes:
-        heard_at: when each was heard from last (monotonic seconds).
-        facts: what they say of themselves, for status pages and messages.
+        heard_at: time of each peer's last message (monotonic seconds).
+        facts: each peer's statements about itself, for status pages and messages.
     """
 
     __slots__ = ("facts", "heard_at", "positions", "seen", "state")
@@ -49,7 +49,7 @@ class Peers:
     # ---------------------------------------------------------------------- HELLO
 
     def hello(self, now: Now) -> Hello:
-        """What this node says first to a peer that it dials."""
+        """Return the first message to a peer that this node dials."""
         state = self.state
         return Hello(
             versions=VERSIONS,
@@ -65,7 +65,7 @@ class Peers:
         )
 
     def on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
-        """Welcome whoever was not refused; what we have seen of a node is durable before it is welcome."""
+        """Welcome a node or client that was not refused; first the incarnation of a node becomes durable."""
         seen = self.seen.get(hello.node, ())
         same = bool(seen) and seen[-1].directory == hello.directory
         position, position_by = self.positions.told.get(hello.node, (0, 0)) if same else (0, 0)
@@ -101,7 +101,7 @@ class Peers:
         return [Persist((start,), (welcome,))]
 
     def refusal(self, hello: Hello, now: Now) -> Failed | None:
-        """Why a node or client is not welcome; None if it is."""
+        """Return why a node or client is not welcome; None if it is."""
         config = self.state.config
         lowest, highest = VERSIONS
         if hello.versions[0] > highest or hello.versions[1] < lowest:
@@ -135,7 +135,7 @@ class Peers:
         return self._refuse_start(hello, now)
 
     def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
-        """Why this start of a node that belongs here is not welcome."""
+        """Return why this start of a node that belongs here is not welcome."""
         if hello.node == self.state.me and hello.incarnation != self.state.incarnation:
             return Failed(
                 Code.SUPERSEDED, f"node id {hello.node!r} is this very node's: give each node its own id"
@@ -164,19 +164,19 @@ class Peers:
     # ------------------------------------------------------------------ heartbeats
 
     def heartbeats(self, waiting: Iterable[tuple[PartitionId, str]], quarantine_s: float) -> list[Effect]:
-        """A heartbeat for every peer that there is a link to."""
+        """Return a heartbeat for every peer that there is a link to."""
         beat = Heartbeat(
             tuple(waiting), quarantine_s, position=self.positions.durable, vouched=self.state.vouched
         )
         return [Send(peer, beat) for peer in self.state.links]
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat) -> None:
-        """What a peer says of itself."""
+        """Keep a peer's statement about itself."""
         facts = self.facts.setdefault(sender, {})
         facts["quarantine_s"], facts["vouched"] = message.quarantine_s, message.vouched
 
     def note_position(self, sender: NodeId, incarnation: Incarnation, position: int) -> None:
-        """A start of a peer says how many records of its directory are durable."""
+        """Note how many records of its directory a peer's start reports as durable."""
         seen = self.seen.get(sender)
         if position and seen and seen[-1].incarnation == incarnation:
             positions, start = self.positions, incarnation.n
@@ -188,22 +188,22 @@ class Peers:
     # --------------------------------------------------------------------- journal
 
     def snapshot(self) -> list[JournalRecord]:
-        """What is durable of them."""
+        """Return the durable records about peers."""
         records: list[JournalRecord] = []
         for node in sorted(self.seen):
             seen = self.seen[node]
             records += seen
-            if node in self.positions.told:  # of the last directory, which stands before it
+            if node in self.positions.told:  # the directory's record stands before it
                 records.append(PeerPosition(node, seen[-1].directory, *self.positions.told[node]))
         return records
 
 
 def seen_last(seen: tuple[PeerSeen, ...], start: PeerSeen) -> tuple[PeerSeen, ...]:
-    """The last starts of a node that were seen, with one more; a record that is replayed twice changes nothing."""
+    """Return the last starts seen of a node, with one more; a record that is replayed twice changes nothing."""
     return (*(known for known in seen if known != start), start)[-STARTS_TOLD:]
 
 
 def node_list_digest(nodes: tuple[NodeId, ...], machines: Machines = ()) -> bytes:
-    """What HELLO carries of the node list and its machines: the same whatever the order in which they are written."""
+    """Return the digest of the node list and its machines for HELLO; it does not depend on the order of either."""
     text = "\0".join([*sorted(nodes), *(f"{node}\0\0{machine}" for node, machine in sorted(machines))])
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""What is too much for one message, one record or one step goes in pieces."""
+"""Pieces of sequences that are too long for one message, one record or one step."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ T = TypeVar("T")
 
 
 def pieces_of(items: Sequence[T], most: int) -> list[tuple[T, ...]]:
-    """``items``, in their order, in pieces of ``most`` at most; no piece where there are none."""
+    """Return ``items``, in their order, in pieces of ``most`` at most; no piece if there are no items."""
     return [tuple(items[at : at + most]) for at in range(0, len(items), most)]

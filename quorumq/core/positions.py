@@ -1,7 +1,7 @@
-"""How many records a data directory has: what this node tells of its own, and what its peers told of theirs.
+"""Counts of records in data directories: this node's own, which it reports, and those that its peers reported.
 
 A node that finds fewer records than it once told a peer has an older copy of its directory (docs/protocol.md,
-RECOVERY). So it says how many are durable with what promises something, and each peer writes down what it was told.
+RECOVERY). So it reports its count of durable records with each promise, and each peer writes that count down.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from quorumq.core.types import NodeId, Now
 _new: Any = tuple.__new__
 
 POSITIONED: Final = {kind: kind._fields.index("position") for kind in (StoreReply, AckReply)}
-"""Messages with the position of their sender's directory: at which place in them."""
+"""Messages with the position of their sender's directory, and the field's index in them."""
 
 POSITIONS_EVERY_S = 5.0
-"""How often the positions of the peers are journaled at most."""
+"""Shortest interval between journal records of the peers' positions, in seconds."""
 
 
 class Positions:
     """Counts of records, of this directory and of the peers'.
 
     Attributes:
-        counting: whether the driver counts the records of the directory at all.
-        found: how many of them this start found.
-        appended: how many there are with those that this start has appended.
-        durable: how many are durable, as far as we were told.
-        told: what each peer told last, and which start of it.
+        counting: True if the driver counts the records of the directory at all.
+        found: records that this start found.
+        appended: records found, and those that this start has appended.
+        durable: records that are durable, by the driver's last report.
+        told: each peer's last report, and the start that made it.
     """
 
     __slots__ = ("appended", "counting", "due", "durable", "found", "fresh", "quiet", "told")
@@ -47,14 +47,14 @@ class Positions:
         self.quiet = 0  # nor before something else was
 
     def begin(self, found: int) -> None:
-        """So many records were found by this start, and the driver goes on counting."""
+        """Note that this start found ``found`` records, and that the driver goes on counting."""
         self.counting = True
         self.found = self.appended = self.durable = found
 
     def count(self, effects: list[Effect]) -> list[Effect]:
         """Count the records, and have STORED and TOMBED say how many are durable once they may be sent.
 
-        So a peer that relied on one knows it, should a later start of ours find fewer.
+        So a peer that relied on one knows it if a later start of this node finds fewer.
         """
         if self.counting:
             for at, effect in enumerate(effects):
@@ -71,17 +71,17 @@ class Positions:
         return effects
 
     def on_durable(self, position: int) -> None:
-        """So many records of this directory are durable."""
+        """Note that ``position`` records of this directory are durable."""
         if self.counting and position > self.durable:
             self.durable = position
 
     def forget(self, node: NodeId) -> None:
-        """The peer has another directory now."""
+        """Drop the position of a peer that has another directory now."""
         self.told.pop(node, None)
         self.fresh.pop(node, None)
 
     def records(self, seen: Mapping[NodeId, tuple[PeerSeen, ...]], now: Now) -> tuple[PeerPosition, ...]:
-        """What the peers told of theirs, to be journaled: now and then, where anything else was written since.
+        """Return the peers' reported positions to journal: now and then, if anything else was written since.
 
         Else two idle nodes would go on writing down each other's writing.
         """

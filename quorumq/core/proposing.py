@@ -1,14 +1,14 @@
-"""One register is chosen in one instance: single-decree Paxos, for the first register of a topic and each of a group.
+"""Single-decree Paxos: one register is chosen in one instance, for the first of a topic and each of a group.
 
-Two registers that say different things cannot be merged where one has been confirmed: one of them stands, and the other
-never was. Refusing the later one is not enough, as nobody knows which that is. So each node of the list is an acceptor,
+Two registers that say different things cannot be merged if one has been confirmed: one of them stands, and the other
+never was. Refusing the later one is not enough, because no node knows the order. So each listed node is an acceptor,
 a majority of the list decides, and the value is the whole register. A proposed or accepted register is in
-`Catalogue.decisions`, where nobody looks for a topic or a group; only a chosen one is taken in, and spreads.
+`Catalogue.decisions`, not among the topics and groups; only a chosen one is taken in, and spreads.
 
 Instances follow each other. An acceptor that knows the register of an instance, or of a later one, answers with that.
 
-The lowest ballot of all, zero, needs no PREPARE: nobody proposes anything in it but the one register that everybody
-proposes alike, so whoever accepts it there accepts the same.
+The lowest ballot of all, zero, needs no PREPARE. Only one register is proposed in it, because all proposers make it
+alike. So all acceptors that accept it there accept the same.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from quorumq.core.types import (
 
 PAUSE_FIRST_S = 0.01
 PAUSE_MAX_S = 1.0
-"""Before a proposal that met a higher ballot is made again: at random, up to twice as long each time, beginning with as
+"""A proposal that met a higher ballot is made again: at random, up to twice as long each time, beginning with as
 long as the last one took. Pauses that are short beside a round trip would have others' proposals fail for ever."""
 
 TURN_S = 0.05
-"""How often a request looks whether another one of its node still proposes the next change of the same group."""
+"""Seconds between looks if another request of this node still proposes the next change of the same group."""
 
 UNSTAMPED_S = 1.0
-"""How long a proposal waits for the clock's reserve to be durable before it is tried again all the same."""
+"""Seconds that a proposal waits at most for the clock's reserve to be durable; then it is tried again."""
 
 PROPOSALS_MAX = 8
-"""How often one instance is proposed in before the caller is told to try again."""
+"""Proposals in one instance before the caller is asked to try again."""
 
 
 # ------------------------------------------------------------------------------- an acceptor
 
 
 def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) -> list[Effect]:
-    """PREPARE and ACCEPT: answer once what is promised or accepted is durable. Only if this node can vouch."""
+    """Answer PREPARE or ACCEPT once the promise or acceptance is durable, if this node can vouch."""
     instance = message.instance
     effects: list[Effect] = []
     if instance.topic:
@@ -102,15 +102,15 @@ class Proposer:
     """A coordinator's way to the outcome of one instance.
 
     Args:
-        instance: what to decide.
-        alike: propose the owner's own value of the ballot zero first, without PREPARE: everybody's is the same there.
-        base: of a group, the register that the change is made to.
-        implicit: a FETCH asks.
+        instance: the instance to decide.
+        alike: propose the owner's own value of the ballot zero first, without PREPARE: all nodes make the same there.
+        base: the register that a group's change is made to; None for a topic.
+        implicit: True if a FETCH asks.
 
     Attributes:
         ours: the owner's own value (`Coordinator.own_value`), as it was first proposed; the same in each proposal.
-        sent: something was proposed, which may be chosen by whoever finds it.
-        proposals: how often.
+        sent: True if something was proposed, which a later proposer may find and choose.
+        proposals: count of proposals so far.
     """
 
     __slots__ = (
@@ -133,7 +133,7 @@ class Proposer:
         self.ballot = STAMP_ZERO
         self.accepted: Decision | None = None  # the highest that was heard of in answers to PREPARE
         self.value: Topic | Group | None = (
-            None  # what ACCEPT asks for; None while answers to PREPARE are awaited
+            None  # the register that ACCEPT asks for; None while answers to PREPARE are awaited
         )
         self.ours: Topic | Group | None = None
         self.round: Round | None = None
@@ -160,7 +160,7 @@ class Proposer:
         return self._ask(owner, context, Prepare(0, self.instance, ballot, self.base, self.implicit), now)
 
     def accept(self, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
-        """A majority has promised: propose what may have been chosen already, or else our own value."""
+        """Propose, after a majority's promise, the value that may have been chosen already, or else our own."""
         if self.accepted is not None:
             self.value = self.accepted.value
         else:
@@ -177,7 +177,7 @@ class Proposer:
         return [Send(node, message._replace(round=this.number)) for node in this.members]
 
     def close(self, owner: Coordinator, context: Context) -> None:
-        """Answers to what was asked so far no longer matter."""
+        """End the round that is open: its answers no longer matter."""
         if self.round is not None:
             owner.close_round(context, self.round.number)
             self.round = None
@@ -191,10 +191,10 @@ class Proposer:
         message: ProposalReply,
         now: Now,
     ) -> tuple[list[Effect], bool]:
-        """Count an answer; what is chosen is taken in.
+        """Count an answer, and take in a chosen register.
 
         Returns:
-            the effects; and whether the owner is to look again: the outcome is known now, or somebody is ahead of us.
+            the effects; and True if the owner is to look again: the outcome is known, or another proposer is ahead.
         """
         this = self.round
         if this is None or message.round != this.number:
@@ -227,7 +227,7 @@ class Proposer:
         return context.take_in_group(self.value, now), not owner.done
 
     def _teach(self, owner: Coordinator, context: Context, sender: NodeId, now: Now) -> list[Effect]:
-        """``sender`` does not know the topic of the group: tell it, and ask again, once."""
+        """Send the group's topic to ``sender``, which does not know it, and ask again, once."""
         this = self.round
         topic = context.catalogue.topics.get(self.instance.topic)
         if this is None or topic is None or (this.number, sender) in owner.taught:
@@ -243,7 +243,7 @@ class Proposer:
         return [Send(sender, PutTopic(0, topic)), Send(sender, asked)]
 
     def ours_as_chosen(self, context: Context) -> Topic | Group | None:
-        """Our own value, where it was chosen; None where another value was, or nothing yet."""
+        """Return our own value if it was chosen; None if another value was, or nothing yet."""
         chosen = context.catalogue.outcome_of(self.instance)
         mine = chosen is not None and self.ours is not None and chosen.made == self.ours.made
         return chosen if mine and instance_of(chosen) == self.instance else None  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ class Proposer:
         return share * longest
 
     def put_off(self, context: Context, key: int, now: Now) -> None:
-        """There is no ballot before a higher reserve is durable: have request ``key`` go on then."""
+        """Have request ``key`` go on once a higher reserve is durable; before, there is no ballot."""
         self.proposals += 1
         context.unstamped[key] = None
         context.state.at(now.mono + UNSTAMPED_S, ("again", key))

@@ -39,7 +39,7 @@ class PublishCoordinator(Coordinator):
         return self.partition.topic == topic
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        """It waits for the end of this step: what else has come by then goes with it."""
+        """Wait for the end of this step: batches that have come by then go along."""
         partition = self.partition
         topic = context.catalogue.topics.get(partition.topic)
         if topic is None or partition.number >= topic.partitions:
@@ -49,7 +49,7 @@ class PublishCoordinator(Coordinator):
         return []
 
     def part(self, context: Context, now: Now) -> m.Part:
-        """What to store now: the batch has aged since it came."""
+        """Return the part to store now: the batch has aged since it came."""
         age_ms = max(0, self.publish.age_ms) + int(1000 * (now.mono - self.came))
         batch = self.publish.batch
         return m.Part(context.catalogue.topics[batch.header.partition.topic].epoch, batch, age_ms)
@@ -57,22 +57,22 @@ class PublishCoordinator(Coordinator):
     def decide(
         self, context: Context, this: Round, stored: int, valid: int, *, timed_out: bool
     ) -> list[Effect]:
-        """Answer, if it is clear how.
+        """Answer once the outcome is clear.
 
         An error that says that the batch is not stored is answered only once every replica that was asked has refused
-        it. What one of them keeps, or may keep, is spread by anti-entropy, and delivered: who was told that it is not
-        stored would publish it a second time.
+        it. A batch that one of them keeps, or may keep, is spread by anti-entropy, and delivered. Its client would
+        publish it a second time if the answer were that it is not stored.
 
         Args:
-            stored: bits of those that have it on disk, in whatever start.
-            valid: bits of those whose replies count.
-            timed_out: whether nothing more is waited for.
+            stored: bits of the replicas that have it on disk, in any start.
+            valid: bits of the replicas whose replies count.
+            timed_out: True if the coordinator waits for nothing more.
         """
         if this.is_majority(stored & valid):
             return self.finish(context, m.PublishReply((stored & valid).bit_count()))
         if not timed_out and not this.everyone:
             return []
-        if not stored and this.everyone:  # everyone asked refused, so nobody keeps it
+        if not stored and this.everyone:  # every replica that was asked refused, so none keeps it
             refusals = dict(self.problems.values())
             closed = [node for node, (code, _) in self.problems.items() if code == Code.ORIGIN_CLOSED]
             if Code.CONFLICT in refusals:
@@ -99,8 +99,8 @@ class StoreCoordinator(Coordinator):
         members: the set, in order of their ids.
 
     Attributes:
-        publishes: whose batches it carries, in its order.
-        stored: bits of those that have all of it on disk, but for what each PUBLISH knows to be refused.
+        publishes: PUBLISHes whose batches it carries, in its order.
+        stored: bits of the replicas that have all of it on disk, but for what each PUBLISH knows to be refused.
     """
 
     __slots__ = ("_bytes", "_stops", "members", "publishes", "stored")
@@ -158,7 +158,7 @@ class StoreCoordinator(Coordinator):
         return effects
 
     def store(self, this: Round, context: Context, now: Now) -> m.Store:
-        """The STORE to send now; no HOLD rides on it yet."""
+        """Return the STORE to send now; no HOLD rides on it yet."""
         first, *more = [one.part(context, now) for one in self.publishes]
         return m.Store(this.number, *first, tuple(more))
 
@@ -182,7 +182,7 @@ class StoreCoordinator(Coordinator):
     def _teach_all(
         self, context: Context, this: Round, sender: NodeId, message: m.StoreReply, now: Now
     ) -> list[Effect]:
-        """``sender`` does not know some topics: tell it, and ask again for all, once. Its answer has not counted."""
+        """Send the topics to ``sender``, which lacks some, and ask again for all, once. Its answer has not counted."""
         if (this.number, sender) in self.taught or any(
             one.partition.topic not in context.catalogue.topics for one in self.publishes
         ):
@@ -214,7 +214,7 @@ class StoreCoordinator(Coordinator):
 def origins_begun(replicas: Mapping[PartitionId, Replica], publish: m.Publish) -> int:
     """Return how many of a batch's origins are not known in its partition, as far as this node can tell.
 
-    Where it has no replica, derived ones count and sessions do not: those are mostly known.
+    If it has no replica, derived ones count and sessions do not: those are mostly known.
     """
     header = publish.batch.header
     replica = replicas.get(header.partition)

@@ -116,7 +116,7 @@ class PurgeCoordinator(SurveyCoordinator):
         return self.survey(context, now)
 
     def _skip(self) -> bool:
-        """Go on behind the last page, or before the next message that is named; False where none is left."""
+        """Move on behind the last page, or before the next named message; return False if none is left."""
         self.after = self.upto
         upto = (self.upto.origin, self.upto.stop) if self.upto is not None else None
         left = (span for span in self.only.items() if upto is None or (span.origin, span.stop) > upto)
@@ -139,9 +139,9 @@ class PurgeCoordinator(SurveyCoordinator):
 
 
 def settled_by_few(items: list[m.Peeked], answers: list[m.SurveyReply]) -> list[tuple[Span, Record]]:
-    """What is settled by the highest record, which not all who answered have.
+    """Return the spans that are settled by the highest record, if not all replicas that answered have it.
 
-    All of them are a majority, as RF is odd. Of a record that fewer have the others may still deliver the message.
+    All of them are a majority, as RF is odd. If fewer have a record, the others may still deliver the message.
     """
     highest: SpanMap[Record] = SpanMap()
     for item in items:

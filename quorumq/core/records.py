@@ -1,4 +1,4 @@
-"""What the core writes into the journal, as values. docs/file-format.md says how they look on disk.
+"""Records that the core writes into the journal, as values. docs/file-format.md says how they look on disk.
 
 A TYPE number is never used for anything else, fields are only appended. Replaying the records of a journal
 in order rebuilds the durable state; every one of them merges, so replaying one twice changes nothing.
@@ -33,10 +33,10 @@ class DirectoryMade(NamedTuple):
 
 
 class ClusterMade(NamedTuple):
-    """What the cluster was made with, and no node may ever change: its node ids, sorted, and ``hold_time_max`` (s).
+    """The cluster's fixed settings, the same on all nodes for ever: node ids, sorted, and ``hold_time_max`` (s).
 
-    Replica sets are drawn from the list, no two of a set from one machine (``machines``, empty where each node has its
-    own), and a quarantine lasts as long as the longest hold that anybody was granted.
+    Replica sets are drawn from the list, no two of a set from one machine (``machines``, empty if each node has its
+    own), and a quarantine lasts as long as the longest hold that may have been granted.
     """
 
     nodes: tuple[NodeId, ...]
@@ -47,7 +47,7 @@ class ClusterMade(NamedTuple):
 class Started(NamedTuple):
     """A start of this node, and how many records it found. Durable before the node first speaks.
 
-    ``boot``: 60 bits that stand for the boot of the machine on which it ran, 0 where the system does not say.
+    ``boot``: 60 bits that stand for the boot of the machine on which it ran, 0 if the system does not say.
     """
 
     incarnation: Incarnation
@@ -70,7 +70,7 @@ class VouchingLost(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where the data directory lies: a start that finds it elsewhere may have found an old copy.
+    """The data directory's location: a start that finds it elsewhere may have found an old copy.
 
     ``why`` is empty for a place that it had from the beginning, and else says how start ``n`` came to trust it.
     """
@@ -89,7 +89,7 @@ class PeerSeen(NamedTuple):
 
 
 class PeerPosition(NamedTuple):
-    """How many records a peer's directory had, as start ``start`` of that peer told us. Written without waiting."""
+    """The count of records in a peer's directory, as its start ``start`` reported it. Written without waiting."""
 
     node: NodeId
     directory: int
@@ -110,7 +110,7 @@ class TopicPut(NamedTuple):
 
 
 class DecisionPut(NamedTuple):
-    """What this node has promised and accepted in an instance. Each part counts by its higher ballot."""
+    """This node's promise and acceptance in an instance. Each part counts by its higher ballot."""
 
     decision: Decision
 
@@ -124,7 +124,7 @@ class GroupPut(NamedTuple):
 class BatchStored(NamedTuple):
     """A batch. ``number`` is this node's own, counted up; ``received_ms`` its time of day then.
 
-    ``age_ms``: how old the batch was then, from when its producer made it; -1 where only peers' clocks could tell.
+    ``age_ms``: how old the batch was then, from when its producer made it; -1 if only peers' clocks could tell.
     ``start`` of the node wrote it, whose monotonic clock showed ``mono_ms`` then.
     """
 
@@ -172,7 +172,7 @@ class DelaysSet(NamedTuple):
 
 
 class Reclaimed(NamedTuple):
-    """The payload of these messages was dropped here, as nobody needs it; they stay known.
+    """The payload of these messages was dropped here, because it is not needed; they stay known.
 
     ``numbers`` are this node's batches that are void with it: should a crash have kept one, it is dropped again.
     """

@@ -18,13 +18,13 @@ of P's old start. That majority has another member Q.
 - Q itself was started again since: it answers only out of quarantine, so this argument holds for Q's table, or all
   that Q had granted has run out. Two replicas that were started again together do not answer each other.
 
-Two owners may be reported of one message: one of them half won it, and nobody here can say which. It stays blocked
+Two owners may be reported of one message: one of them half won it, and no node here can say which. It stays blocked
 for all until both are gone (`fate.on_reported`). A hold that was learned is no memory of a ballot granted here: what
 ballots this replica granted in earlier starts is bounded by the floor, and by nothing else.
 
 Durations travel, so a hold may last longer here by the time that the answer was under way. An answer counts only
-for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Nothing is taken over before
-everybody has been heard.
+for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Holds are taken over only
+once every replica has answered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from quorumq.core.state import Granted, NodeState
 from quorumq.core.types import NodeId, Now, PartitionId
 
 Replicas = Mapping[PartitionId, Replica]
-"""This node's."""
+"""This node's replicas, by partition."""
 
 ASK_FIRST_S = 0.1
 ASK_AGAIN_S = 2.0
@@ -59,7 +59,7 @@ class Asked(NamedTuple):
 
 
 class Recovery:
-    """What the replicas of one node still want to hear before their quarantine may end early.
+    """Answers that the replicas of one node still await before their quarantine may end early.
 
     Attributes:
         unheard: per partition in quarantine, the other replicas that have not answered.
@@ -76,7 +76,7 @@ class Recovery:
         self._reported: dict[PartitionId, list[Reported]] = {}
 
     def want(self, replica: Replica, now: Now) -> None:
-        """``replica`` has just been made: if it is in quarantine and has others to ask, ask them from now on."""
+        """If ``replica``, just made, is in quarantine and has others to ask, ask them from now on."""
         if replica.in_quarantine(now) and len(replica.members) > 1:
             others = [member for member in replica.members if member != replica.node.me]
             self.unheard[replica.partition] = dict.fromkeys(others)
@@ -89,7 +89,7 @@ class Recovery:
         """Ask ``peer`` for what it has not told yet, and again after a pause. Every request has a number of its own.
 
         Args:
-            afresh: whether a link to it has just come up; else the pause since the last request is over.
+            afresh: True if a link to it has just come up; False if the pause since the last request is over.
         """
         for partition in list(self.unheard):
             replica = replicas.get(partition)  # None: its topic was deleted
@@ -108,34 +108,34 @@ class Recovery:
         return [Send(peer, HoldsRequest(number, tuple(wanted)))]
 
     def on_hello(self, peer: NodeId) -> None:
-        """``peer`` dials us. Until it does it cannot answer, so what it was asked before that was in vain."""
+        """Note that ``peer`` dials us. Earlier requests were in vain, because it cannot answer before it dials."""
         if self.unheard:
             self.greeted[peer] = None
 
     def forget_greetings(self) -> None:
-        """For a driver that loses nothing that was asked too early."""
+        """Drop the greetings, for a driver that loses no request sent too early."""
         self.greeted.clear()
 
     def on_words(self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now) -> list[Effect]:
-        """``peer`` says something: the first thing after its HELLO means that it can answer now."""
+        """Ask ``peer`` again when it sends the first message after its HELLO: it can answer now."""
         if peer not in self.greeted:
             return []
         del self.greeted[peer]
         return self.ask(state, replicas, peer, now, afresh=True)
 
     def is_current(self, peer: NodeId, number: int) -> bool:
-        """Whether request ``number`` is the last one that ``peer`` was asked, and it has not told everything."""
+        """Return True if request ``number`` is the last one that ``peer`` was asked, and its answer is not complete."""
         asked = self._asked.get(peer)
         return asked is not None and asked.round == number
 
     def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsReply, now: Now) -> None:
-        """A piece of an answer. Once all of every other replica's are here, the quarantine of the partition is over."""
+        """Take in a piece of an answer. Once all of every other replica's are here, the partition's quarantine ends."""
         unheard = self.unheard.get(message.partition)
         if unheard is None or sender not in unheard or not self.is_current(sender, message.round):
             return
         replica = replicas.get(message.partition)
         if replica is None or not replica.in_quarantine(now):
-            # It grants already: what it is told now may be older than its grants.
+            # It grants already: a late answer may be older than its grants.
             self._forget(message.partition)
             return
         pieces = self._pieces.setdefault((message.partition, sender), {})
@@ -152,7 +152,7 @@ class Recovery:
             replica.end_quarantine(reported, now)
 
     def has_heard_enough(self, replica: Replica, unheard: dict[NodeId, None]) -> bool:
-        """Every other replica of the partition must have answered."""
+        """Return True if every other replica of the partition has answered."""
         return not unheard
 
     def _forget(self, partition: PartitionId) -> None:
@@ -165,7 +165,7 @@ class Recovery:
 
 
 def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) -> list[Effect]:
-    """HOLDS-ASK: tell the holds of each partition in which this node may vote itself, as they are in this one step.
+    """Answer HOLDS-ASK: the holds of each partition in which this node may vote itself, as of this one step.
 
     The asker's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
     """

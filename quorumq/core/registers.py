@@ -1,7 +1,7 @@
 """Changing and deleting a topic: a register is written to a majority of the nodes.
 
-Why a file of its own: a register has many writers and no owner. What keeps operators from being told what is not so
-is that each answer is read before it is counted: an answer may bring a register that is newer than ours, or the news
+Why a file of its own: a register has many writers and no owner. Operators get no false answer, because
+each answer is read before it is counted: an answer may bring a register that is newer than ours, or the news
 that the topic is gone. Then we write again, on top of what we heard, and answer only for what a majority has.
 
 Not promised: that what was written is still so when the client hears of it. The next writer may have come.
@@ -29,11 +29,11 @@ from quorumq.core.topics import (
 from quorumq.core.types import Group, Incarnation, NodeId, Now, Stamp, Topic
 
 WRITES_MAX = 8
-"""How often a register is written again above what came from elsewhere, before the caller is told to try again."""
+"""Writes of a register above what came from elsewhere, before the caller is asked to try again."""
 
 
 class TopicCoordinator(Coordinator):
-    """What the three share: write a register to every node, and hear what they have instead; and how one is deleted."""
+    """A coordinator of register changes: write a register to every node, read what they have, delete one."""
 
     __slots__ = ("merged", "name", "sets", "step", "stored", "topic", "writes")
 
@@ -43,24 +43,24 @@ class TopicCoordinator(Coordinator):
     def __init__(self, key: int, name: str) -> None:
         super().__init__(key)
         self.name = name
-        self.step = ""  # what the round is for
+        self.step = ""  # the purpose of the round
         self.stored = 0
         self.sets: tuple[tuple[NodeId, ...], ...] = ()  # a majority of each is needed beside one of the nodes
         self.writes = 0
 
     def begin(self, context: Context, now: Now) -> Round:
-        """A round among all nodes; the one before, if any, does not count any more."""
+        """Begin a round among all nodes; the one before, if any, does not count any more."""
         self.close_rounds(context)
         self.stored = 0
         return self.open_round(context, context.config.nodes, now)
 
     def is_crowded_out(self) -> bool:
-        """Others have got in between too often."""
+        """Return True if others have got in between too often."""
         self.writes += 1
         return self.writes > WRITES_MAX
 
     def give_up(self, context: Context) -> list[Effect]:
-        """The answer then."""
+        """Return the answer of a crowded-out request."""
         detail = (
             f"topic {self.name!r} is being changed elsewhere at the same time: look at it, then try again"
         )
@@ -75,21 +75,21 @@ class TopicCoordinator(Coordinator):
         sets: tuple[tuple[NodeId, ...], ...] = (),
         groups: tuple[Group, ...] = (),
     ) -> list[Effect]:
-        """A round of PutTopic."""
+        """Begin a round of PutTopic."""
         this = self.begin(context, now)
         self.step, self.sets = step, sets
         self.topic = self.merged = topic
         return [Send(node, m.PutTopic(this.number, topic, groups)) for node in this.members]
 
     def read(self, context: Context, step: str, now: Now, *, groups: bool = False) -> list[Effect]:
-        """What the others have, asked for once what was written before is at a majority."""
+        """Ask all nodes for what they have, after a majority has what was written before."""
         self.close_rounds(context)
         self.stored = 0
         self.step = step
         return self.read_register(context, self.topic.id, now, groups=groups)
 
     def fresh_stamp(self, context: Context, topic: Topic, now: Now) -> Stamp | None:
-        """A stamp above those of ``topic``; None while the clock's reserve has to be raised for it."""
+        """Return a stamp above those of ``topic``; None while the clock's reserve has to be raised for it."""
         context.state.clock.merge(topic.stamp.time)
         return context.state.clock.fresh(now)
 
@@ -114,7 +114,7 @@ class TopicCoordinator(Coordinator):
         return self.on_written(context, now) if self.is_enough(context, this) else []
 
     def is_enough(self, context: Context, this: Round) -> bool:
-        """Whether those who have it are a majority: of the nodes, and of each replica set that has to have it."""
+        """Return True if a majority has it: of the nodes, and of each replica set that has to have it."""
         bits = self.stored & this.valid(context.state)
         config = context.config
         sets = all_sets(self.merged, config.nodes, config.machines) if self.step == "bury" else self.sets
@@ -123,15 +123,15 @@ class TopicCoordinator(Coordinator):
     def bury(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         """Delete ``topic``: known to a majority of the nodes, and of the replicas of each partition that it ever had.
 
-        The second is what makes it mean something: no STORE, HOLD or ACK finds a majority any more. Who has not heard
-        refuses to take part as soon as it asks one of those who have.
+        The second is what makes it mean something: no STORE, HOLD or ACK finds a majority any more. A node that has not
+        heard refuses to take part as soon as it asks one that has.
         """
         if self.is_crowded_out():
             return self.give_up(context)
         return self.write(context, "bury", closed(topic), now)
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
-        """A majority has ``merged``. Of a deletion it is asked now which partitions were proposed before that."""
+        """Go on after a majority has ``merged``. A deletion asks it now which partitions were proposed before that."""
         return self.read(context, "count", now)
 
     def has_read(self, message: m.RegistersReply) -> bool:
@@ -139,17 +139,17 @@ class TopicCoordinator(Coordinator):
         return True
 
     def on_read(self, context: Context, now: Now) -> list[Effect]:
-        """``merged`` has what was proposed before the write."""
+        """Go on after ``merged`` has what was proposed before the write."""
         if self.merged.all_partitions > self.topic.all_partitions:
             return self.bury(context, self.merged, now)
         return self.on_buried(context, now)
 
     def on_buried(self, context: Context, now: Now) -> list[Effect]:
-        """The topic is deleted, certainly."""
+        """Go on after the topic is deleted, certainly."""
         return self.finish(context, m.DeleteTopicReply(self.merged))
 
     def on_replaced(self, context: Context, now: Now) -> list[Effect]:
-        """The topic was deleted, and the name may have another one by now."""
+        """Go on after the topic was deleted; the name may have another one by now."""
         return self.fail(context, Code.NOT_FOUND, f"topic {self.name!r} was deleted")
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
@@ -163,7 +163,7 @@ class ChangeCoordinator(TopicCoordinator):
     """Settings are written, and partitions added: proposed, then given the groups that there are, then confirmed.
 
     A DELETE writes to all partitions that it knows of, then asks for others that were proposed. A group is put to all
-    nodes, who tell of partitions that were proposed before. This writes what it proposes, then asks those that have it
+    nodes, which report partitions that were proposed before. This writes what it proposes, then asks those that have it
     for groups and whether the topic was deleted (docs/protocol.md, MORE PARTITIONS).
     """
 
@@ -175,9 +175,9 @@ class ChangeCoordinator(TopicCoordinator):
     def change(
         self, context: Context, topic: Topic, wanted: m.AlterTopic, stamp: Stamp, now: Now
     ) -> list[Effect]:
-        """Write what is ``wanted`` on top of ``topic``."""
+        """Write the settings and partitions of ``wanted`` on top of ``topic``."""
         self.wanted, self.stamp = wanted, stamp
-        # Of a thousand partitions it takes as long as to make their replicas, which is the last step's.
+        # For a thousand partitions this takes as long as making their replicas, which is the last step.
         config = context.config
         self.drawn = replica_sets(topic, wanted.partitions or 0, config.nodes, config.machines)
         return self.write(context, "change", alter(topic, wanted, stamp), now)
@@ -194,7 +194,7 @@ class ChangeCoordinator(TopicCoordinator):
         return self.on_changed(context, now)
 
     def has_read(self, message: m.RegistersReply) -> bool:
-        """Those alone that have the proposal: whoever puts a group there later hears of the partitions."""
+        """Count only nodes that have the proposal: a node that puts a group there later hears of the partitions."""
         there = [topic.all_partitions for topic in message.topics if topic.id == self.topic.id]
         return self.step != "look" or max(there, default=0) >= (self.wanted.partitions or 0)
 
@@ -207,19 +207,19 @@ class ChangeCoordinator(TopicCoordinator):
         return self.carry(context, now)
 
     def carry(self, context: Context, now: Now) -> list[Effect]:
-        """Every group has to be at a majority of the new partitions' replicas before anybody uses these."""
+        """Put every group to a majority of the new partitions' replicas before any client uses these."""
         if self.pages:
             new = self.drawn[self.merged.partitions :]
             return self.write(context, "carry", self.merged, now, new, self.pages.pop(0))
         return self.write(context, "confirm", with_replicas(self.merged, self.drawn), now)
 
     def on_changed(self, context: Context, now: Now) -> list[Effect]:
-        """A majority has ``merged``, with all that was wanted."""
+        """Go on after a majority has ``merged``, with all that was wanted."""
         raise NotImplementedError
 
 
 class AlterTopicCoordinator(ChangeCoordinator):
-    """ALTER: the settings that the request names, on top of whatever the others are."""
+    """ALTER: the settings that the request names, on top of the other settings as they are."""
 
     __slots__ = ("request",)
 
@@ -233,7 +233,7 @@ class AlterTopicCoordinator(ChangeCoordinator):
             return self.give_up(context)
         stamp = self.fresh_stamp(context, self.topic, now)
         if stamp is None:
-            # What was written below another's stamp stays, where that named less.
+            # A setting written below another's stamp stays if that change did not name it.
             return self.give_up(context) if self.writes > 1 else self.refuse_unstamped(context)
         return self.change(context, self.topic, self.request, stamp, now)
 
@@ -245,7 +245,7 @@ class AlterTopicCoordinator(ChangeCoordinator):
 
 
 class DeleteTopicCoordinator(TopicCoordinator):
-    """DELETE. Where the name has another topic by now, that one was created after all this had been done."""
+    """DELETE. If the name has another topic by now, that one was created after all this had been done."""
 
     __slots__ = ()
 

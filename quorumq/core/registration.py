@@ -1,12 +1,12 @@
-"""A group may be read in a partition once its register is where it has to be; who waits for that, waits here.
+"""Registration of groups: a group may be read in a partition once enough nodes have its register. Requests wait here.
 
 A group is read once a majority of the nodes has its register, and a majority of the partition's replica set: then each
 later write of a register, and each question which groups there are, meets one that has it. So FETCHes, and requests
 that have changed the group, wait for one `Registration` of their node. It
 
-1. has the first register chosen, where nobody here has heard of the group (core/proposing.py);
-2. has what is there skipped, where the group is to begin with what is published from now on (core/skipping.py);
-3. writes the register to all nodes, until a majority of each set that somebody waits for has it.
+1. has the first register chosen, if no node here has heard of the group (core/proposing.py);
+2. has what is there skipped, if the group is to begin with what is published from now on (core/skipping.py);
+3. writes the register to all nodes, until a majority of each awaited set has it.
 
 Each node answers to the register with partitions that it has heard of and the sender has not. Because ALTER asks for
 groups only nodes that have its proposal, one node at least is asked by both, and tells the later one (docs/protocol.md,
@@ -44,7 +44,7 @@ EVERY: tuple[int, ...] = ()
 
 
 class Wanted(NamedTuple):
-    """What a request waits for: partitions by number, and all from ``known`` on, which may be added meanwhile."""
+    """Partitions that a request waits for: those by number, and all from ``known`` on, which may be added meanwhile."""
 
     partitions: tuple[int, ...]
     known: int
@@ -56,11 +56,11 @@ class Registration(Coordinator):
     Args:
         key: a negative number, so that it is no client's.
         topic: the id of its topic.
-        name: of the group.
-        latest: where nobody has heard of the group: whether it begins with what is published from now on.
+        name: name of the group.
+        latest: True if a group that is new here begins with messages that are published from now on.
 
     Attributes:
-        waiting: requests by key, and what each waits for.
+        waiting: requests by key, with the partitions that each waits for.
     """
 
     __slots__ = ("latest", "name", "proposer", "put", "skipping", "topic", "waiting", "written")
@@ -84,7 +84,7 @@ class Registration(Coordinator):
         return self.topic == topic
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self.finish(context, None)  # who waits hears it as well
+        return self.finish(context, None)  # the requests that wait hear it as well
 
     def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
         del context.registrations[(self.topic, self.name)]
@@ -104,7 +104,7 @@ class Registration(Coordinator):
         return self.start(context, now) if not self.rounds else []
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        """The next thing to do, by what is known of the group here."""
+        """Do the next thing, by what is known of the group here."""
         self.close_rounds(context)
         self.put = None
         known = context.catalogue.groups.get((self.topic, self.name))
@@ -132,7 +132,7 @@ class Registration(Coordinator):
         return effects or []
 
     def _proposed(self, context: Context, now: Now) -> list[Effect]:
-        """The outcome is known, or somebody is ahead of us, or the topic makes no groups for a FETCH."""
+        """Go on: the outcome is known, or another proposer is ahead, or the topic makes no groups for a FETCH."""
         assert self.proposer is not None
         if (self.topic, self.name) in context.catalogue.groups:
             return self.start(context, now)
@@ -171,7 +171,7 @@ class Registration(Coordinator):
         return effects + self._skipped(context, now)
 
     def _skipped(self, context: Context, now: Now) -> list[Effect]:
-        """All that was there is behind the group: it begins."""
+        """Begin the group: all that was there is behind it."""
         if self.skipping is None or not self.skipping.done:
             return []
         begun = self.skipping.group._replace(latest=Latest.BEGUN)
@@ -202,7 +202,7 @@ class Registration(Coordinator):
         return effects + self._tell(context, now)
 
     def _tell(self, context: Context, now: Now) -> list[Effect]:
-        """Whoever waits for no more than what is done hears it."""
+        """Answer the requests that wait for no more than what is done."""
         this = self.put
         assert this is not None
         heard = this.valid(context.state)
@@ -240,7 +240,7 @@ class Registration(Coordinator):
             sender: the node that refused.
 
         Why: while no majority can take the register in, no node can deliver for the group either. The requests
-        are told so at once and do not wait for the timeout.
+        fail at once and do not wait for the timeout.
         """
         this = self.rounds[number]
         this.unasked |= this.bits_of([sender])
@@ -257,7 +257,7 @@ class Registration(Coordinator):
         return self._give_up(context, len(self.rounds[number].heard), now)
 
     def _give_up(self, context: Context, answered: int, now: Now) -> list[Effect]:
-        """Too few have answered in time. Where something of it was proposed, or skipped, that may have come about."""
+        """Fail after too few answers in time. If something of it was proposed, or skipped, that may have come about."""
         proposed = self.proposer is not None and self.proposer.sent
         code = Code.OUTCOME_UNKNOWN if proposed or self.skipping is not None else Code.TOO_FEW_REPLICAS
         detail = f"group {self.name!r} could not be registered through {context.state.me}: ask another node"

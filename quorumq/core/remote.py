@@ -20,20 +20,20 @@ from quorumq.core.groupreader import GroupReader
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 GATHER_S = 0.003
-"""How long an answer that is enough waits for the other sub-fetches: what they have won already comes along."""
+"""Seconds that an answer which is enough waits for other sub-fetches: what they have won already comes along."""
 
 SUB_FETCH_MARGIN_S = 1.0
-"""How much longer than its park a sub-fetch may take before its node counts as gone, if nothing is heard of it."""
+"""Seconds beyond its park that a sub-fetch may take before its silent node counts as gone."""
 
 SUSPECT_SHARE = 0.5
-"""How often suspects that come behind first-timers of another node are taken in their place."""
+"""Share of cases in which suspects that come behind first-timers of another node take their place."""
 
 CALLED_OFF_MAX = 1000
 """Legs called off whose answers are still watched for; what an older one won runs out by itself."""
 
 
 class SubFetch(NamedTuple):
-    """A part of a FETCH that another node serves, and until when its answer can be of use (monotonic seconds)."""
+    """A part of a FETCH that another node serves, and the time until which its answer is of use (monotonic seconds)."""
 
     node: NodeId
     until: float
@@ -125,7 +125,7 @@ class SplitCoordinator(GroupReader):
         return effects
 
     def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
-        """Who is asked: ourselves if we can, else the replicas in turn, leaving out those that failed us."""
+        """Return the node to ask: ourselves if we can, else the replicas in turn, without those that failed us."""
         members = context.catalogue.members_of(partition)
         if context.may_coordinate(partition, now) and context.state.me not in self.asked:
             return context.state.me
@@ -198,11 +198,11 @@ class SplitCoordinator(GroupReader):
         return []
 
     def on_gathered(self, context: Context, now: Now) -> list[Effect]:
-        """There is enough, and the other sub-fetches have had their chance."""
+        """Answer: there is enough, and the other sub-fetches have had their chance."""
         return self._answer(context, now)
 
     def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
-        """The sub-fetches hear of it themselves, and our own one's batches of the topic are forgotten by now."""
+        """Drop our own sub-fetch's batches of the topic, forgotten by now; the other nodes hear of it themselves."""
         effects = context.free_slices([part for part in self.slices if part.partition.topic == topic.id], now)
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
         self.slices = [part for part in self.slices if part.partition.topic != topic.id]
@@ -248,7 +248,7 @@ class SplitCoordinator(GroupReader):
         ]
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """The client is gone and no reply was begun: give back what has come, and call the sub-fetches off (LEAVE)."""
+        """Give back what has come, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
         effects = self._cancel(context) + context.free_slices(self.slices, now)
         return effects + self.finish(context, None)
 
@@ -259,7 +259,7 @@ def is_suspect(part: m.Slice) -> bool:
 
 
 def bytes_of(part: m.Slice) -> int:
-    """How many bytes of records a slice has. One that came over the wire has a header cut to its records."""
+    """Return a slice's bytes of records. One that came over the wire has a header cut to its records."""
     header = part.header
     if isinstance(part, m.Slice):
         return header.end_of(part.stop - 1) - header.end_of(part.first - 1)
@@ -267,7 +267,7 @@ def bytes_of(part: m.Slice) -> int:
 
 
 def call_off(context: Context, number: int, target: NodeId) -> list[Effect]:
-    """A sub-fetch is not wanted any more. Should its answer come all the same, what it won is given back, once."""
+    """Call a sub-fetch off. If its answer comes all the same, what it won is given back, once."""
     context.called_off[number] = None
     if len(context.called_off) > CALLED_OFF_MAX:
         del context.called_off[next(iter(context.called_off))]

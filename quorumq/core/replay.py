@@ -1,4 +1,4 @@
-"""From the journal to the state of a node, and back: what a start replays, a snapshot holds, and a clean stop adds."""
+"""A node's state from the journal, and back: what a start replays, a snapshot holds, and a clean stop adds."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ BALLOTS_AT_STOP_MAX = 10_000
 
 MOVED_MS: Final = 60_000
 DOUBT_S: Final = 600.0
-"""Where the time of day has moved by more than that since the journal's last record, nothing is buried for its age for
-so many seconds: the node was away for long, or the clock was wrong, then or now, and may be put right yet."""
+"""If the time of day has moved by more seconds than this since the journal's last record, nothing is buried for its age
+for the same time: the node was away for long, or the clock was wrong, then or now, and may be put right yet."""
 
 
 class Replay:
     """A journal, read once. What it says of partitions waits until their topics are known.
 
     Args:
-        vouching: to be told what the journal says of the directory.
+        vouching: component that takes in the journal's records about the directory.
         journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
         directory: the number of the data directory, used if the journal names none.
 
     Attributes:
-        is_new: the journal names no directory.
-        is_noted: it says what the cluster was made with.
-        void: batches on disk that nobody needs: reclaimed before a crash, or no use.
+        is_new: True if the journal names no directory.
+        is_noted: True if the journal says what the cluster was made with.
+        void: batches on disk that are not needed: reclaimed before a crash, or no use.
         orphans: batches of topics that are not known here.
 
     Raises:
@@ -128,7 +128,7 @@ class Replay:
                 self.partitioned.append(record)
 
     def state(self, nonce: int, now: Now, boot: int, *, newest: bool) -> NodeState:
-        """Who the node is in this start."""
+        """Return the node's identity, clock and other state in this start."""
         starts, vouched = self.vouching.begin(self.starts, newest=newest)
         if starts + 1 >= limits.STARTS_MAX:
             raise UsageError(
@@ -137,7 +137,7 @@ class Replay:
             )
         incarnation = Incarnation(starts + 1, nonce)
         if self.stop is not None and (self.stop.incarnation != self.last or self.vouching.is_elsewhere):
-            self.stop = None  # of another start, or another copy of the directory
+            self.stop = None  # it names another start, or another copy of the directory
         quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if self.vouching.once else 0.0
         if self.stop is not None:
             quarantine = self.stop.quarantine_s
@@ -156,7 +156,7 @@ class Replay:
         begun = self.vouching.begun if boot else ()
         others = {
             start.incarnation.n for start in begun if start.boot != boot
-        }  # of a copy of the directory, too
+        }  # a copy of the directory may have used such a number, too
         state.same_boot = frozenset(start.incarnation.n for start in begun) - others
         state.known[self.config.node] = incarnation
         for node, seen in self.seen.items():
@@ -172,7 +172,7 @@ class Replay:
         context.make_replicas(context.catalogue.topics.values(), now)
         replicas = context.replicas
         self._note_clocks(context.state, now)
-        # What was reclaimed comes first: a batch that is not void was stored after that, as it was wanted again.
+        # Reclaimed messages come first: a batch that is not void was stored after that, as it was wanted again.
         # Then what was closed: nothing is stored of it any more.
         reclaimed = [record for record in self.partitioned if isinstance(record, Reclaimed)]
         over: list[PartitionRecord] = [
@@ -230,7 +230,7 @@ class Replay:
 
 
 def restore(context: Context, stop: CleanStopped, now: Now) -> None:
-    """What the start before kept for this one."""
+    """Take in what the start before kept for this one."""
     replicas = context.replicas
     for kept in stop.memory:
         if kept.partition in replicas:
@@ -250,7 +250,7 @@ def at_stop(context: Context, now: Now) -> list[tuple[JournalRecord, ...]]:
 
 
 def clean_stop(context: Context, now: Now) -> CleanStopped:
-    """What this start keeps for the next one.
+    """Return what this start keeps for the next one.
 
     It speaks for no replica in quarantine: what was granted before this start may be live and is not in its table.
     Nor, while it lasts, for one that we have no record of yet: its register may have been lost by a crash.
@@ -279,7 +279,7 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
 
 
 def snapshot(context: Context, vouching: Vouching, now: Now) -> list[JournalRecord]:
-    """Everything durable but the batches, for the head of a journal segment."""
+    """Return everything durable but the batches, for the head of a journal segment."""
     state, catalogue = context.state, context.catalogue
     records: list[JournalRecord] = [
         DirectoryMade(state.me, state.config.cluster_id, state.directory),
@@ -298,5 +298,5 @@ def snapshot(context: Context, vouching: Vouching, now: Now) -> list[JournalReco
 
 
 def cluster_made(config: NodeConfig) -> ClusterMade:
-    """What the cluster was made with."""
+    """Return the record of the cluster's fixed settings."""
     return ClusterMade(tuple(sorted(config.nodes)), config.hold_time_max, tuple(sorted(config.machines)))

@@ -24,19 +24,19 @@ from quorumq.core.types import Decision, Group, NodeId, Now, PartitionId, Topic
 ASK_AGAIN_S = 0.5
 
 ORIGINS_MAX = 2048
-"""Origins that one answer tells of, each once for each group, about."""
+"""Origins of one answer, about; each counts once for each group."""
 
 REGISTERS_PER_PIECE = 50
 
 Part = tuple[NodeId, PartitionId | None]
-"""What one peer is to tell: its registers (None), or what it has of one partition."""
+"""One peer's part of a resync: its registers (None), or what it has of one partition."""
 
 
 class Resync:
-    """What a node that cannot vouch has heard, and has still to hear.
+    """Answers that a node which cannot vouch has, and still awaits.
 
     Args:
-        reason: why it cannot vouch, for people.
+        reason: cause, for people.
 
     Attributes:
         survivors: the nodes that an operator has declared to be all that is left; no other is waited for.
@@ -55,7 +55,7 @@ class Resync:
     # --------------------------------------------------------------------- what is needed
 
     def missing(self, context: Context) -> list[str]:
-        """What has still to be heard, for people; empty once the node can vouch again."""
+        """Return what has still to be heard, for people; empty once the node can vouch again."""
         lacks: list[str] = []
         lacking = self.lacking(context, context.config.nodes, None)
         if lacking:
@@ -67,7 +67,7 @@ class Resync:
         return lacks
 
     def lacking(self, context: Context, members: tuple[NodeId, ...], partition: PartitionId | None) -> int:
-        """How many more of ``members`` must tell what they have of a partition, or their registers."""
+        """Return how many more of ``members`` must report what they have of a partition, or their registers."""
         heard = sum((member, partition) in self.heard for member in members)
         lacking = max(0, self.needed(len(members)) - heard)
         if self.survivors:
@@ -76,11 +76,11 @@ class Resync:
         return lacking
 
     def needed(self, size: int) -> int:
-        """How many of the ``size - 1`` others must tell what they have."""
+        """Return how many of the ``size - 1`` others must report what they have."""
         return min(size - majority_of(size) + 1, size - 1)
 
     def explain(self, context: Context) -> str:
-        """What is missing, and what would have it go on, for people."""
+        """Return what is missing, and what would have it go on, for people."""
         lacks = self.missing(context)
         if not lacks:
             return "still missing nothing but its own disk"
@@ -99,7 +99,7 @@ class Resync:
     # ------------------------------------------------------------------------------ asking
 
     def ask(self, context: Context, peer: NodeId, now: Now, *, afresh: bool) -> list[Effect]:
-        """Ask ``peer`` for all that it has not told: what was asked already only ``afresh``."""
+        """Ask ``peer`` for all that it has not sent yet; for parts asked for already only ``afresh``."""
         if peer not in context.state.links:
             return []
         parts: list[Part] = [(peer, None)]
@@ -113,7 +113,7 @@ class Resync:
         return effects
 
     def on_told(self, context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
-        """A piece of an answer: merge it, and go on once all pieces are here."""
+        """Take in a piece of an answer: merge it, and go on once all pieces are here."""
         effects: list[Effect] = []
         topics, groups = message.registers
         effects += context.take_in_registers(sender, topics, groups, now)
@@ -139,16 +139,16 @@ class Resync:
 
 
 def far_above(n: int) -> int:
-    """The start count above which to begin again where ``n`` is reported: no start of this node id has reached it.
+    """Return the start count to begin again above if ``n`` is reported: no start of this node id has reached it.
 
-    The second block after that of ``n``, so that ``n`` may be one of many that only a peer that is away has seen, or be
-    from before the last resync (docs/protocol.md, RECOVERY).
+    It is the second block after that of ``n``, because ``n`` may be one of many that only an absent peer has seen, or
+    be from before the last resync (docs/protocol.md, RECOVERY).
     """
     return (n // STARTS_FAR + 2) * STARTS_FAR
 
 
 def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> list[Effect]:
-    """RESYNC-ASK: what this node has of a partition from a place on, or its registers. Only if it can vouch."""
+    """Answer RESYNC-ASK with a partition's contents from a place on, or registers, if this node can vouch."""
     if not context.state.vouched:
         return []
     catalogue = context.catalogue
@@ -174,6 +174,6 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
 
 
 def in_pieces(topics: list[Topic], groups: list[Group]) -> list[SyncTopics]:
-    """Registers in pieces that fit a frame."""
+    """Return registers in pieces that fit a frame."""
     told = [SyncTopics(piece, ()) for piece in pieces_of(topics, REGISTERS_PER_PIECE)]
     return told + [SyncTopics((), piece) for piece in pieces_of(groups, GROUPS_PER_PIECE)]

@@ -1,7 +1,7 @@
-"""HOLD rides on STORE: where a client waits here for what is published, it is held by the message that stores it.
+"""HOLD rides on STORE: if a client waits here for what is published, the message that stores it holds it, too.
 
-So a message that is published alone is delivered after one round instead of two. The HOLD is one like any other: who
-gets the STORE votes on it as on any HOLD, and says so with STORED, behind the fsync (docs/protocol.md, HOLD RIDES ON
+So a message that is published alone is delivered after one round instead of two. The HOLD is one like any other: each
+replica votes on it as on any HOLD, and says so with STORED, behind the fsync (docs/protocol.md, HOLD RIDES ON
 STORE). Only the choice is made here, before the message is anywhere: of the oldest available ones there is this one.
 """
 
@@ -15,11 +15,11 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.types import BatchHeader, Now, Span
 
 RIDING_TIMEOUT_S = 1.0
-"""How long a HOLD that rides is waited for at least, or a tenth of its hold: its answers wait for disks."""
+"""Shortest wait in seconds for a HOLD that rides, or a tenth of its hold if less: its answers wait for disks."""
 
 
 def riding_hold(context: Context, header: BatchHeader, now: Now) -> Hold | None:
-    """The HOLD to ride on the STORE of a batch; None where nobody waits here, or somebody else might have it sooner.
+    """Return the HOLD to ride on a batch's STORE; None if no client waits here, or another node might have it sooner.
 
     A round of it is open then: the votes come with STORED, our own as well.
     """
@@ -39,7 +39,7 @@ def riding_hold(context: Context, header: BatchHeader, now: Now) -> Hold | None:
 
 
 def is_new(context: Context, replica: Replica, span: Span) -> bool:
-    """Whether nothing was heard of these messages, and none before them waits for our disk."""
+    """Return True if nothing was heard of these messages, and none before them waits for our disk."""
     batches = replica.batches
     return (
         span.origin not in batches.closed
@@ -51,10 +51,10 @@ def is_new(context: Context, replica: Replica, span: Span) -> bool:
 
 
 def may_choose(view: GroupView, header: BatchHeader) -> bool:
-    """Whether the group may have what is new: the generation covers it, and nothing was recorded of it ahead of it."""
+    """Return True if the group may have new messages: its generation covers them, and has no record of them yet."""
     (span,) = header.sections
     return (
-        view.covers(header.published_ms)  # who votes on a HOLD does not ask
+        view.covers(header.published_ms)  # voters on a HOLD do not ask
         and view.behind is None
         and not view.records.within(span)
         and not view.leases.within(span)
@@ -62,7 +62,7 @@ def may_choose(view: GroupView, header: BatchHeader) -> bool:
 
 
 def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordinator | None:
-    """The FETCH that is served first of those that wait here: idle clients', then the longest waiting."""
+    """Return the FETCH to serve first of those that wait here: idle clients', then the longest waiting."""
     for key in context.parked_at((replica.partition, view.name)):
         it = context.requests.get(key)
         if isinstance(it, FetchCoordinator) and not (it.rounds or it.request.spans):
@@ -71,7 +71,7 @@ def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordin
 
 
 def share_of(fetch: FetchCoordinator, header: BatchHeader) -> Span | None:
-    """How much of the batch the FETCH has room for, from its first message on."""
+    """Return the part of the batch that the FETCH has room for, from its first message on."""
     origin, start, stop = header.sections[0]
     count = min(stop - start, fetch.request.max_messages - fetch.won_messages)
     if count <= 0:
@@ -83,7 +83,7 @@ def share_of(fetch: FetchCoordinator, header: BatchHeader) -> Span | None:
 def ride(
     context: Context, fetch: FetchCoordinator, replica: Replica, view: GroupView, span: Span, now: Now
 ) -> Hold | None:
-    """Open the round; None while the clock's reserve has to be raised for its ballot."""
+    """Open the round; return None while the clock's reserve has to be raised for its ballot."""
     ballot = context.state.clock.fresh(now)
     if ballot is None:
         return None

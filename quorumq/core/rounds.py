@@ -1,7 +1,7 @@
 """Counting answers.
 
 Every quorum request is one round. A reply counts once per replica, only for its round, and only while no newer
-incarnation of its sender is known to anyone in the round: that start may have lost what it promised. Because such
+incarnation of its sender is known to any node in the round: that start may have lost what it promised. Because such
 news can come with a later reply, nothing is added up as replies come; each decision counts again, over the replies
 that are valid at that moment (docs/protocol.md, section 3).
 """
@@ -16,7 +16,7 @@ from quorumq.core.types import Incarnation, NodeId, Span
 
 
 def majority_of(members: int) -> int:
-    """How many of ``members`` replicas make a majority."""
+    """Return how many of ``members`` replicas make a majority."""
     return members // 2 + 1
 
 
@@ -38,13 +38,13 @@ class Round:
         self.unasked = 0  # bits of those that there was no link to: they will not answer
 
     def awaits(self, sender: NodeId) -> bool:
-        """Whether an answer of ``sender`` is awaited: it is a member, and this is not a second copy of its answer."""
+        """Return True if an answer of ``sender`` is awaited: it is a member, and has not answered yet."""
         return sender in self.members and sender not in self.heard
 
     def hear(self, sender: NodeId, incarnation: Incarnation) -> int:
-        """The sender's bit if this reply is its first and it is a member; 0 if it does not count.
+        """Return the sender's bit if this reply is its first and it is a member; 0 if it does not count.
 
-        Whether the incarnation is superseded is asked when votes are counted, not here.
+        Superseded incarnations are left out when votes are counted, not here.
         """
         if sender not in self.members or sender in self.heard:
             return 0
@@ -54,11 +54,11 @@ class Round:
         return bit
 
     def bits_of(self, nodes: Iterable[NodeId]) -> int:
-        """The bits of these, who are members, each once."""
+        """Return the bits of these members, each once."""
         return sum(1 << self.members.index(node) for node in nodes)
 
     def valid(self, state: NodeState) -> int:
-        """The bits of those whose replies count now."""
+        """Return the bits of members whose replies count now."""
         bits, known = 0, state.known
         for sender, incarnation in self.heard.items():
             # Nearly always it is the start that is known.
@@ -67,43 +67,43 @@ class Round:
         return bits
 
     def is_superseded(self, state: NodeState, sender: NodeId, incarnation: Incarnation) -> bool:
-        """Whether a newer start of ``sender`` is known than the one that answered."""
+        """Return True if a newer start of ``sender`` is known than the one that answered."""
         return state.superseded(sender, incarnation)
 
     @property
     def everyone(self) -> bool:
-        """Whether all members have answered that were asked."""
+        """Return True if all members that were asked have answered."""
         return len(self.heard) + self.unasked.bit_count() >= len(self.members)
 
     def is_majority(self, bits: int) -> bool:
-        """Whether these bits are a majority of the members."""
+        """Return True if these bits are a majority of the members."""
         return bits.bit_count() >= self.majority
 
     def is_read(self, bits: int) -> bool:
-        """Whether one of these members is in every majority."""
+        """Return True if one of these members is in every majority."""
         return bits.bit_count() > len(self.members) - self.majority
 
     def is_majority_of_each(self, bits: int, sets: Iterable[tuple[NodeId, ...]]) -> bool:
-        """Whether these bits are a majority of each of ``sets`` of members, as of every partition's replica set."""
+        """Return True if these bits are a majority of each of ``sets`` of members, such as partitions' replica sets."""
         heard = [member for at, member in enumerate(self.members) if bits & (1 << at)]
         return all(sum(node in heard for node in nodes) >= majority_of(len(nodes)) for nodes in sets)
 
     def is_out_of_reach(self, against: int) -> bool:
-        """Whether no majority can come any more, with ``against`` not voting for it."""
+        """Return True if no majority can come any more, with ``against`` not voting for it."""
         return len(self.members) - (against | self.unasked).bit_count() < self.majority
 
     def is_refused(self, bits: int) -> bool:
-        """Whether these alone, who all said no, leave no majority: where replicas are only out of touch, nobody did."""
+        """Return True if these refusals alone leave no majority. A replica that is out of touch has not refused."""
         return len(self.members) - bits.bit_count() < self.majority
 
 
 class Votes(SpanMap[int]):
-    """Bits by span: who said this of which messages."""
+    """Bits of voters by span of messages."""
 
     __slots__ = ()
 
     def add(self, spans: Iterable[Span], bit: int) -> None:
-        """``bit`` said it of ``spans``."""
+        """Add the vote of ``bit`` for ``spans``."""
         for span in spans:
             origin, start, stop = span
             runs = self.runs.get(origin)
@@ -111,7 +111,7 @@ class Votes(SpanMap[int]):
                 self.put(span, bit)
             elif (
                 len(runs) == 1 and type(runs) is tuple and runs[0][:2] == (start, stop)
-            ):  # as the first who said it
+            ):  # as the first voter's
                 self.runs[origin] = ((start, stop, runs[0][2] | bit),)
             else:
                 self.update(span, lambda old: (old or 0) | bit)

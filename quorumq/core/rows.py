@@ -1,4 +1,4 @@
-"""Rows of numbers in order, kept as columns: what there is a great many of costs its bytes, and no objects."""
+"""Rows of numbers in order, kept as columns: a row costs only its bytes, and no object."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Row = tuple[Any, ...]
 """One number for each column."""
 
 CHUNK: Final = 512
-"""Rows that are kept together, at most twice as many: what a change in the middle moves."""
+"""Rows that are kept together, at most twice as many: a change in the middle moves them."""
 
 
 class Rows:
     """A map from a key, the first columns of a row, to the row; in order of the keys.
 
-    It is nearly always appended to, and taken from the front. Rows must not change while somebody goes through them.
+    It is nearly always appended to, and taken from the front. Rows must not change during an iteration.
 
     Args:
         codes: the type of each column, as of an `array`. A number that its column cannot have is the caller's mistake.
-        keys: how many columns are the key, one or two.
+        keys: count of columns that are the key, one or two.
 
     Attributes:
-        size: how many rows there are. Only written here.
+        size: count of rows. Only written here.
     """
 
     __slots__ = ("_chunks", "_codes", "_keys", "_last", "size")
@@ -38,9 +38,9 @@ class Rows:
         self.size = 0
 
     def _place(self, key: Row) -> tuple[int, int, bool]:
-        """The chunk of the first key that is not below ``key``, its row there, and whether it is ``key``.
+        """Return the chunk of the first key that is not below ``key``, its row there, and True if it is ``key``.
 
-        Where there is none: the number of chunks, and 0.
+        If there is none: the number of chunks, and 0.
         """
         chunk = bisect_left(self._last, key)
         if chunk == len(self._last):
@@ -56,7 +56,7 @@ class Rows:
         return chunk, at, at < stop and second[at] == value
 
     def get(self, key: Row) -> Row | None:
-        """The row with this key."""
+        """Return the row with this key."""
         if not self.size or key > self._last[-1]:
             return None
         chunk, at, there = self._place(key)
@@ -95,7 +95,7 @@ class Rows:
             last.insert(chunk, self._key_at(halves[0], CHUNK - 1))
 
     def extend(self, rows: list[Row]) -> None:
-        """Put rows, which are in order of their keys: together, where they come behind all others."""
+        """Put rows, which are in order of their keys: together, if they come behind all others."""
         last = self._last
         if rows and last and rows[0][: self._keys] > last[-1]:
             columns = self._chunks[-1]
@@ -109,7 +109,7 @@ class Rows:
             self.put(row)
 
     def pop(self, key: Row) -> Row | None:
-        """Take out the row with this key; None where there is none."""
+        """Take out the row with this key; None if there is none."""
         if not self.size or key > self._last[-1]:
             return None
         chunk, at, there = self._place(key)
@@ -128,7 +128,7 @@ class Rows:
         return row
 
     def before(self, key: Row) -> Row | None:
-        """The row with the highest key that is below ``key``."""
+        """Return the row with the highest key that is below ``key``."""
         if self.size and key > self._last[-1]:  # mostly: the newest
             return tuple(map(itemgetter(-1), self._chunks[-1]))
         chunk, at, _ = self._place(key)
@@ -142,11 +142,11 @@ class Rows:
         return tuple([column[at] for column in columns[: self._keys]])
 
     def first(self) -> Row | None:
-        """The row with the lowest key; None where there is none."""
+        """Return the row with the lowest key; None if there is none."""
         return tuple(map(itemgetter(0), self._chunks[0])) if self._chunks else None
 
     def onward(self, begin: Row | None = None, end: Row | None = None) -> Iterator[Row]:
-        """The rows with ``begin <= key < end``, in order; from the lowest key, to the highest, where none is given."""
+        """Yield the rows with ``begin <= key < end``, in order; all below ``end`` or from ``begin`` if one is None."""
         chunk, at, _ = (0, 0, False) if begin is None else self._place(begin)
         last, stop, _ = (len(self._chunks), 0, False) if end is None else self._place(end)
         while chunk < last:
@@ -161,7 +161,7 @@ class Rows:
         return self.size
 
     def clone(self) -> Rows:
-        """A copy that changes on its own."""
+        """Return a copy that changes on its own."""
         twin = Rows(self._codes, self._keys)
         twin._chunks = [tuple([column[:] for column in columns]) for columns in self._chunks]
         twin._last = self._last.copy()
@@ -169,7 +169,7 @@ class Rows:
         return twin
 
     def state(self) -> tuple[Row, ...]:
-        """All rows: equal content gives equal tuples."""
+        """Return all rows: equal content gives equal tuples."""
         return tuple(self)
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
-"""ACK, REJECT, EXTEND and REDRIVE: rounds that say one thing of many messages.
+"""ACK, REJECT, EXTEND and REDRIVE: rounds that ask one thing about many messages.
 
-Each asks the replica set of each partition it touches, and answers with a verdict per span. What separates them
-is what counts as yes. The one with an argument of its own is ACK: see `AckCoordinator`.
+Each asks the replica set of each partition it touches, and answers with a verdict per span. They differ in the
+answers that count as yes. The one with an argument of its own is ACK: see `AckCoordinator`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from quorumq.core.types import (
 )
 
 ADVICE = "let consumers ack what is there, delete topics that are not needed, or give the nodes larger disks"
-"""To do where the disks of nodes have no room for what is asked."""
+"""Advice if the disks of nodes have no room for a request."""
 
 VERDICT_WAIT_S = 0.5
-"""How long an ACK that is durable on a majority waits for a replica that could make its verdict `acked`."""
+"""Seconds that an ACK which is durable on a majority waits for a replica that could make its verdict `acked`."""
 
 
 @dataclass(slots=True)
 class Ask:
-    """What one round is to ask: of which messages, by the index of the request's item, and whose they are.
+    """Messages that one round asks about, by the index of the request's item, with their owners.
 
-    ``runs``: how many runs of messages that are. ``again``: of a REDRIVE, for those that had not heard of the dead
+    ``runs``: count of runs of messages. ``again``: True if a REDRIVE asks those that had not heard of the dead
     letters.
     """
 
@@ -55,14 +55,14 @@ class Ask:
 
     @property
     def entries(self) -> tuple[m.Owned, ...]:
-        """The messages alone."""
+        """Return the messages alone."""
         return tuple([entry for _, entry in self.items])
 
 
 class Ballot:
-    """One round's votes: yes and no by span, and who answered at all.
+    """One round's votes: yes and no by span, and bits of the replicas that answered.
 
-    The request may have been written before this round, in ways that nobody votes on, if it asks ``again``.
+    If it asks ``again``, the request may have been written before this round, in ways that no replica votes on.
     """
 
     __slots__ = ("answered", "ask", "errors", "no", "resolved", "round", "stood", "yes")
@@ -72,7 +72,7 @@ class Ballot:
         self.ask = ask
         self.yes: dict[Owner, Votes] = {}
         self.no: dict[Owner, Votes] = {}
-        self.answered = 0  # bits of those that did what was asked, or looked at it
+        self.answered = 0  # bits of replicas that did what was asked, or looked at it
         self.errors: dict[NodeId, str] = {}
         self.resolved: list[m.Resolved] = []
         self.stood = Votes()  # a higher record stood: what was asked was not written
@@ -81,14 +81,14 @@ class Ballot:
             self.no.setdefault(owner, Votes())
 
     def count(self, yes: tuple[m.Owned, ...], no: tuple[m.Owned, ...], bit: int) -> None:
-        """What the replica of that bit says yes to, and no. Of owners that were not asked for it says nothing."""
+        """Count a replica's yes and no. It says nothing of owners that were not asked for."""
         for votes, entries in ((self.yes, yes), (self.no, no)):
             for span, owner, _ in entries:
                 if owner in votes:
                     votes[owner].add((span,), bit)
 
     def pieces(self, span: Span, owner: Owner) -> list[tuple[Span, int, int, int]]:
-        """``span`` in pieces with the bits of yes, of no, and of those where something higher stood."""
+        """Return ``span`` in pieces with the bits of yes, of no, and of replicas in which something higher stood."""
         return [
             (part, yes or 0, no or 0, stood or 0)
             for part, (yes, no, stood) in across(span, (self.yes[owner], self.no[owner], self.stood))
@@ -96,12 +96,12 @@ class Ballot:
 
 
 class SettleCoordinator(Coordinator):
-    """What ACK, REJECT, EXTEND and REDRIVE share: one ballot per round, verdicts once all are decided.
+    """A coordinator with one ballot per round; it gives verdicts once all are decided.
 
     Attributes:
-        asks: what one step had no room for: the next ones ask it.
+        asks: questions that one step had no room for: the next ones ask them.
         refusals: outcomes that say that nothing was done, and that no replica's answer makes true by itself. They are
-            given only where every replica that was asked has answered, and none has done it.
+            given only if every replica that was asked has answered, and none has done it.
     """
 
     __slots__ = ("asks", "ballots", "request", "verdicts")
@@ -137,7 +137,7 @@ class SettleCoordinator(Coordinator):
         return effects or self.answer(context)
 
     def put(self, context: Context, ask: Ask, now: Now) -> list[Effect]:
-        """A round among the partition's replicas, with a ballot; verdicts where there is no such partition."""
+        """Begin a round among the partition's replicas, with a ballot; give verdicts if there is no such partition."""
         members = context.catalogue.members_of(ask.partition)
         if not members:
             text = context.catalogue.why_not_here(ask.partition)
@@ -150,7 +150,7 @@ class SettleCoordinator(Coordinator):
         return self.ask(context, this, ask.partition, message, now)
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.PeerMessage:
-        """What round ``number`` sends to each replica of ``epoch``."""
+        """Return the message that round ``number`` sends to each replica of ``epoch``."""
         raise NotImplementedError
 
     def on_answer(
@@ -166,15 +166,15 @@ class SettleCoordinator(Coordinator):
         return self.decide(context, message.round, now, last=False)
 
     def count(self, ballot: Ballot, reply: Any, bit: int) -> None:
-        """The replica with this bit has done what was asked, or looked at it."""
+        """Count a replica that has done what was asked, or looked at it."""
         raise NotImplementedError
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
-        """The outcome for a piece, or None while it is open; not None when ``last``."""
+        """Return the outcome for a piece, or None while it is open; not None when ``last``."""
         raise NotImplementedError
 
     def detail(self, ballot: Ballot, span: Span, outcome: str) -> str:
-        """What to say beside the outcome for ``span``."""
+        """Return the text beside the outcome for ``span``."""
         full = sorted([node for node, code in ballot.errors.items() if code == Code.STORAGE_FULL])
         if outcome == Code.STORAGE_FULL:
             return (
@@ -206,7 +206,7 @@ class SettleCoordinator(Coordinator):
                 if stood and ballot.round.is_refused(stood & valid):
                     outcome = Code.ALREADY_RESOLVED
                 if outcome in self.refusals and (yes or not ballot.round.everyone):
-                    # What one did, in whatever start, spreads.
+                    # An effect at one replica, in any start of it, spreads.
                     outcome = Code.OUTCOME_UNKNOWN if last else None
                 if outcome is None:
                     self.on_open(context, ballot, valid, now)
@@ -218,7 +218,7 @@ class SettleCoordinator(Coordinator):
         return self.answer(context)
 
     def on_open(self, context: Context, ballot: Ballot, valid: int, now: Now) -> None:
-        """It is not decided by those who have answered, of whom the ``valid`` ones count."""
+        """Note that the answers so far, with the ``valid`` ones counted, do not decide the round."""
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         for number, (partition, _) in list(self.requests.items()):
@@ -240,9 +240,9 @@ class SettleCoordinator(Coordinator):
         return self.decide(context, number, now, last=True)
 
     def unknown(self, ballot: Ballot) -> str:
-        """The outcome where no majority did it: an error that all who were asked agree on, or unknown.
+        """Return the outcome if no majority did it: an error that all replicas asked agree on, or unknown.
 
-        What is deleted takes with it whatever was written for it: there a majority that says so is enough.
+        A deletion takes all that was written for it along: there a majority that says so is enough.
         """
         errors, this = list(dict.fromkeys(ballot.errors.values())), ballot.round
         if len(errors) == 1 and this.is_refused(this.bits_of(ballot.errors)):
@@ -259,7 +259,7 @@ class AckCoordinator(SettleCoordinator):
     being ACKED, never will. Any delivery under a higher ballot would have needed a majority, which shares a replica
     with this one. So at most one receipt of a message ever hears ``acked``.
 
-    ``acked_after_expiry`` likewise takes a majority that has granted more: a grant is not a delivery yet. The two
+    ``acked_after_expiry`` takes a majority, too: one that has granted more, as a grant is not a delivery yet. The two
     exclude each other, and each is waited for while it is possible, so no order of answers makes another verdict.
     """
 
@@ -276,7 +276,7 @@ class AckCoordinator(SettleCoordinator):
 
     def on_open(self, context: Context, ballot: Ballot, valid: int, now: Now) -> None:
         if ballot.round.is_majority(ballot.answered & valid):
-            # It is durable; what is open is only how sure the verdict can be. That is not worth the whole timeout.
+            # It is durable; only the certainty of the verdict is open. That is not worth the whole timeout.
             context.state.at(now.mono + VERDICT_WAIT_S, ("round", ballot.round.number))
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
@@ -293,10 +293,10 @@ class AckCoordinator(SettleCoordinator):
 
 
 class RejectCoordinator(SettleCoordinator):
-    """REJECT: a majority applied it: ok. A majority refused, and nobody applied it: hold-lost. Else unknown.
+    """REJECT: a majority applied it: ok. A majority refused, and no replica applied it: hold-lost. Else unknown.
 
-    What one replica applied spreads: then the message is delayed, or a dead letter, whatever the others answered; but
-    where a majority held it and has a higher record, that replaces it: already-resolved.
+    An effect at one replica spreads: then the message is delayed, or a dead letter, whichever way the others answered.
+    But if a majority held it and has a higher record, that replaces it: already-resolved.
     """
 
     __slots__ = ()
@@ -353,8 +353,8 @@ class RedriveCoordinator(SettleCoordinator):
     """REDRIVE: OPEN at n + 1 for a dead letter at n. Done twice, it is done once.
 
     It is opened in the generation that it died in. A client names message, generation and n, and nothing is believed:
-    a replica votes only where it has just this dead letter. Where some have and others have not heard of it, these are
-    told what becomes of it, in a round of its own.
+    a replica votes only if it has just this dead letter. If some have and others have not heard of it, these learn
+    what becomes of it, in a round of its own.
     """
 
     __slots__ = ("partition",)
@@ -385,7 +385,7 @@ class RedriveCoordinator(SettleCoordinator):
         return self.go_on(context, now)
 
     def will_ask(self, generation: int, items: list[tuple[int, m.Owned]], *, again: bool) -> None:
-        """Open these again, in rounds to come: where they are dead letters, or, ``again``, for who has not heard."""
+        """Plan rounds that open these again: for replicas with the dead letters, or, ``again``, for those without."""
         for piece in pieces_of(items, limits.RUNS_PER_STEP):
             self.asks.append(
                 Ask(self.partition, self.request.group, generation, again, list(piece), len(piece))
@@ -404,7 +404,7 @@ class RedriveCoordinator(SettleCoordinator):
         ballot.resolved += reply.higher
 
     def decide(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
-        """Close the round if every piece has its outcome, or waits for those that have not heard of it: tell these."""
+        """Close the round if every piece has its outcome, or waits for replicas that have not heard of it; ask them."""
         ballot = self.ballots[number]
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
@@ -428,16 +428,16 @@ class RedriveCoordinator(SettleCoordinator):
     def outcome(
         self, ballot: Ballot, yes: int, no: int, unheard: int, valid: int, *, last: bool
     ) -> str | None:
-        """What came of a piece, None while it is open, UNHEARD where only those that have not heard can decide it.
+        """Return a piece's outcome; None while it is open; UNHEARD if only replicas that have not heard can decide it.
 
-        A majority with higher records decides it whatever others wrote: the higher record replaces that. Else it is
-        refused only where nobody wrote anything.
+        A majority with higher records decides it, because the higher record replaces all others. Else it is
+        refused only if no replica wrote anything.
 
         Args:
-            yes: bits of those that opened it, in whatever start.
-            no: of those whose record is higher.
-            unheard: of those that have not heard of the dead letter, and wrote nothing.
-            valid: of those whose answers count.
+            yes: bits of replicas that opened it, in any start.
+            no: bits of replicas whose record is higher.
+            unheard: bits of replicas that have not heard of the dead letter, and wrote nothing.
+            valid: bits of replicas whose answers count.
         """
         this = ballot.round
         if this.is_majority(yes & valid):
@@ -455,9 +455,9 @@ class RedriveCoordinator(SettleCoordinator):
 
 
 def asks_of(context: Context, items: tuple[m.ReceiptPart, ...]) -> list[Ask]:
-    """What a request names, by partition, group and generation, in pieces that a replica votes on in one step.
+    """Return the request's messages by partition, group and generation, in pieces for one step of a replica each.
 
-    What was redriven is apart: a newer generation may leave it open, and refuse the rest of its own.
+    Redriven messages are apart: a newer generation may leave them open, and refuse the rest of its own.
     """
     last: dict[tuple[PartitionId, str, int, bool], Ask] = {}
     found: list[Ask] = []
@@ -475,7 +475,7 @@ def asks_of(context: Context, items: tuple[m.ReceiptPart, ...]) -> list[Ask]:
 
 
 def join_verdicts(verdicts: list[m.Verdict]) -> tuple[m.Verdict, ...]:
-    """In the order asked for, neighbours with one outcome joined."""
+    """Return the verdicts in the order asked for, with neighbours of one outcome joined."""
     joined: list[m.Verdict] = []
     for verdict in sorted(verdicts, key=lambda verdict: (verdict.item, verdict.span)):
         if joined:

@@ -1,8 +1,8 @@
-"""What is there is skipped for a group: it begins, or is rewound to begin, with what is published from now on.
+"""Skipping all present messages for a group: it begins, or is rewound, with what is published from now on.
 
 No clock says what "from now on" is. Each message whose publish was OK before the question is known to one of any
-RF - majority + 1 replicas; what so many report as known is SKIPPED at a majority, and then the group has it behind it.
-A message that is published later is reported by nobody, whatever its producer's clock shows.
+RF - majority + 1 replicas; what these report as known is SKIPPED at a majority, and then the group has it behind it.
+A message that is published later is reported by none; its producer's clock does not matter.
 
 A group that is made so waits for that (`Latest.SKIPPING`), and any node may carry it out, several at once. So a node
 may find, behind the answers of the replicas, that another one was done meanwhile: then the group has begun, messages
@@ -44,7 +44,7 @@ Wanted = tuple[m.Resolved, ...]
 
 
 class Writing:
-    """What a round of SKIPPED writes, and who has it: each of its spans, or all of it."""
+    """Spans that a round of SKIPPED writes, and bits of the replicas that have each span, or all."""
 
     __slots__ = ("spans", "votes", "whole")
 
@@ -73,11 +73,11 @@ class Part:
     """One partition, page by page.
 
     Attributes:
-        after: where the page begins that is asked for.
-        answers: to the question that is open.
-        found: what the last page has to have skipped; nobody was asked yet whether the group has begun since.
-        last: no page is behind that.
-        merging: rounds of SKIPPED that are open, and what they write.
+        after: start of the page that is asked for.
+        answers: answers to the open question.
+        found: spans of the last page to skip; it is not yet known if the group has begun since.
+        last: True if no page is behind that.
+        merging: open rounds of SKIPPED, and what they write.
     """
 
     partition: PartitionId
@@ -93,12 +93,12 @@ class Skipping:
     """Skips what is there, partition by partition, in rounds of a coordinator.
 
     Args:
-        owner: whose rounds they are; it hands their answers and time-outs over.
-        group: the register that is to begin, or is rewound.
+        owner: coordinator of the rounds; it hands their answers and time-outs over.
+        group: register that is to begin, or is rewound.
 
     Attributes:
-        begun: another node has finished meanwhile; what was found here is nothing to write.
-        wrote: a SKIPPED was sent.
+        begun: True if another node has finished meanwhile; what was found here is nothing to write.
+        wrote: True if a SKIPPED was sent.
     """
 
     __slots__ = ("begun", "group", "left", "owner", "parts", "topic", "wrote")
@@ -147,7 +147,7 @@ class Skipping:
     def on_answer(
         self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        """An answer to one of the rounds."""
+        """Take in an answer to one of the rounds."""
         part = self.parts[this.number]
         if isinstance(message, m.SurveyReply):
             if not message.error and bit:
@@ -193,7 +193,7 @@ class Skipping:
         return effects + self._go_on(context, part, now)
 
     def _go_on(self, context: Context, part: Part, now: Now) -> list[Effect]:
-        """The next page, or the next partition."""
+        """Ask for the next page, or begin the next partition."""
         if part.asking or len(part.merging) > 1:  # one page is written while the next is read
             return []
         if part.found or not part.last:
@@ -201,7 +201,7 @@ class Skipping:
         return [] if part.merging else self.start(context, now)
 
     def _unsettled(self, answers: list[m.SurveyReply]) -> tuple[tuple[Span, ...], Span | None, Span | None]:
-        """All that is known to somebody who answered, but for what they have all settled in this generation.
+        """Return all that a replica which answered knows, but for what they have all settled in this generation.
 
         Returns:
             That, where the page ends if there is another one, and the last span that was looked at.
@@ -225,7 +225,7 @@ class Skipping:
         return tuple(left.items()), upto, upto or max(spans, default=None)
 
     def _open(self, items: list[m.Peeked], answers: list[m.SurveyReply]) -> Wanted:
-        """As a purge of the backlog: what is open, and what is settled at a few."""
+        """Return what is open, and what is settled at a few, as a purge of the backlog does."""
         found = [
             m.Resolved(item.span, item.record._replace(kind=Kind.SKIPPED))
             for item in items
@@ -260,7 +260,7 @@ class Skipping:
 
 
 def until(spans: Iterable[Span], upto: Span | None) -> list[Span]:
-    """Return what of these is not behind the end of ``upto``."""
+    """Return the parts of these that are not behind the end of ``upto``."""
     if upto is None:
         return list(spans)
     end = (upto.origin, upto.stop)

@@ -1,4 +1,4 @@
-"""What is known of which messages, kept per run and not per message.
+"""Maps and sets of messages, kept per run and not per message.
 
 Why a file of its own: holds, tombstones, presence, attempts and delays are all maps from
 (origin, seq) to a value, and nearly always one value covers a long run. Kept as runs, 10,000
@@ -6,7 +6,7 @@ messages cost what one message costs (docs/protocol.md, section 1, "message id, 
 finished origin is a single interval.
 
 The promise: a SpanMap behaves like a dict from (origin, seq) to a value, and a SpanSet like a set
-of (origin, seq). Whatever the order of operations, equal content has the same intervals, so
+of (origin, seq). In any order of operations, equal content has the same intervals, so
 state() and content() are canonical: the explorer recognises a state by the one, replicas compare
 themselves by the other. An operation costs O(log n + k) for n intervals of its origin and k that
 the span touches.
@@ -43,7 +43,7 @@ Run = tuple[int, int, Any]
 
 
 def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same messages in as few spans as possible, sorted; empty spans are dropped."""
+    """Return the same messages in as few spans as possible, sorted; empty spans are dropped."""
     merged: list[Span] = []
     for span in sorted(spans):
         origin, start, stop = span
@@ -60,12 +60,12 @@ def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def overlap(one: Span, other: Span) -> bool:
-    """Whether some message is in both."""
+    """Return True if some message is in both."""
     return one.origin == other.origin and one.start < other.stop and other.start < one.stop
 
 
 def subtract(span: Span, others: Iterable[Span]) -> list[Span]:
-    """What is left of ``span`` without ``others``, in order.
+    """Return the parts of ``span`` without ``others``, in order.
 
     The others may overlap, come in any order, and belong to other origins (those take nothing away).
     """
@@ -85,10 +85,10 @@ def subtract(span: Span, others: Iterable[Span]) -> list[Span]:
 
 
 class _Runs:
-    """What a SpanMap and a SpanSet have in common: the storage, and every question without a value.
+    """Storage of runs, and every question without a value: the base of SpanMap and SpanSet.
 
     Attributes:
-        runs: what there is, by origin: the cheapest way to ask whether there is anything. Only written here.
+        runs: runs by origin: the cheapest way to ask if there is anything. Only written here.
     """
 
     __slots__ = ("_messages", "_owned", "_spans", "runs")
@@ -103,25 +103,25 @@ class _Runs:
     """Runs at which a SortedDict changes back. Far below SMALL_MAX, so that nothing flips to and fro."""
 
     MANY: ClassVar[Any] = SortedDict
-    """What keeps more of them: a SortedDict, or what does as one, and is asked by `MANY_OVERLAP`."""
+    """Class that keeps more of them: a SortedDict, or one that does as such, and is asked by `MANY_OVERLAP`."""
 
     MANY_OVERLAP: ClassVar[Any]
 
     APPENDS: ClassVar[bool] = False
-    """Whether that has `append`, which tries to put a run behind all others."""
+    """True if `MANY` has `append`, which tries to put a run behind all others."""
 
     def __init__(self) -> None:
         # Per origin either a tuple of runs or a SortedDict start -> run; never an empty one. Any,
         # because sortedcontainers has no types, and (start,) is compared with runs below.
         self.runs: dict[Origin, Any] = {}
-        self._owned: set[Origin] = set()  # whose SortedDict is ours alone; only asked, never iterated
+        self._owned: set[Origin] = set()  # origins whose SortedDict is ours alone; only asked, never iterated
         self._spans = 0
         self._messages = 0
 
     # -- storage: the two methods that know both representations ---------------------------------
 
     def _overlap(self, origin: Origin, start: int, stop: int) -> Sequence[Run]:
-        """The runs that share a message with ``origin[start, stop)``, in order, not clipped."""
+        """Return the runs that share a message with ``origin[start, stop)``, in order, not clipped."""
         runs = self.runs.get(origin)
         if runs is None or start >= stop:
             return ()
@@ -138,7 +138,7 @@ class _Runs:
         return runs[first : bisect_left(runs, (stop,), first)]
 
     def cut(self, span: Span, most: int) -> list[tuple[Span, int]]:
-        """``span`` in pieces with a part in at most so many runs each, and in how many."""
+        """Return ``span`` in pieces with a part in ``most`` runs at most each, and the count of runs of each."""
         origin, start, stop = span
         runs = self._overlap(origin, start, stop)
         if len(runs) <= most:
@@ -153,7 +153,7 @@ class _Runs:
         """Make ``origin[start, stop)`` hold exactly ``pieces`` (sorted, disjoint, within; may be mergeable).
 
         Takes in the runs that touch the span on either side, so that equal neighbours merge. If
-        nothing changes, nothing is written and whatever is shared with a clone stays shared.
+        nothing changes, nothing is written and runs that are shared with a clone stay shared.
         """
         runs = self.runs.get(origin)
         first = last = 0
@@ -230,14 +230,14 @@ class _Runs:
                 del self.runs[origin]
 
     def _all(self, origin: Origin) -> tuple[Run, ...]:
-        """Every run of an origin, in order."""
+        """Return every run of an origin, in order."""
         runs = self.runs.get(origin, ())
         return runs if type(runs) is tuple else tuple(runs.values())
 
     def put(self, span: Span, value: Any) -> None:
         """Have every message of ``span``, which is not empty, map to ``value``, in a set True; None takes it out.
 
-        Quick where the origin has one run at most, all of which is replaced, and where the span comes behind all runs.
+        Quick if the origin has one run at most, which is replaced whole, or if the span comes behind all runs.
         """
         origin, start, stop = span
         runs = self.runs.get(origin)
@@ -277,11 +277,11 @@ class _Runs:
     # -- questions without a value ---------------------------------------------------------------
 
     def origins(self) -> list[Origin]:
-        """Every origin of which something is covered, sorted."""
+        """Return every origin with something covered, sorted."""
         return sorted(self.runs)
 
     def gaps(self, span: Span) -> list[Span]:
-        """The parts of ``span`` that are not covered, in order."""
+        """Return the parts of ``span`` that are not covered, in order."""
         origin, at, stop = span
         found = self._overlap(origin, at, stop) if origin in self.runs else ()
         if not found:
@@ -296,7 +296,7 @@ class _Runs:
         return gaps
 
     def covers(self, span: Span) -> bool:
-        """Whether every message of ``span`` is covered. True of an empty span."""
+        """Return True if every message of ``span`` is covered, or if it is empty."""
         origin, at, stop = span
         for run in self._overlap(origin, at, stop):
             if run[0] > at:
@@ -305,7 +305,7 @@ class _Runs:
         return at >= stop
 
     def onward(self, origin: Origin, start: int) -> Iterator[tuple[Span, Any]]:
-        """What is covered of an origin from ``start`` on, in order; each part is looked up as it is asked for.
+        """Yield the covered parts of an origin from ``start`` on, in order; each is looked up when it is asked for.
 
         The value of a SpanSet is True.
         """
@@ -320,17 +320,17 @@ class _Runs:
                 yield Span(origin, max(begin, start), stop), value
 
     def messages_of(self, origin: Origin) -> int:
-        """How many messages of one origin are covered. O(runs of the origin)."""
+        """Return how many messages of one origin are covered. O(runs of the origin)."""
         return sum(run[1] - run[0] for run in self._all(origin))
 
     @property
     def spans(self) -> int:
-        """How many intervals there are, over all origins."""
+        """Return how many intervals there are, over all origins."""
         return self._spans
 
     @property
     def messages(self) -> int:
-        """How many messages are covered, over all origins."""
+        """Return how many messages are covered, over all origins."""
         return self._messages
 
     def __bool__(self) -> bool:
@@ -344,7 +344,7 @@ class _Runs:
     __hash__ = None  # type: ignore[assignment]  # it changes; state() is what can be a key
 
     def clone(self) -> Self:
-        """A copy that changes on its own from now on.
+        """Return a copy that changes on its own from now on.
 
         O(origins), and about a microsecond for one: runs are shared until either side changes that
         origin, and only an origin with more than SMALL_MAX intervals is then copied, once per side.
@@ -359,7 +359,7 @@ class _Runs:
         return twin
 
     def state(self) -> tuple[Any, ...]:
-        """((origin, runs), …), sorted by origin: equal content gives equal tuples.
+        """Return ((origin, runs), …), sorted by origin: equal content gives equal tuples.
 
         A run is (start, stop, value), in a SpanSet with the value True. Hashable if the values are.
         """
@@ -370,7 +370,7 @@ class _Runs:
         return tuple([(origin, self._all(origin)) for origin in sorted(runs)])
 
     def content(self, origin: Origin, encode: Callable[[Any], bytes | None] | None = None) -> bytes:
-        """Return bytes that are equal where two replicas agree on an origin (docs/protocol.md, ANTI-ENTROPY).
+        """Return bytes that are equal if two replicas agree on an origin (docs/protocol.md, ANTI-ENTROPY).
 
         A function of what each of the origin's messages maps to: ``encode(value)``, or with no ``encode`` just
         whether it is covered (then it equals the content of a SpanSet of the same messages). Messages whose
@@ -430,7 +430,7 @@ class SpanMap(_Runs, Generic[V]):
     __slots__ = ()
 
     def get(self, origin: Origin, seq: int) -> V | None:
-        """The value of one message, or None."""
+        """Return the value of one message, or None."""
         runs = self.runs.get(origin)
         if runs is None:
             return None
@@ -441,7 +441,7 @@ class SpanMap(_Runs, Generic[V]):
         return found[0][2] if found else None
 
     def items(self) -> list[tuple[Span, V]]:
-        """Everything, in order of (origin, start)."""
+        """Return everything, in order of (origin, start)."""
         return [
             (Span(origin, start, stop), value)
             for origin in sorted(self.runs)
@@ -449,11 +449,11 @@ class SpanMap(_Runs, Generic[V]):
         ]
 
     def spans_of(self, origin: Origin) -> list[tuple[Span, V]]:
-        """Everything of one origin, in order."""
+        """Return everything of one origin, in order."""
         return [(Span(origin, start, stop), value) for start, stop, value in self._all(origin)]
 
     def within(self, span: Span) -> list[tuple[Span, V]]:
-        """The covered parts of ``span`` with their values, clipped to it, in order."""
+        """Return the covered parts of ``span`` with their values, clipped to it, in order."""
         origin, start, stop = span
         found = self._overlap(origin, start, stop) if origin in self.runs else ()
         if not found:
@@ -468,7 +468,7 @@ class SpanMap(_Runs, Generic[V]):
         ]
 
     def split(self, span: Span) -> list[tuple[Span, V | None]]:
-        """The whole of ``span``, in order, in parts of one value each; None stands for a gap."""
+        """Return the whole of ``span``, in order, in parts of one value each; None stands for a gap."""
         origin, at, stop = span
         found = self._overlap(origin, at, stop) if origin in self.runs else ()
         if not found:
@@ -491,7 +491,7 @@ class SpanMap(_Runs, Generic[V]):
         return parts
 
     def set(self, span: Span, value: V) -> None:
-        """Give every message of ``span`` the value, whatever was there; equal neighbours merge.
+        """Give every message of ``span`` the value, in place of any other; equal neighbours merge.
 
         Raises:
             ValueError: the value is None, or the span begins below 0 or ends before it begins.
@@ -506,7 +506,7 @@ class SpanMap(_Runs, Generic[V]):
         self.put(span, value)
 
     def remove(self, span: Span) -> list[tuple[Span, V]]:
-        """Forget ``span``; returns what was there, clipped to it, in order."""
+        """Forget ``span``; return its parts with their values, clipped to it, in order."""
         removed = self.within(span)
         if removed:
             self.put(span, None)
@@ -543,26 +543,26 @@ class SpanSet(_Runs):
 
     @classmethod
     def from_spans(cls, spans: Iterable[Span]) -> Self:
-        """The set of what the spans name; they may overlap and come in any order. ValueError as in `add`."""
+        """Return the set of what the spans name; they may overlap and come in any order. ValueError as in `add`."""
         made = cls()
         for span in spans:
             made.add(span)
         return made
 
     def contains(self, origin: Origin, seq: int) -> bool:
-        """Whether one message is in the set."""
+        """Return True if one message is in the set."""
         return bool(self._overlap(origin, seq, seq + 1))
 
     def items(self) -> list[Span]:
-        """Everything, in order of (origin, start)."""
+        """Return everything, in order of (origin, start)."""
         return [Span(origin, run[0], run[1]) for origin in sorted(self.runs) for run in self._all(origin)]
 
     def spans_of(self, origin: Origin) -> list[Span]:
-        """Everything of one origin, in order."""
+        """Return everything of one origin, in order."""
         return [Span(origin, run[0], run[1]) for run in self._all(origin)]
 
     def within(self, span: Span) -> list[Span]:
-        """The parts of ``span`` that are in the set, in order."""
+        """Return the parts of ``span`` that are in the set, in order."""
         origin, start, stop = span
         found = self._overlap(origin, start, stop) if origin in self.runs else ()
         if not found:
@@ -577,7 +577,7 @@ class SpanSet(_Runs):
         ]
 
     def add(self, span: Span) -> list[Span]:
-        """Put ``span`` into the set; returns the parts that were not in it before, in order.
+        """Put ``span`` into the set; return the parts that were not in it before, in order.
 
         Raises:
             ValueError: the span begins below 0 or ends before it begins. Nothing was changed.
@@ -592,7 +592,7 @@ class SpanSet(_Runs):
         return added
 
     def remove(self, span: Span) -> list[Span]:
-        """Take ``span`` out of the set; returns the parts that were in it, in order."""
+        """Take ``span`` out of the set; return the parts that were in it, in order."""
         removed = self.within(span)
         if removed:
             self.put(span, None)
@@ -603,7 +603,7 @@ class SpanSet(_Runs):
 
 
 def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[Span, list[Any]]]:
-    """``span`` in parts over which each of ``tables`` has one value, with the values, None for a gap.
+    """Return ``span`` in parts over which each of ``tables`` has one value, with the values, None for a gap.
 
     The value of a SpanSet is True.
     """
@@ -648,7 +648,7 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[Span, list[Any]]]:
 
 
 def _overlap_sorted(runs: Any, start: int, stop: int) -> list[Run]:
-    """The runs of a SortedDict that share a message with ``[start, stop)``, in order, not clipped."""
+    """Return the runs of a SortedDict that share a message with ``[start, stop)``, in order, not clipped."""
     found: list[Run] = []
     # irange and not bisect and peekitem: positions need an index that many writes throw away.
     for key in runs.irange(None, start, reverse=True):

@@ -1,7 +1,7 @@
-"""What one start of a node knows of itself and of its peers.
+"""One start of a node: its own state, and its knowledge of its peers.
 
-Replicas and coordinators of one node share this object. It decides a question that every vote depends on: is that
-reply from an incarnation that somebody knows to be superseded. The other one, may this replica vote at all, is the
+Replicas and coordinators of one node share this object. It decides a question that every vote depends on: does that
+reply come from an incarnation that is known to be superseded. The other one, may this replica vote at all, is the
 replica's (quarantine) and this node's (vouching).
 """
 
@@ -37,35 +37,35 @@ NO_END = float("inf")
 Timer = (
     tuple[Literal["round"], int]  # the round with this number has waited long enough
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
-    | tuple[Literal["forget"], int]  # what was given to the FETCH with this key
+    | tuple[Literal["forget"], int]  # drop the results of the FETCH with this key
     | tuple[Literal["free"], Asker, tuple[Freed, ...]]  # the rest of what goes back
     | tuple[Literal["close"], Asker, Origin, tuple[PartitionId, ...]]  # the rest of a session
     # A hold of the group with this name, by that owner.
     | tuple[Literal["expire"], PartitionId, str, Span, Owner]
-    | tuple[Literal["refresh"], PartitionId, str, Span]  # what is available to that group
+    | tuple[Literal["refresh"], PartitionId, str, Span]  # look at the messages available to that group
     | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over
     | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
     | tuple[Literal["look"]]  # groups that begin look at more
     | tuple[Literal["compare"]]  # anti-entropy goes on
     | tuple[Literal["sweep"]]  # RECLAIM goes on
-    | tuple[Literal["serve"]]  # what is costly has its turn
+    | tuple[Literal["serve"]]  # costly work has its turn
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]
     | tuple[Literal["bury", "heartbeat", "reclaim", "resync"]]
 )
-"""What a node is to do at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
+"""A node's next action at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
 
 Granted = tuple[float, str, Span, Owner]
-"""Until when a hold was granted, in which group, of which messages, and to whom."""
+"""A hold: the time it lasts until, its group, its messages, and its owner."""
 
 
 BURY_S: Final = 0.05
-"""So long after something is out of deliveries a node looks whether it is the one to bury it."""
+"""Seconds after something is out of deliveries until a node looks if it is the one to bury it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """What a node is told at its start; the same on all nodes but for ``node`` and the times marked so.
+    """Settings of a node at its start; the same on all nodes but for ``node`` and the times marked so.
 
     Args:
         nodes: the ids of all nodes of the cluster, this one included.
@@ -73,14 +73,14 @@ class NodeConfig:
         addresses: (node id, "host:port" for clients) pairs, for METADATA.
         machines: the machine of each node, if several nodes share one: no machine has two replicas of a partition.
         hold_time_max: the longest hold that may be granted, in seconds; the same everywhere.
-        request_timeout: how long a quorum round may take, in seconds (may differ).
-        auto_create_topics: whether a publish to an unknown topic creates it (may differ).
+        request_timeout: longest quorum round, in seconds (may differ).
+        auto_create_topics: True if a publish to an unknown topic creates it (may differ).
         heartbeat: seconds between heartbeats (may differ).
         sync_interval: mean seconds between offers of anti-entropy to one peer (may differ).
         sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
-        origin_idle: seconds after which a producer's session of which nothing is left may be closed (may differ).
-        packed_above: so many of the newest batches of one message a partition keeps as objects (may differ).
+        origin_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may differ).
+        packed_above: newest batches of one message that a partition keeps as objects (may differ).
     """
 
     node: NodeId
@@ -157,7 +157,7 @@ class NodeState:
         frozenset()
     )  # the starts that the machine has made since it was booted, this one aside
     moved_s: float = (
-        0.0  # how far this start found the time of day moved against the monotonic clock, since the last
+        0.0  # seconds that this start found the time of day moved against the monotonic clock, since the last
     )
     buries: bool = False  # a timer is set for what is dying
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
@@ -169,24 +169,24 @@ class NodeState:
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     unconfirmed: dict[NodeId, dict[Freed, float]] = field(default_factory=dict)
     timers: list[tuple[float, int, Timer]] = field(default_factory=list)
-    over: list[tuple[float, int, Timer]] = field(default_factory=list)  # likewise, of holds that have ended
+    over: list[tuple[float, int, Timer]] = field(default_factory=list)  # timers of holds that have ended
     timer_count: int = 0
     round_count: int = 0
     next_batch: int = 1
     origins: dict[bytes, int] = field(default_factory=dict)  # with messages here, by topic and partition
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
     room: Room = Room.PLENTY  # on the disk
-    memory_full: str = ""  # why nothing new is taken in; "" where it is
+    memory_full: str = ""  # reason why nothing new is taken in; "" if it is
     # Runs of messages that this step may still look at for groups that begin, and partitions with more of them.
     looks_left: float = NO_END
     behind: dict[PartitionId, None] = field(default_factory=dict)
-    # Likewise for anti-entropy: digests, and parts of trees.
+    # Digests, and parts of trees, that anti-entropy may still look at in this step, and partitions with more.
     compares_left: float = NO_END
     comparing: dict[PartitionId, None] = field(default_factory=dict)
-    # Likewise for RECLAIM: runs of messages, each once for each group.
+    # Runs of messages that RECLAIM may still look at, each once for each group, and partitions with more.
     reclaims_left: float = NO_END
     reclaiming: dict[PartitionId, None] = field(default_factory=dict)
-    # To which groups of which partitions something became available since the parked FETCHes last looked.
+    # Groups of partitions with something newly available since the parked FETCHes last looked.
     stirred: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     me: NodeId = field(init=False)  # this node's id
 
@@ -194,7 +194,7 @@ class NodeState:
         self.me = self.config.node
 
     def next_round(self) -> int:
-        """A number for a request to others, used for nothing else in this start."""
+        """Return a number for a request to others, used for nothing else in this start."""
         self.round_count += 1
         return self.round_count
 
@@ -207,11 +207,11 @@ class NodeState:
             self.vectors.clear()
 
     def superseded(self, node: NodeId, incarnation: Incarnation) -> bool:
-        """Whether a newer start of ``node`` is known than ``incarnation``."""
+        """Return True if a newer start of ``node`` is known than ``incarnation``."""
         return incarnation.n < self.known.get(node, NEVER).n
 
     def vector(self, nodes: tuple[NodeId, ...]) -> tuple[Incarnation, ...]:
-        """What we know of the incarnations of ``nodes``, in their order: sent with every reply."""
+        """Return the known incarnations of ``nodes``, in their order: sent with every reply."""
         found = self.vectors.get(nodes)
         if found is None:
             found = self.vectors[nodes] = tuple([self.known.get(node, NEVER) for node in nodes])
@@ -231,7 +231,7 @@ class NodeState:
         heapq.heappush(self.timers, (time, self.timer_count, timer))
 
     def grants(self, now: Now) -> dict[PartitionId, list[Granted]]:
-        """The holds whose time is not over, by partition: those that have ended, too."""
+        """Return the holds whose time is not over, by partition: those that have ended, too."""
         found: dict[PartitionId, list[Granted]] = {}
         for time, _, timer in (*self.timers, *self.over):
             if timer[0] == "expire" and time > now.mono:
@@ -239,19 +239,19 @@ class NodeState:
         return found
 
     def put_off(self, partition: PartitionId) -> None:
-        """Groups of ``partition`` have more to look at than this step has time for: the next one goes on."""
+        """Have the next step go on with groups of ``partition``: they have more to do than this one has time for."""
         if not self.behind:
             self.at(0.0, ("look",))
         self.behind[partition] = None
 
     def compare_later(self, partition: PartitionId) -> None:
-        """Anti-entropy of ``partition`` has more to do than this step has time for: the next one goes on."""
+        """Have the next step go on with anti-entropy of ``partition``: it has more to do than this one has time for."""
         if not self.comparing:
             self.at(0.0, ("compare",))
         self.comparing[partition] = None
 
     def reclaim_later(self, partition: PartitionId) -> None:
-        """Likewise RECLAIM of ``partition``."""
+        """Have the next step go on with RECLAIM of ``partition``: it has more to do than this one has time for."""
         if not self.reclaiming:
             self.at(0.0, ("sweep",))
         self.reclaiming[partition] = None
@@ -261,10 +261,10 @@ class NodeState:
     def fetchers(
         self, partition: PartitionId, group: str, members: tuple[NodeId, ...], now: Now
     ) -> tuple[list[NodeId], list[NodeId]]:
-        """Among whom messages are ranked: (those with a FETCH parked now, those that fetched in the last 2 s).
+        """Return the nodes to rank messages among: (those with a FETCH parked now, those that fetched in the last 2 s).
 
         This node is in both. What becomes available while a FETCH is parked here goes by the first, so that it
-        never waits for a coordinator that has nobody to give it to; a backlog goes by the second.
+        never waits for a coordinator without a client to give it to; a backlog goes by the second.
         """
         since = now.mono - 2.0
         parked: list[NodeId] = []
@@ -287,7 +287,7 @@ class NodeState:
             owed[freed] = now.mono + self.config.hold_time_max
 
     def releases_owed(self, peer: NodeId, now: Now, most: int = 50) -> tuple[Freed, ...]:
-        """Up to ``most`` RELEASEs that ``peer`` has not confirmed and whose holds may still live."""
+        """Return up to ``most`` RELEASEs that ``peer`` has not confirmed and whose holds may still live."""
         owed = self.unconfirmed.get(peer)
         if not owed:
             return ()
@@ -296,14 +296,14 @@ class NodeState:
         return tuple(list(owed)[:most])
 
     def release_confirmed(self, peer: NodeId, freed: tuple[Freed, ...]) -> None:
-        """``peer`` has taken these RELEASEs in."""
+        """Drop these RELEASEs: ``peer`` has taken them in."""
         owed = self.unconfirmed.get(peer)
         if owed:
             for item in freed:
                 owed.pop(item, None)
 
     def bury_soon(self, now: Now) -> None:
-        """Something is out of deliveries here: look in a moment, when the others know as well."""
+        """Look in a moment for messages that are out of deliveries here, when the others know as well."""
         if not self.buries:
             self.buries = True
             self.at(now.mono + BURY_S, ("bury",))
@@ -312,11 +312,11 @@ class NodeState:
         """Return how many seconds ago this start's journal says that something was written; 0 at least.
 
         Args:
-            record: what was written.
+            record: journal record of the write.
             wall_ms: the time of day then.
 
-        Why: within one boot the monotonic clock knows, whoever set the time of day meanwhile. Over a boot only the time
-        of day does; where that was set back, nothing has aged.
+        Why: within one boot the monotonic clock knows, even if the time of day is set. Over a boot only the time
+        of day does; if that was set back, nothing has aged.
         """
         passed_ms = 1000 * now.mono - record.mono_ms
         if record.start in self.same_boot and passed_ms >= 0:
@@ -331,17 +331,17 @@ class NodeState:
 
     @property
     def disk_full(self) -> bool:
-        """Whether the disk has no more than its reserve left."""
+        """Return True if the disk has no more than its reserve left."""
         return self.room > Room.PLENTY
 
     def no_room(self, kind: Written) -> str:
-        """Return why this is not written now, and what to do; "" where it is."""
+        """Return why this is not written now, and what to do; "" if it is."""
         if not is_written(kind, self.room):
             return why_full(self.room, self.me)
         return self.memory_full if WRITTEN[kind] == Room.PLENTY else ""
 
     def fitted(self, record: Record) -> Record:
-        """Return the record as it is kept: where there is little room, with next to nothing of its letter."""
+        """Return the record as it is kept: if there is little room, with next to nothing of its letter."""
         return bare(record) if record.letter is not None and (self.room or self.memory_full) else record
 
     def check(self) -> None:

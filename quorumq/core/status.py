@@ -1,4 +1,4 @@
-"""What `quorumq status` shows of a node: of it, and, by pages, of its partitions. Nothing is counted for it."""
+"""Values of `quorumq status`: of the node, and, by pages, of its partitions. Nothing is counted for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Page = tuple[list[dict[str, object]], tuple[PartitionId, str] | None]
 
 
 def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
-    """What `quorumq status` shows of this node, without its partitions; plain values only (docs/operations.md)."""
+    """Return this node's values for `quorumq status`, without its partitions; all are plain (docs/operations.md)."""
     state, peers = context.state, context.peers
     p99 = context.hold_times.p99()
     others = {
@@ -53,13 +53,13 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
 
 
 def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = None) -> Page:
-    """The next partitions and groups, in order, as many as one step of the core may tell.
+    """Return the next partitions and groups, in order, as many as one step of the core may take.
 
     Args:
         begin: the partition to begin with, and the group in it; None for the first.
 
     Returns:
-        A mapping for each partition, and where to go on, None at the end. A partition of many groups is told in several
+        A mapping for each partition, and where to go on, None at the end. A partition of many groups comes in several
         pages, each with some of its groups.
     """
     rows: list[dict[str, object]] = []
@@ -83,7 +83,7 @@ def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = Non
 
 
 def row_of(replica: Replica, views: list[GroupView], now: Now) -> dict[str, object]:
-    """What a status tells of one partition, and of some of its groups."""
+    """Return the status of one partition, and of some of its groups."""
     batches = replica.batches
     return {
         "topic": replica.topic.name,
@@ -99,7 +99,7 @@ def row_of(replica: Replica, views: list[GroupView], now: Now) -> dict[str, obje
 
 
 def slow_answers(p99: float | None, config: NodeConfig) -> str:
-    """What to know and do where peers answer HOLDs so late that deliveries suffer; "" where they do not."""
+    """Return advice if peers answer HOLDs so late that deliveries suffer; "" if they do not."""
     if p99 is None or p99 <= min(config.hold_time_max / 10, config.request_timeout / 5):
         return ""
     return (

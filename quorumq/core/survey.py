@@ -30,11 +30,11 @@ ANY = Span(Origin("", 0, 0, 0), 0, 1)
 
 
 class SurveyCoordinator(Coordinator):
-    """What RF - majority + 1 replicas of a partition make of a group, page by page.
+    """A group as RF - majority + 1 replicas of a partition have it, page by page.
 
     Args:
         which: as in a PeekRequest.
-        after: where to begin.
+        after: span behind whose end to begin; None for the beginning.
     """
 
     __slots__ = ("after", "answers", "group", "limit", "needed", "partition", "problem", "which")
@@ -79,7 +79,7 @@ class SurveyCoordinator(Coordinator):
         return members - majority_of(members) + 1
 
     def give_up(self, context: Context, why: str) -> list[Effect]:
-        """Too few replicas said what they see."""
+        """Fail: too few replicas said what they see."""
         detail = f"{self.partition} seen from {context.state.me}: {why}: ask again, through any node"
         return self.fail(context, Code.TOO_FEW_REPLICAS, detail, self.needed, len(self.answers))
 
@@ -100,13 +100,13 @@ class SurveyCoordinator(Coordinator):
         return self.give_up(context, "too few replicas answered in time")
 
     def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
-        """A page has come: for a PEEK, the answer."""
+        """Take in a page: for a PEEK, it is the answer."""
         shown = tuple(item for item in items if is_shown(item, self.group, self.which))
         return self.finish(context, m.BrowseReply(self.partition, shown, None, (), upto))
 
 
 def merge_pages(answers: list[m.SurveyReply]) -> tuple[list[m.Peeked], Span | None]:
-    """One page out of several replicas': the highest record of each message, and what holds or delays it longest.
+    """Return one page from several replicas': the highest record of each message, and its longest hold or delay.
 
     It ends where the first of them ends.
     """

@@ -1,14 +1,14 @@
 """An operator declares that the nodes which can vouch are all that is left.
 
-Where more directories are lost than a resync can do without, the nodes that lost theirs wait for each other for ever:
-nobody can say what was promised by votes that only they had. An operator can say that these are gone for good. Then
+If more directories are lost than a resync can do without, the nodes that lost theirs wait for each other for ever:
+no node can say what was promised by votes that only they had. An operator can say that these are gone for good. Then
 each of them goes on with what all survivors tell (core/resync.py), and forgets what none of them knows.
 
 It is not a decision of the cluster, so it needs no majority: it is a statement about directories that are gone, told
 to the nodes that have new ones. What it rests on is asked of every node of the list first: each answers; each can
 vouch or learns; and each has durably seen the newest start of each that learns. So no directory is counted as lost
-that somebody may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a lost
-one counts any more, wherever it comes from. What a learner was told lasts as long as its start, and it still hears
+that a node may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a
+lost one counts any more, wherever it comes from. A learner's survivors last as long as its start, and it still hears
 every survivor; so two declarations at once, or half a one, do no harm (docs/protocol.md, RECOVERY).
 """
 
@@ -29,7 +29,7 @@ WHY_CHARS_MAX = 1000
 def tell(
     context: Context, resync: Resync | None, sender: NodeId, message: m.SurvivorsRequest
 ) -> list[Effect]:
-    """SURVIVORS-ASK: whether this node can vouch, and whom it has seen. A declaration counts from here on."""
+    """Answer SURVIVORS-ASK: can this node vouch, and which starts has it seen. A declaration counts from here on."""
     state = context.state
     if resync is not None and message.survivors:
         resync.survivors = message.survivors
@@ -46,7 +46,7 @@ def tell(
 
 
 class DeclareCoordinator(Coordinator):
-    """DECLARE: ask every node how it is, then tell those that learn who is left.
+    """DECLARE: ask every node how it is, then send those that learn the survivors.
 
     Args:
         request: the survivors as the operator knows them; with none, only the question is asked.
@@ -75,7 +75,7 @@ class DeclareCoordinator(Coordinator):
     def ask_all(
         self, context: Context, nodes: tuple[NodeId, ...], survivors: tuple[NodeId, ...], now: Now
     ) -> list[Effect]:
-        """A round of SURVIVORS-ASK among ``nodes``."""
+        """Begin a round of SURVIVORS-ASK among ``nodes``."""
         self.told.clear()
         this = self.open_round(context, nodes, now)
         return [Send(node, m.SurvivorsRequest(this.number, survivors)) for node in nodes]
@@ -107,7 +107,7 @@ class DeclareCoordinator(Coordinator):
         return self.ask_all(context, tuple(learner.node for learner in plan.learners), plan.survivors, now)
 
     def judge(self, context: Context) -> m.DeclareSurvivorsReply | m.Failed:
-        """Who is left and who learns, once everybody has answered; or why nothing can be declared."""
+        """Return the survivors and the learners, once all nodes have answered; or why nothing can be declared."""
         survivors = tuple(node for node in context.config.nodes if self.told[node][1].vouched)
         others = [node for node in context.config.nodes if node not in survivors]
         waiting = [node for node in others if not self.told[node][1].why]
@@ -132,7 +132,7 @@ class DeclareCoordinator(Coordinator):
         )
 
     def is_needed(self, context: Context, survivors: tuple[NodeId, ...]) -> bool:
-        """Whether anybody who learns waits for more than the survivors can tell."""
+        """Return True if a learner waits for more than the survivors have."""
         topics = context.catalogue.topics.values()
         sets = [context.config.nodes, *(members for topic in topics for members in topic.replicas)]
         return any(
@@ -150,7 +150,7 @@ class DeclareCoordinator(Coordinator):
         return self.fail(context, Code.OUTCOME_UNKNOWN, detail, len(context.config.nodes), heard)
 
     def refuse(self, context: Context, detail: str) -> list[Effect]:
-        """Nothing was declared."""
+        """Answer that nothing was declared."""
         return self.finish(context, _refused(detail))
 
 

@@ -1,4 +1,4 @@
-"""A span map that knows how many messages have a value of which class, so that nobody has to count them."""
+"""A span map that counts messages by the class of their values, so that no caller has to count them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TalliedMap(SpanMap[V]):
         kind_of: the class of a value: any number, which depends on the value alone.
 
     Attributes:
-        tally: messages by class; a class of which there are none is not in it.
+        tally: messages by class; a class without messages is not in it.
     """
 
     __slots__ = ("kind_of", "tally")
@@ -29,11 +29,11 @@ class TalliedMap(SpanMap[V]):
         self.tally: dict[int, int] = {}
 
     def count(self, kind: int) -> int:
-        """How many messages have a value of that class."""
+        """Return how many messages have a value of that class."""
         return self.tally.get(kind, 0)
 
     def put(self, span: Span, value: Any) -> None:
-        """As in `SpanMap`."""
+        """Map a span to a value, as in `SpanMap`."""
         origin, start, stop = span
         runs = self.runs.get(origin, ())
         if type(runs) is not tuple or (runs and runs[-1][1] > start):  # else it comes behind all others
@@ -61,7 +61,7 @@ class TalliedMap(SpanMap[V]):
             self.tally.pop(kind, None)
 
     def clone(self) -> Self:
-        """A copy that changes on its own from now on."""
+        """Return a copy that changes on its own from now on."""
         twin = super().clone()
         twin.kind_of, twin.tally = self.kind_of, self.tally.copy()
         return twin

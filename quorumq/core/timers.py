@@ -1,4 +1,4 @@
-"""What a node is to do at a time: timers, as `NodeState.at` sets them, and what they lead to."""
+"""A node's timers, as `NodeState.at` sets them, and their actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quorumq.core.upkeep import Upkeep
 from quorumq.core.vouching import Vouching
 
 TIMERS_PER_STEP = 128
-"""What is done of all that is due: a thousand holds may run out at once."""
+"""Timers that one step runs of all that are due: a thousand holds may run out at once."""
 
 LASTING = frozenset(("heartbeat", "reclaim", "sync"))
 """Timers that always have something to do."""
@@ -36,9 +36,9 @@ class Timers:
     """The timers of one node.
 
     Args:
-        vouching: whether it is to ask others for what its directory lacks.
-        upkeep: what it does now and then.
-        door: where sessions are closed, in as many steps as it takes.
+        vouching: component that asks others for what the node's directory lacks.
+        upkeep: component of the regular work.
+        door: component that closes sessions, in as many steps as it takes.
     """
 
     __slots__ = ("context", "door", "upkeep", "vouching")
@@ -58,7 +58,7 @@ class Timers:
         return [effect for timer in due for effect in self.on_timer(timer, now)]
 
     def is_stale(self, timer: Timer) -> bool:
-        """Whether a timer has nothing left to do, and so is to wake nobody."""
+        """Return True if a timer has nothing left to do, and so is to wake no node."""
         table = ABOUT.get(timer[0])
         if table is not None:
             return timer[1] not in getattr(self.context, table)  # type: ignore[misc]
@@ -73,7 +73,7 @@ class Timers:
         return False
 
     def on_timer(self, timer: Timer, now: Now, *, waits: bool = True) -> list[Effect]:
-        """What a timer leads to. ``waits``: for its turn, if it is costly."""
+        """Run a timer's action. ``waits``: for its turn, if it is costly."""
         context, state = self.context, self.context.state
         if self.is_stale(timer):
             return []
@@ -124,7 +124,7 @@ class Timers:
                     for peer in state.links
                     for effect in self.vouching.resync.ask(context, peer, now, afresh=True)
                 ]
-                # What was missing may be needed no more: the topic was deleted meanwhile.
+                # The missing messages may be needed no more: the topic was deleted meanwhile.
                 return effects + self.vouching.end_resync(context)
             case ("heartbeat",):
                 state.at(now.mono + context.config.heartbeat, ("heartbeat",))

@@ -23,20 +23,20 @@ ON_EXPIRY = ("dead-letter", "drop")
 
 
 def stamps_of(topic: Topic) -> tuple[Stamp, ...]:
-    """The stamp of each setting, in the order of SETTINGS."""
+    """Return the stamp of each setting, in the order of SETTINGS."""
     if not topic.stamps:
         return (topic.stamp,) * len(SETTINGS)
-    return (*topic.stamps, *[topic.made] * (len(SETTINGS) - len(topic.stamps)))  # of settings that came later
+    return (*topic.stamps, *[topic.made] * (len(SETTINGS) - len(topic.stamps)))  # settings that came later
 
 
 def stamped(topic: Topic, stamps: tuple[Stamp, ...]) -> Topic:
-    """``topic`` with these stamps of its settings."""
+    """Return ``topic`` with these stamps of its settings."""
     highest = max(stamps)
     return topic._replace(stamp=highest, stamps=() if min(stamps) == highest else stamps)
 
 
 def rank(topic: Topic) -> tuple[int, Stamp]:
-    """Of the topics of one name, that which ranks highest is the topic."""
+    """Return the rank of a topic: the highest among those of one name is the topic."""
     return topic.deletions, topic.made
 
 
@@ -60,7 +60,7 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
 
 
 def closed(topic: Topic) -> Topic:
-    """The register of the topic once it is deleted: it is kept for good, so only what tells it from others is."""
+    """Return the register of the topic once it is deleted: only what tells it from others is kept, for good."""
     gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, STAMP_ZERO, deleted=True)
     return gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
 
@@ -73,9 +73,9 @@ def first_topic(
     machines: Machines = (),
     digest_key: bytes = b"",
 ) -> Topic:
-    """The register that a creation proposes, under the ballot ``made``.
+    """Return the register that a creation proposes, under the ballot ``made``.
 
-    Where a producer made it, the settings are nobody's choice: their stamp is below all others, and a later CREATE
+    If a producer made it, no operator chose the settings: their stamp is below all others, and a later CREATE
     sets its own.
     """
     topic = Topic(
@@ -100,14 +100,14 @@ def first_topic(
 
 
 def merge_decisions(ours: Decision, theirs: Decision) -> Decision:
-    """What two nodes have promised and accepted in one instance, each part by its higher ballot."""
+    """Merge two nodes' promises and acceptances in one instance: each part by its higher ballot."""
     assert ours.instance == theirs.instance
     accepted = max(ours, theirs, key=lambda decision: (decision.ballot, decision.value is not None))
     return accepted._replace(promised=max(ours.promised, theirs.promised))
 
 
 def difference(request: CreateTopic, topic: Topic) -> str:
-    """Where an existing topic is not as a creation wants it, in words, or ""."""
+    """Return the differences of an existing topic from a creation, in words, or ""."""
     for name in ("rf", "partitions", *SETTINGS):
         wanted, there = getattr(request, name), getattr(topic, name)
         if wanted != there and name not in request.unnamed:
@@ -116,18 +116,18 @@ def difference(request: CreateTopic, topic: Topic) -> str:
 
 
 def as_change(request: CreateTopic) -> AlterTopic:
-    """The change that gives a topic which is there everything that a creation names."""
+    """Return the change that gives a topic which is there everything that a creation names."""
     names = [name for name in ("partitions", *SETTINGS) if name not in request.unnamed]
     return AlterTopic(request.name, **{name: getattr(request, name) for name in names})
 
 
 def named(request: AlterTopic) -> dict[str, Any]:
-    """The settings that a change names."""
+    """Return the settings that a change names."""
     return {name: getattr(request, name) for name in SETTINGS if getattr(request, name) is not None}
 
 
 def alter(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
-    """``topic`` with the settings that the request names, under ``stamp``, and partitions proposed."""
+    """Return ``topic`` with the settings that the request names, under ``stamp``, and partitions proposed."""
     changed = named(request)
     stamps = tuple(
         stamp if name in changed else before for name, before in zip(SETTINGS, stamps_of(topic), strict=True)
@@ -136,7 +136,7 @@ def alter(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
 
 
 def is_overtaken(topic: Topic, request: AlterTopic, stamp: Stamp) -> bool:
-    """Whether a setting that the request wrote under ``stamp`` has been written under a higher one since."""
+    """Return True if a setting that the request wrote under ``stamp`` was written under a higher one since."""
     changed = named(request)
     return any(
         name in changed and there > stamp for name, there in zip(SETTINGS, stamps_of(topic), strict=True)
@@ -144,7 +144,7 @@ def is_overtaken(topic: Topic, request: AlterTopic, stamp: Stamp) -> bool:
 
 
 def check_alteration(request: AlterTopic, topic: Topic) -> str:
-    """What is wrong with a change of ``topic``, or ""."""
+    """Return the error in a change of ``topic``, or ""."""
     if all(value is None for value in request[1:]):
         return "no setting is named: there is nothing to change"
     partitions = topic.partitions if request.partitions is None else request.partitions
@@ -157,7 +157,7 @@ def check_alteration(request: AlterTopic, topic: Topic) -> str:
 
 
 def with_proposed(topic: Topic, partitions: int) -> Topic:
-    """``topic`` with at least ``partitions`` that somebody has begun to add."""
+    """Return ``topic`` with at least ``partitions`` whose addition has begun."""
     proposed = max(topic.all_partitions, partitions)
     return topic._replace(proposed=proposed if proposed > topic.partitions else 0)
 
@@ -165,19 +165,19 @@ def with_proposed(topic: Topic, partitions: int) -> Topic:
 def with_partitions(
     topic: Topic, partitions: int, nodes: tuple[NodeId, ...], machines: Machines = ()
 ) -> Topic:
-    """``topic`` with at least ``partitions`` that are confirmed; those that are there stay."""
+    """Return ``topic`` with at least ``partitions`` that are confirmed; those that are there stay."""
     return with_replicas(topic, replica_sets(topic, partitions, nodes, machines))
 
 
 def with_replicas(topic: Topic, sets: tuple[tuple[NodeId, ...], ...]) -> Topic:
-    """``topic`` with the partitions confirmed that ``sets`` has beyond its own."""
+    """Return ``topic`` with the partitions confirmed that ``sets`` has beyond its own."""
     return with_proposed(topic._replace(replicas=topic.replicas + sets[topic.partitions :]), 0)
 
 
 def replica_sets(
     topic: Topic, partitions: int, nodes: tuple[NodeId, ...], machines: Machines = ()
 ) -> tuple[tuple[NodeId, ...], ...]:
-    """Those of at least ``partitions``, confirmed or not: drawn from the node list, which does not change."""
+    """Return the sets of at least ``partitions``, confirmed or not: drawn from the node list, which does not change."""
     more = range(topic.partitions, partitions)
     return topic.replicas + tuple(replica_set(nodes, machines, topic.rf, topic.id, number) for number in more)
 
@@ -185,22 +185,22 @@ def replica_sets(
 def all_sets(
     topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()
 ) -> tuple[tuple[NodeId, ...], ...]:
-    """The replica sets of all partitions that the topic has, or may yet have, or had, each once."""
+    """Return the replica sets of all partitions that the topic has, or may yet have, or had, each once."""
     return tuple(dict.fromkeys(replica_sets(topic, topic.all_partitions, nodes, machines)))
 
 
 def is_pattern(name: str) -> bool:
-    """Whether what stands for a topic is a shell-style pattern: no topic's name has such a letter."""
+    """Return True if a topic argument is a shell-style pattern: no topic's name has such a letter."""
     return "*" in name or "?" in name or "[" in name
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a pattern matches, sorted: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` not."""
+    """Return names that match a pattern, sorted: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` not."""
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
 def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
-    """What is wrong with a topic's creation, or ""."""
+    """Return the error in a topic's creation, or ""."""
     name = request.name
     allowed = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
     if not name or not allowed or len(name) > limits.NAME_BYTES_MAX or name.endswith(".deadletters"):
@@ -221,7 +221,7 @@ def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...], machine
 
 
 def check_settings(wanted: Topic | CreateTopic) -> str:
-    """What is wrong with a topic's settings, or ""."""
+    """Return the error in a topic's settings, or ""."""
     if wanted.max_deliveries < 1:
         return f"max_deliveries is {wanted.max_deliveries}: it must be at least 1"
     for name, seconds in (("retention_s", wanted.retention_s), ("ttl_s", wanted.ttl_s)):

@@ -18,7 +18,7 @@ NodeId = str
 """The configured name of a node, 1 to 32 characters of ``a-z 0-9 -``."""
 
 Machines = tuple[tuple[NodeId, str], ...]
-"""The machine of each node, where several nodes share one; else empty."""
+"""The machine of each node, if several nodes share one; else empty."""
 
 
 NODES_MAX = 64
@@ -33,7 +33,7 @@ class Incarnation(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Who numbered a message: the ``k``-th producer session granted by one incarnation of a node."""
+    """The numbering of one session's messages: the ``k``-th producer session granted by one incarnation of a node."""
 
     node: NodeId
     n: int
@@ -50,7 +50,7 @@ session, so nothing says that such an origin is finished: an input may be delive
 
 
 class Span(NamedTuple):
-    """The messages ``origin[start, stop)`` of one partition. Never empty where it is stored or sent."""
+    """The messages ``origin[start, stop)`` of one partition. Never empty if stored or sent."""
 
     origin: Origin
     start: int
@@ -58,7 +58,7 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many messages the span names."""
+        """Return how many messages the span names."""
         return self.stop - self.start
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Span(NamedTuple):
 
 
 def just_before(origin: Origin, seq: int) -> Span | None:
-    """A place in the order of ids just before a message, with nothing or little between; None for the beginning.
+    """Return a place in the order of ids just before a message, with nothing or little between; None for the beginning.
 
     It is a span that is not empty, as those on the wire are: what comes after its end comes after the place.
     """
@@ -105,7 +105,7 @@ STAMP_ZERO = Stamp(0, "")
 
 
 class Owner(NamedTuple):
-    """Whose a hold is: one delivery attempt (ballot) of one incarnation of one node."""
+    """The owner of a hold: one delivery attempt (ballot) of one incarnation of one node."""
 
     node: NodeId
     incarnation: Incarnation
@@ -116,7 +116,7 @@ class Owner(NamedTuple):
 
 
 class Kind(IntEnum):
-    """What a record says, in the order in which equal (generation, n) merge. ACKED beats all of them."""
+    """A record's statement, in the order in which equal (generation, n) merge. ACKED beats all of them."""
 
     OPEN = 0
     SKIPPED = 1  # the group's backlog was purged, or the message expired and its topic drops such
@@ -151,12 +151,12 @@ class Letter(NamedTuple):
 
     @property
     def text_bytes(self) -> int:
-        """The size of all texts, as UTF-8."""
+        """Return the size of all texts, as UTF-8."""
         return sum([len(value.encode()) for value in self if isinstance(value, str)])
 
 
 class Record(NamedTuple):
-    """The one value of (group, message): what became of the message for that group.
+    """The one value of (group, message): the outcome of the message for that group.
 
     ``n`` counts redrives. An ACKED record always has ``n == 0``: nothing depends on the redrive that
     was acked, and runs of ACKED messages then collapse into one span.
@@ -172,12 +172,12 @@ OPEN_ZERO = Record(0, 0, Kind.OPEN)
 
 
 def record_rank(record: Record) -> tuple[int, bool, int, int]:
-    """The order in which records merge (docs/protocol.md, "record, hold key"): larger wins."""
+    """Return the order in which records merge (docs/protocol.md, "record, hold key"): larger wins."""
     return (record.generation, record.kind == Kind.ACKED, record.n, int(record.kind))
 
 
 def merge_records(ours: Record, theirs: Record) -> Record:
-    """The larger of two records; of two equal DEADs the one with the lower ballot's history.
+    """Return the larger of two records; of two equal DEADs the one with the lower ballot's history.
 
     Of one ballot the longer history stays: a full node has cut the other one.
     """
@@ -195,7 +195,7 @@ def merge_records(ours: Record, theirs: Record) -> Record:
 
 
 class Receipt(NamedTuple):
-    """What a delivery gives the client, so that it can name the delivery later through any node."""
+    """A delivery's name for the client, which can use it later through any node."""
 
     partition: PartitionId
     group: str
@@ -210,10 +210,10 @@ class Topic(NamedTuple):
 
     ``backoff`` is in seconds per attempt, for a REJECT that names no delay; its last entry repeats. Without
     ``auto_create_groups`` a FETCH for a group that was never created makes none. ``stamps`` are
-    those of the settings (core/topics.py), each of which goes to its last writer; () says that ``stamp`` is that of
+    those of the settings (core/topics.py): each goes to its last writer; () says that ``stamp`` is that of
     all. ``deletions`` counts how often the name had been deleted before: a topic with more has taken the place of the
     others. ``made`` tells the creation that this topic comes from; it, ``born`` and ``digest_key`` never change.
-    ``proposed`` counts all partitions that anybody has begun to add, where these are more than ``replicas`` has: until
+    ``proposed`` counts all partitions whose addition has begun, if these are more than ``replicas`` has: until
     one is confirmed, it is only counted. A deleted topic, whose ``replicas`` are gone, keeps that count.
     """
 
@@ -226,33 +226,33 @@ class Topic(NamedTuple):
     stamp: Stamp  # the highest of those of the settings
     deleted: bool = False
     retention_s: float = 0.0  # seconds that payload is kept after the last group's tombstone
-    ttl_s: float = 0.0  # seconds after which a message that nobody has acked expires; 0 = never
+    ttl_s: float = 0.0  # seconds after which a message without an ACK expires; 0 = never
     backoff: tuple[float, ...] = ()
     born: int = 0  # partitions at creation, which derived messages are spread over
     stamps: tuple[Stamp, ...] = ()
     deletions: int = 0
-    made: Stamp = STAMP_ZERO  # of the proposal that was chosen
+    made: Stamp = STAMP_ZERO  # stamp of the proposal that was chosen
     proposed: int = 0
     auto_create_groups: bool = True
-    on_expiry: str = "dead-letter"  # what becomes of a message that expires; or "drop"
-    digest_key: bytes = b""  # of what replicas compare; no client is told it
+    on_expiry: str = "dead-letter"  # outcome of a message that expires; or "drop"
+    digest_key: bytes = b""  # key of the digests that replicas compare; no client gets it
 
     @property
     def partitions(self) -> int:
-        """How many partitions the topic has."""
+        """Return how many partitions the topic has."""
         return len(self.replicas)
 
     @property
     def all_partitions(self) -> int:
-        """How many partitions it has, or may yet have, or had."""
+        """Return how many partitions it has, or may yet have, or had."""
         return max(len(self.replicas), self.proposed)
 
 
 class Latest(IntEnum):
-    """Whether a group begins with what is published from now on, and how far that has come."""
+    """A group's beginning with what is published from now on: not wanted, under way, or done."""
 
     NO = 0
-    SKIPPING = 1  # nobody reads it yet: what is there is being skipped
+    SKIPPING = 1  # no client reads it yet: present messages are being skipped
     BEGUN = 2
 
 
@@ -262,7 +262,7 @@ class Group(NamedTuple):
     ``generation`` counts the changes: 0 is the first register, and each rewind, deletion, and creation after a deletion
     is the next one. ``from_ms``: it reads batches published at or after this time of day, by their producers' clocks;
     0 is all. ``buried`` is the generation of the last deletion; what was recorded before that is void. ``made`` tells
-    the proposal that was chosen; zero stands for the register that everybody proposes alike.
+    the proposal that was chosen; zero stands for the register that all nodes propose alike.
     """
 
     topic: bytes
@@ -282,7 +282,7 @@ class Group(NamedTuple):
 def merge_groups(ours: Group, theirs: Group) -> Group:
     """Merge two registers of one group: the later change stands.
 
-    Two of one generation are one value, of which one may have begun. They differ only where a majority of the
+    Two of one generation are one value, and one may have begun. They differ only if a majority of the
     directories was lost and the generation was decided again; the later proposal stands then.
     """
     return max(ours, theirs, key=lambda group: (group.generation, group.made, group.latest))
@@ -291,7 +291,7 @@ def merge_groups(ours: Group, theirs: Group) -> Group:
 class Instance(NamedTuple):
     """One thing to decide: the first register of a topic of some name, or the next change of a group.
 
-    ``topic`` is the id of the group's topic; empty where ``name`` is a topic's. ``number``: how often that name had
+    ``topic`` is the id of the group's topic; empty if ``name`` is a topic's. ``number``: how often that name had
     been deleted before; of a group, the generation.
     """
 
@@ -301,10 +301,10 @@ class Instance(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What one node has promised and accepted in one instance, until it knows what was chosen.
+    """One node's promise and acceptance in one instance, until it knows what was chosen.
 
     ``promised``: no proposal with a lower ballot is accepted. ``topic`` or ``group`` was proposed, and accepted here
-    under ``ballot``; it may never be chosen, and nobody serves it.
+    under ``ballot``; it may never be chosen, and no node serves it.
     """
 
     instance: Instance
@@ -320,14 +320,14 @@ class Decision(NamedTuple):
 
 
 def instance_of(value: Topic | Group) -> Instance:
-    """The instance in which a register was, or may be, chosen."""
+    """Return the instance in which a register was, or may be, chosen."""
     if isinstance(value, Topic):
         return Instance(b"", value.name, value.deletions)
     return Instance(value.topic, value.name, value.generation)
 
 
 class BatchHeader(NamedTuple):
-    """What a node needs to know of a batch; the bytes of the records are in the body.
+    """A node's knowledge of a batch; the bytes of the records are in the body.
 
     ``offsets`` are the ends of the records in the body (the first begins at 0) and ``crcs`` their
     CRC-32C, both packed as little-endian u32; sections share one numbering of the records in order.
@@ -341,22 +341,22 @@ class BatchHeader(NamedTuple):
     offsets: bytes
     crcs: bytes
     crc: int  # CRC-32C of the whole body
-    delay_ms: int = 0  # not to be delivered for so long, counted from when the producer made the batch
-    ttl_ms: int = 0  # expires after so long, counted likewise; 0: after the topic's `ttl_s`
+    delay_ms: int = 0  # ms before which it is not delivered, counted from when the producer made the batch
+    ttl_ms: int = 0  # ms after which it expires, counted from the same time; 0: after the topic's `ttl_s`
 
     @property
     def size(self) -> int:
-        """How many records the batch holds."""
+        """Return how many records the batch holds."""
         return len(self.offsets) // 4
 
     def end_of(self, index: int) -> int:
-        """Where record ``index`` ends in the body; 0 for index -1."""
+        """Return the end of record ``index`` in the body; 0 for index -1."""
         if index < 0:
             return 0
         return int.from_bytes(self.offsets[4 * index : 4 * index + 4], "little")
 
     def crc_of(self, index: int) -> int:
-        """The CRC-32C of record ``index``."""
+        """Return the CRC-32C of record ``index``."""
         return int.from_bytes(self.crcs[4 * index : 4 * index + 4], "little")
 
     def key(self) -> str:
@@ -366,7 +366,7 @@ class BatchHeader(NamedTuple):
 class Batch(NamedTuple):
     """A batch as published, stored and sent: header and body bytes are encoded once, by the producer.
 
-    ``raw`` is the encoded header, kept so that nobody encodes it again.
+    ``raw`` is the encoded header, kept so that it is not encoded again.
     """
 
     header: BatchHeader
@@ -387,25 +387,25 @@ class Now(NamedTuple):
 
 
 def topic_id(name: str, rf: int, times_deleted: int = 0) -> bytes:
-    """The 128-bit id of a topic, so that two creations at once make one topic."""
+    """Return the 128-bit id of a topic, so that two creations at once make one topic."""
     text = f"quorumq topic\0{name}\0{rf}\0{times_deleted}".encode()
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def made_ms(stamp: Stamp) -> int:
-    """When a stamp was made, by the clock of stamps, in milliseconds since 1970: for people, decides nothing."""
+    """Return when a stamp was made, in milliseconds since 1970 by the clock of stamps: for people, decides nothing."""
     return stamp.time >> 16
 
 
 def replica_set(
     nodes: tuple[NodeId, ...], machines: Machines, size: int, *keys: object
 ) -> tuple[NodeId, ...]:
-    """The first ``size`` of ``nodes`` as ranked for ``keys``, no two of them on one machine.
+    """Return the first ``size`` of ``nodes`` as ranked for ``keys``, no two of them on one machine.
 
     Args:
-        machines: the machine of each node; empty where each has its own.
-        size: how many; fewer where there are fewer machines.
-        keys: what the set is for.
+        machines: the machine of each node; empty if each has its own.
+        size: count of nodes; fewer if there are fewer machines.
+        keys: values that name the set's purpose.
     """
     ranked = rendezvous(nodes, *keys)
     if not machines:
@@ -418,7 +418,7 @@ def replica_set(
 
 
 def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:
-    """``nodes`` ranked by highest random weight for ``keys``; the same everywhere, whatever their order."""
+    """Return ``nodes`` ranked by highest random weight for ``keys``; the same everywhere, in any order of the nodes."""
     behind = "\0".join(["", *[key.hex() if isinstance(key, bytes) else str(key) for key in keys]]).encode()
 
     def weight(node: NodeId) -> bytes:

@@ -1,4 +1,4 @@
-"""What a node does now and then: heartbeats, anti-entropy with a peer, RECLAIM."""
+"""A node's regular work: heartbeats, anti-entropy with a peer, RECLAIM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quorumq.core.vouching import TOKEN_POSITION
 
 
 class Upkeep:
-    """What keeps replicas alike, and drops what nobody needs."""
+    """The component that keeps replicas alike, and drops payload that is not needed."""
 
     __slots__ = ("context",)
 
@@ -24,7 +24,7 @@ class Upkeep:
     # ------------------------------------------------------------------ heartbeats
 
     def heartbeat(self, now: Now) -> list[Effect]:
-        """Say that we live; and have written down now and then what the peers say of their directories."""
+        """Send heartbeats; and journal now and then what the peers say of their directories."""
         effects = self.context.heartbeats(now)
         peers = self.context.peers
         if peers.positions.counting:  # for the next ones
@@ -32,9 +32,9 @@ class Upkeep:
         return effects
 
     def on_heartbeat(self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now) -> None:
-        """A peer lives: for which groups it has a FETCH parked, and what it says of itself."""
+        """Note that a peer lives, the groups it has a FETCH parked for, and what it says of itself."""
         self.context.peers.note_position(sender, incarnation, message.position)
-        # What we have no replica of, as its topic was deleted, nobody would ever ask about, or forget.
+        # If the topic was deleted and we have no replica, no question about the group would come, and nothing drop it.
         named = dict.fromkeys(found for found in message.waiting if found[0] in self.context.replicas)
         for key in [key for key in self.context.state.parked if key[2] == sender and key[:2] not in named]:
             del self.context.state.parked[key]
@@ -45,15 +45,15 @@ class Upkeep:
     # ---------------------------------------------------------------- anti-entropy
 
     def greet(self, peer: NodeId, now: Now) -> list[Effect]:
-        """A link is up: registers, and what we have."""
+        """Send registers, and what we have: a link is up."""
         return self._send_registers(peer) + self.offer(peer, now)
 
     def sync(self, peer: NodeId, now: Now) -> list[Effect]:
-        """Likewise; and what has been missing here for long is asked for."""
+        """Send registers, and what we have; and ask for what has been missing here for long."""
         return self._send_registers(peer) + self.offer(peer, now, absent=True)
 
     def _send_registers(self, peer: NodeId) -> list[Effect]:
-        """Every topic and group that we know of."""
+        """Return every topic and group that we know of."""
         catalogue = self.context.catalogue
         return [Send(peer, piece) for piece in in_pieces(catalogue.registers(), catalogue.all_groups())]
 
@@ -107,7 +107,7 @@ class Upkeep:
     def go_on_reclaiming(self, now: Now) -> list[Effect]:
         """Drop the payload that no group needs, partition by partition, as far as one step has time for it.
 
-        Where it waits for that, ask which groups there are. Origins that are done with are looked at by one of the
+        If it waits for that, ask which groups there are. Origins that are done with are looked at by one of the
         replicas at a time, on average.
         """
         state = self.context.state

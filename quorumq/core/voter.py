@@ -26,8 +26,8 @@ class Voter:
         self, sender: NodeId, incarnation: Incarnation, message: m.QuorumRequest, now: Now
     ) -> list[Effect]:
         if not self.context.state.vouched and not isinstance(message, m.Hold):
-            # What we answered would not count: this directory may not be all there ever was. But a HOLD is abstained
-            # from, so that its round need not wait for us.
+            # Our answer would not count: this directory may not be all there ever was. But we abstain from a HOLD,
+            # so that its round need not wait for us.
             return []
         if isinstance(message, m.Store):
             return self._on_store(sender, incarnation, message, now)
@@ -74,10 +74,10 @@ class Voter:
                 return [Send(sender, replica.on_survey(message, now))]
 
     def _on_store(self, sender: NodeId, incarnation: Incarnation, message: m.Store, now: Now) -> list[Effect]:
-        """STORE: each of its batches is kept, or refused, by itself. STORED, once all that was kept is durable.
+        """Answer a STORE: keep, or refuse, each of its batches. STORED goes once all that was kept is durable.
 
-        What is present already is answered behind whatever may not be durable yet, so a retry that overtakes its own
-        fsync is not promised early.
+        A batch that is present already is answered behind all that may not be durable yet. So a retry that overtakes
+        its own fsync is not promised early.
         """
         effects: list[Effect] = []
         records: list[BatchStored] = []
@@ -119,7 +119,7 @@ class Voter:
     def on_riding(
         self, sender: NodeId, incarnation: Incarnation, hold: m.Hold, now: Now, refused: str
     ) -> tuple[m.HoldReply, list[Effect]]:
-        """HOLD RIDES ON STORE: the votes, as on any HOLD; none where the STORE is ``refused``, for that reason."""
+        """Return the votes, as on any HOLD, for one that rides; none if the STORE is ``refused``, for that reason."""
         if refused:
             return m.refusal(hold, refused), []
         *effects, answer = self.on_request(sender, incarnation, hold, now)
@@ -130,15 +130,15 @@ class Voter:
     def _refuse(
         self, sender: NodeId, message: Asked, error: str, known: tuple[Incarnation, ...] = ()
     ) -> list[Effect]:
-        """Nothing is done. Those of anti-entropy are not answered."""
+        """Refuse: nothing is done. Requests of anti-entropy are not answered."""
         if not message.round and isinstance(message, m.Merge):
             return []
         return [Send(sender, m.refusal(message, error, known))]
 
     def _why_no_replica(self, sender: NodeId, partition: PartitionId) -> tuple[str, list[Effect]]:
-        """We have not heard of the topic, are not in its replica set, or it was deleted.
+        """Return why there is no replica: an unknown topic, a set without this node, or a deletion.
 
-        Of a deletion the sender hears before it hears our answer, so that it asks nobody again.
+        The sender hears of a deletion before it hears our answer, so that it asks no other node again.
         """
         topic = self.context.catalogue.topics.get(partition.topic)
         if topic is not None and topic.deleted:
@@ -148,7 +148,7 @@ class Voter:
         return Code.UNKNOWN_TOPIC, []
 
     def on_durable(self, last: int, now: Now) -> None:
-        """Batch ``last`` is durable, and so are those of lower numbers: they are journaled in that order."""
+        """Note that batch ``last`` is durable, and so are those of lower numbers: they are journaled in that order."""
         unwritten = self.context.state.unwritten
         while unwritten and (number := next(iter(unwritten))) <= last:
             replica = self.context.replicas.get(unwritten.pop(number))

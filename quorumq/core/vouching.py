@@ -1,4 +1,4 @@
-"""Whether a node can vouch for its data directory: that it has every promise that was made from it.
+"""A node's trust in its data directory: it can vouch if it has every promise that was made from it.
 
 A new directory, one that may be an old copy, and one that a peer knows to lack something cannot. What the node answers
 from it counts only once the others have been heard (docs/protocol.md, RECOVERY; core/resync.py).
@@ -27,7 +27,7 @@ TOKEN_RESERVE = -(1 << 62)
 """Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
 
 STARTS_KEPT = 256
-"""So many of the last starts of a directory are in its journal. A peer that has slept through all of them may tell of
+"""Last starts of a directory that its journal has. A peer that has slept through all of them may tell of
 an older one, which is not looked for."""
 
 IF_ALL_WERE_RESTORED = (
@@ -37,19 +37,19 @@ IF_ALL_WERE_RESTORED = (
 
 @dataclass(slots=True, eq=False)
 class Vouching:
-    """What one start of a node knows of its own directory.
+    """One start of a node's knowledge of its own directory.
 
     Attributes:
-        place: where this start found the directory, as a number; 0 where the driver cannot tell.
-        placed: where the journal says that it lies.
+        place: location of the directory at this start, as a number; 0 if the driver cannot tell.
+        placed: location of the directory by the journal; None if it names none.
         begun: the last starts of this directory, this one last.
-        once: whether it could vouch in this start or one before.
-        suspected: it may be an old copy: no vote until every other node has been heard.
-        resync: what has still to be heard, of a directory that lost something.
+        once: True if it could vouch in this start or one before.
+        suspected: True if it may be an old copy: no vote until every other node has been heard.
+        resync: answers still awaited, of a directory that lost something; None without a resync.
         above: the starts up to this one count as taken into account by its resyncs.
-        lost: nothing is said or counted any more: the node waits for the disk, to begin again.
-        floor: of ballots, once the resync is over.
-        vouchers: who said that it knows no other directory.
+        lost: True if nothing is said or counted any more: the node waits for the disk, to begin again.
+        floor: lower bound of ballots, once the resync is over.
+        vouchers: nodes that said that they know no other directory.
     """
 
     config: NodeConfig
@@ -67,11 +67,11 @@ class Vouching:
     # ------------------------------------------------------------------- the journal
 
     def note_start(self, start: Started) -> None:
-        """The directory has this start."""
+        """Note that the directory has this start."""
         self.begun = (*(begun for begun in self.begun if begun != start), start)[-STARTS_KEPT:]
 
     def replay(self, record: Vouched | VouchingLost | Placed, starts: int) -> int:
-        """Take a record of the journal in, which has ``starts`` starts so far; how many there are after it."""
+        """Take in a record of the journal, which has ``starts`` starts so far; return how many there are after it."""
         if isinstance(record, Vouched):
             self.once, self.resync = True, None
         elif isinstance(record, Placed):
@@ -83,7 +83,7 @@ class Vouching:
         return starts
 
     def snapshot(self, *, vouched: bool) -> list[JournalRecord]:
-        """What is durable of it."""
+        """Return the durable records about the directory."""
         records: list[JournalRecord] = []
         if self.above or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
@@ -98,15 +98,15 @@ class Vouching:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the data directory was found elsewhere than the journal says."""
+        """Return True if the data directory was found elsewhere than the journal says."""
         return bool(self.place) and self.placed is not None and self.placed.place != self.place
 
     def begin(self, starts: int, *, newest: bool) -> tuple[int, bool]:
-        """The journal is read: above which start to begin, and whether the directory can vouch now.
+        """Return the start to begin above, and True if the directory can vouch now: the journal is read.
 
         Args:
-            starts: that the journal has seen.
-            newest: an operator says that this directory is the newest there is, wherever it lies.
+            starts: count of starts that the journal has seen.
+            newest: True if an operator says that this directory is the newest there is, wherever it lies.
         """
         if self.is_elsewhere and self.resync is not None:
             self.above = far_above(starts)  # an old copy may lack the last starts
@@ -115,7 +115,7 @@ class Vouching:
         return starts, self.once and not self.suspected
 
     def start(self, context: Context) -> list[JournalRecord]:
-        """What the first Persist of this start says of it."""
+        """Return the records of the directory for the first Persist of this start."""
         records: list[JournalRecord] = []
         start = context.state.incarnation.n
         if self.resync is not None and self.is_elsewhere:
@@ -133,13 +133,13 @@ class Vouching:
         return records
 
     def on_started(self, context: Context) -> None:
-        """The first Persist is durable. A node that is alone has nobody to ask."""
+        """Go on after the first Persist is durable. A node that is alone has no other to ask."""
         if len(self.config.nodes) == 1:
             context.state.vouched = self.once = True
             self.suspected = False
 
     def _trust_place(self, start: int, why: str) -> list[JournalRecord]:
-        """What makes this start's place the one that later starts compare theirs with."""
+        """Return the record that makes this start's place the one that later starts compare theirs with."""
         if not self.place or (self.placed is not None and self.placed.place == self.place):
             return []
         why = f"it was copied here, or restored from a backup; {why}" if self.placed is not None else ""
@@ -149,13 +149,13 @@ class Vouching:
     # -------------------------------------------------------------------- gaining it
 
     def unheard(self) -> list[NodeId]:
-        """The other nodes that have not yet said what they know of this one."""
+        """Return the other nodes that have not yet said what they know of this one."""
         return [node for node in self.config.nodes if node not in (*self.vouchers, self.config.node)]
 
     def hear(self, context: Context, peer: NodeId) -> list[Effect]:
-        """An empty directory is new once every other node has said that it knows no other under this id.
+        """Count a peer's answer: an empty directory is new once all others have said that they know no other.
 
-        Likewise one that may be an old copy is the newest once every other node has said that it knows of no more: each
+        A directory that may be an old copy is the newest once every other node has said that it knows of no more: each
         link that comes up compares starts, directories and positions first.
         """
         if context.state.vouched or self.resync is not None:
@@ -170,7 +170,7 @@ class Vouching:
     def end_resync(self, context: Context) -> list[Effect]:
         """Vouch again once all has been heard, behind all of it in the journal.
 
-        Whatever ballot our old start granted and a majority won under, somebody who has told knows: it is in our
+        If our old start granted a ballot and a majority won under it, a node that has answered knows: it is in our
         clock by now, which is therefore the floor of what may have been granted here and forgotten.
         """
         state = context.state
@@ -183,7 +183,7 @@ class Vouching:
         return [Persist((Reserved(reserve), Vouched()), done)]
 
     def on_vouched(self, context: Context, now: Now) -> bool:
-        """From here on what this node answers counts; whether that ends a resync. Then its quarantine begins."""
+        """Have this node's answers count from here on. Return True if that ends a resync: quarantine begins."""
         context.state.vouched = self.once = True
         self.suspected = False
         if self.resync is None:
@@ -204,7 +204,7 @@ class Vouching:
     # --------------------------------------------------------------------- losing it
 
     def compare(self, context: Context, event: LinkUp) -> str:
-        """Why what a peer knows of this node shows that the directory lacks something; "" where it does not."""
+        """Return why what a peer knows of this node shows that the directory lacks something; "" if it does not."""
         state, positions = context.state, context.peers.positions
         for seen in event.seen:
             if seen.n > self.above and not self._is_ours(seen):
@@ -228,16 +228,18 @@ class Vouching:
         return ""
 
     def _is_ours(self, start: Incarnation) -> bool:
-        """Whether a start was of this directory, as far as it knows. Its number alone does not say: an old copy that is
-        started counts on from its own, and uses numbers again."""
+        """Return True if a start was of this directory, by its own knowledge.
+
+        The number alone does not say: an old copy that is started counts on from its own, and uses numbers again.
+        """
         return start.n < self.begun[0].incarnation.n or any(
             begun.incarnation == start for begun in self.begun
         )
 
     def lose(self, context: Context, seen_n: int, reason: str) -> list[Effect]:
-        """A peer has seen what this directory does not know: it may lack promises. Durable, then begin again above it.
+        """Begin again above what a peer has seen, once durable: this directory does not know it, and may lack promises.
 
-        Far above: another peer, which is away, may have seen later starts of ours. Were one of their numbers used
+        Far above: another peer, which is away, may have seen later starts of this node. Were one of their numbers used
         again, votes of that start would pass for ours, or ours for theirs. Nothing is said or counted any more in this
         start.
         """
@@ -252,7 +254,7 @@ class Vouching:
     # --------------------------------------------------------------------- for people
 
     def explain_suspicion(self) -> str:
-        """Why this node does not trust its directory yet, and what would have it go on; "" where it does."""
+        """Return why this node does not trust its directory yet, and what would have it go on; "" if it does."""
         if not self.suspected:
             return ""
         return (
@@ -264,7 +266,7 @@ class Vouching:
         )
 
     def refusal(self, context: Context) -> Failed:
-        """What a client hears while this node cannot vouch."""
+        """Return the answer to clients while this node cannot vouch."""
         me = self.config.node
         if self.resync is not None:
             detail = (
@@ -282,5 +284,5 @@ class Vouching:
 
 
 def reserve_token(reserve: int) -> int:
-    """What `Durable` says once the clock's reserve is on disk."""
+    """Return the token that `Durable` has once the clock's reserve is on disk."""
     return TOKEN_RESERVE + (reserve >> 16)

@@ -1,7 +1,7 @@
 """Parked FETCHes look at what became available: a few of each client in one step, the others in their client's turn.
 
 A client may have thousands of FETCHes parked, and one message may be of use to fifty groups of them. All of them in one
-step would keep everybody else waiting. The step wakes `limits.WOKEN_PER_STEP` of each client; the line that is left
+step would keep all other clients waiting. The step wakes `limits.WOKEN_PER_STEP` of each client; the line that is left
 waits in the fair queue (core/fairqueue.py), as costly work does.
 """
 
@@ -20,7 +20,7 @@ ROUNDS_MAX = 8
 
 
 def wake_stirred(context: Context, now: Now) -> list[Effect]:
-    """Wake who waits where something became available in this step."""
+    """Wake the FETCHes that wait for what became available in this step."""
     effects: list[Effect] = []
     for _ in range(ROUNDS_MAX):
         stirred, context.state.stirred = context.state.stirred, {}
@@ -37,7 +37,7 @@ def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], 
 
     Args:
         place: a partition and a group that reads it.
-        keys: of the FETCHes; those that are parked there no more are left out.
+        keys: keys of FETCHes; those that are parked there no more are left out.
     """
     effects: list[Effect] = []
     for at, key in enumerate(keys):
@@ -57,7 +57,7 @@ def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], 
 
 
 def has_offer(context: Context, place: tuple[PartitionId, str]) -> bool:
-    """Whether something is left to take: who comes when all is taken need not look at all that it reads."""
+    """Return True if something is left to take: a FETCH that comes too late need not look at all that it reads."""
     partition, name = place
     replica = context.replicas.get(partition)
     view = replica.views.groups.get(name) if replica is not None else None
