@@ -1,4 +1,4 @@
-"""What clients ask of nodes, and the answers."""
+"""Requests of clients to nodes, and the answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CloseSession(NamedTuple):
 
 
 class CloseSessionReply(NamedTuple):
-    """The session's replicas were told. What they did not hear is done when it has been idle for long."""
+    """The session's replicas have the request. Any that lack it close the session when it has been idle for long."""
 
 
 class CreateTopic(NamedTuple):
@@ -163,7 +163,7 @@ class Fetch(NamedTuple):
     partitions: tuple[int, ...] = ()
     start: str = "earliest"  # where the group begins if this FETCH creates it: "earliest" or "latest"
     idle: bool = False
-    version: str = ""  # of the consumer, as its program says
+    version: str = ""  # version of the consumer, as its program says
     spans: tuple[Span, ...] = ()
     had_lot: bool = False
 
@@ -174,7 +174,7 @@ class Delivery(NamedTuple):
     receipt: Receipt
     attempt: int  # 1 for the first delivery
     sealed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
-    letter: Letter | None = None  # of a dead letter, in a dead-letter group
+    letter: Letter | None = None  # history of a dead letter, in a dead-letter group
     suspect: bool = False  # it may be what ended its consumers: nothing but a lot of such is in the reply
     interruptions: int = 0  # deliveries before it that clean stops ended, and that are no attempts
 
@@ -311,7 +311,7 @@ class DeleteGroupReply(NamedTuple):
 class PurgeRequest(NamedTuple):
     """PURGE a group's backlog in one partition, or its dead letters where ``group`` ends in "!dead".
 
-    ``spans``: only these messages; all where there are none.
+    ``spans``: only these messages; all if there are none.
     """
 
     topic: str
@@ -349,11 +349,11 @@ class BrowseReply(NamedTuple):
     items: tuple[Peeked, ...]
     cursor: tuple[int, int] | None
     slices: tuple[Slice, ...] = ()
-    upto: Span | None = None  # of a complete PEEK: where to go on; None at the end
+    upto: Span | None = None  # place to go on from in a complete PEEK; None at the end
 
 
 class ShowRequest(NamedTuple):
-    """What the answering node's own replica has of one message, with ``body`` the message too."""
+    """A request for one message as the answering node's own replica has it, with ``body`` the message too."""
 
     partition: PartitionId
     span: Span
@@ -361,7 +361,7 @@ class ShowRequest(NamedTuple):
 
 
 class ShownGroup(NamedTuple):
-    """What one replica's group makes of a message. ``granted`` is the highest ballot that it granted, or zero."""
+    """One replica group's state of a message. ``granted`` is the highest ballot that it granted, or zero."""
 
     group: str
     found: Peeked
@@ -369,9 +369,9 @@ class ShownGroup(NamedTuple):
 
 
 class ShowReply(NamedTuple):
-    """``payload``: whether the node has it. ``published_ms`` is 0 where it has not.
+    """``payload``: True if the node has it. ``published_ms`` is 0 if it has not.
 
-    ``left_out``: how many groups there are beside these, which are the first by name, of those that the client may see.
+    ``left_out``: count of groups beside these, which are the first by name, of those that the client may see.
     """
 
     payload: bool
@@ -396,25 +396,25 @@ class Learner(NamedTuple):
 
 
 class DeclareSurvivorsReply(NamedTuple):
-    """The answer to DeclareSurvivors: who is left, and who learns from them."""
+    """The answer to DeclareSurvivors: the nodes that are left, and those that learn from them."""
 
     survivors: tuple[NodeId, ...]
     learners: tuple[Learner, ...]
 
 
 class DescribeGroup(NamedTuple):
-    """What the answering node knows of a group at the moment: its replicas, and who read through it lately."""
+    """A request for a group as the answering node sees it now: its replicas, and its recent readers."""
 
     topic: str
     group: str
 
 
 class GroupPart(NamedTuple):
-    """What a group has still to do in one partition, as one replica has it in memory; counts of messages.
+    """A group's work left in one partition, as one replica has it in memory; counts of messages.
 
-    ``oldest_s`` is the age of the oldest that is ready, held or delayed; None where there is none. ``suspects``: how
+    ``oldest_s`` is the age of the oldest that is ready, held or delayed; None without one. ``suspects``: how
     many of those that are ready come in lots, with nothing else. ``dying``: out of deliveries, and no dead letters yet.
-    ``dropped`` are those that expired, since the replica started, where the topic drops such.
+    ``dropped`` are those that expired, since the replica started, if the topic drops such.
     """
 
     partition: int
@@ -454,7 +454,7 @@ class GroupConsumer(NamedTuple):
 class DescribeGroupReply(NamedTuple):
     """The answer to DescribeGroup. The core tells of its replicas (``parts``), the shell of consumers.
 
-    ``left_out``: how many consumers there are beside these, which fetched last.
+    ``left_out``: count of consumers beside these, which fetched last.
     """
 
     topic: bytes
@@ -466,7 +466,7 @@ class DescribeGroupReply(NamedTuple):
 
 
 class StatusRequest(NamedTuple):
-    """What this node knows of itself, its peers and its partitions.
+    """A request for this node's view of itself, its peers and its partitions.
 
     ``begin``: the partition, and the group in it, to go on with, as an answer said; that answer has nothing else.
     """
@@ -477,14 +477,14 @@ class StatusRequest(NamedTuple):
 class StatusReply(NamedTuple):
     """A mapping of plain values, for people and scripts: see docs/operations.md.
 
-    ``more``: where to go on, where one answer cannot tell of all partitions and groups; else None.
+    ``more``: place to go on from, if one answer cannot hold all partitions and groups; else None.
     """
 
     facts: dict[str, Any]
     more: tuple[PartitionId, str] | None = None
 
     def joined_to(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """``facts``, which were told before, with these partitions; the groups of one may come in several answers."""
+        """Return ``facts``, from earlier answers, with these partitions; one's groups may come in several answers."""
         known = list(facts["partitions"])
         for row in self.facts["partitions"]:
             place = (row["topic"], row["partition"])

@@ -1,4 +1,4 @@
-"""What a node asks another one on behalf of a client: it has no replica of the partition itself."""
+"""A node's questions to another one on behalf of a client: it has no replica of the partition itself."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Hello(NamedTuple):
     wall_ms: int
     stamp: int
     software: str = ""
-    token: str = ""  # of a client, where nodes have a clients file
+    token: str = ""  # token of a client, if nodes have a clients file
 
 
 class Welcome(NamedTuple):
@@ -46,7 +46,7 @@ class Welcome(NamedTuple):
     stamp: int
     seen: tuple[Incarnation, ...]
     software: str = ""
-    position: int = 0  # of the dialler's directory, as it last told us, and the start of it that told
+    position: int = 0  # position of the dialler's directory, by its last report, and the reporting start
     position_by: int = 0
 
 

@@ -38,7 +38,7 @@ class Part(NamedTuple):
 class Store(NamedTuple):
     """STORE: keep this batch on disk. ``age_ms``: how long ago its producer made it, as far as is known.
 
-    In one of anti-entropy (round 0) it is what the sender's clock says, -1 where the sender is itself in doubt.
+    In one of anti-entropy (round 0) it is what the sender's clock says, -1 if the sender is itself in doubt.
     ``more``: batches that came together with it, of partitions with the same replicas. Each is kept, or refused, by
     itself. ``hold``: a HOLD that rides on it, for messages of its one batch.
     """
@@ -57,7 +57,7 @@ class Store(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why part number ``part`` of a STORE was refused: an error code of core/errors.py, and words."""
+    """Reason why part number ``part`` of a STORE was refused: an error code of core/errors.py, and words."""
 
     part: int
     error: str
@@ -67,13 +67,13 @@ class Problem(NamedTuple):
 class StoreReply(NamedTuple):
     """STORED: all batches of the STORE but those that ``problems`` names.
 
-    ``position``: of the records in the sender's directory so many are durable, those of this answer among them; 0 where
-    it promises none, or nobody counts. ``votes``: on the HOLD that rode on the STORE.
+    ``position``: count of durable records in the sender's directory, those of this answer among them; 0 if
+    it promises none, or does not count. ``votes``: on the HOLD that rode on the STORE.
     """
 
     round: int
     problems: tuple[Problem, ...]
-    known: tuple[Incarnation, ...]  # of the replica set, by node id
+    known: tuple[Incarnation, ...]  # starts of the replica set, by node id
     position: int = 0
     votes: HoldReply | None = None
 
@@ -151,7 +151,7 @@ class Resolved(NamedTuple):
 class NotDue(NamedTuple):
     """NOT_DUE: the group's delay (generation, n, ballot) has ``remaining`` seconds left.
 
-    The ballot STAMP_ZERO stands for the batch's own delay, by the clock of whoever answers.
+    The ballot STAMP_ZERO stands for the batch's own delay, by the answering node's clock.
     """
 
     span: Span
@@ -188,7 +188,7 @@ class HoldReply(NamedTuple):
 
 
 class Release(NamedTuple):
-    """RELEASE (a lost round) or LEAVE (certainly nobody works on it): remove where the owner matches exactly."""
+    """RELEASE (a lost round) or LEAVE (certainly no client works on it): remove if the owner matches exactly."""
 
     freed: tuple[Freed, ...]
 
@@ -200,7 +200,7 @@ class ReleaseReply(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """Messages, and who may hold them: the owner of the receipt that names them, and its redrive number."""
+    """Messages, and their possible holder: the owner of the receipt that names them, and its redrive number."""
 
     span: Span
     owner: Owner
@@ -291,7 +291,7 @@ class Merge(NamedTuple):
     """Merge these records (REDRIVE, PURGE, read repair). Answered once durable.
 
     ``redrive``: only where the message is a dead letter, at one n less than the record's; else it is `unheard`.
-    ``alike``: more messages, of which the last entry's record is asked, too.
+    ``alike``: more messages, to which the last entry's record applies, too.
     """
 
     round: int
@@ -328,7 +328,7 @@ class PutTopic(NamedTuple):
 class PutGroup(NamedTuple):
     """Merge a group's register. Answered once durable, with the merged one where it is higher.
 
-    ``partitions``: all that the sender knows of the topic, proposed ones included. Who knows of more says so.
+    ``partitions``: all that the sender knows of the topic, proposed ones included. A node that knows of more says so.
     """
 
     round: int
@@ -337,7 +337,7 @@ class PutGroup(NamedTuple):
 
 
 class PutReply(NamedTuple):
-    """Answers PutTopic and PutGroup; the merged register comes along where it is higher than what was asked.
+    """Answers PutTopic and PutGroup; the merged register comes along if it is higher than what was asked.
 
     ``refused`` is "", or "deleted" with the register that has taken the topic's place; of a PutGroup also
     "cannot-vouch" or "unknown-topic": it was not taken in. ``topic`` comes with the answer to a PutGroup, too, where it
@@ -349,7 +349,7 @@ class PutReply(NamedTuple):
     detail: str
     topic: Topic | None
     group: Group | None
-    known: tuple[Incarnation, ...] = ()  # of the node list, in its order
+    known: tuple[Incarnation, ...] = ()  # starts of the node list, in its order
 
 
 class Prepare(NamedTuple):
@@ -377,7 +377,7 @@ class Accept(NamedTuple):
 
     @property
     def instance(self) -> Instance:
-        """The instance that it is about."""
+        """Return the instance that it is about."""
         value = self.topic or self.group
         assert value is not None, "the reader of a frame refuses one without"
         return instance_of(value)
@@ -395,12 +395,12 @@ class ProposalReply(NamedTuple):
     decision: Decision | None
     topic: Topic | None
     group: Group | None
-    known: tuple[Incarnation, ...]  # of the node list, in its order
+    known: tuple[Incarnation, ...]  # starts of the node list, in its order
     error: str = ""
 
 
 class Peeked(NamedTuple):
-    """What one replica shows of some messages."""
+    """Some messages as one replica shows them."""
 
     span: Span
     state: str
@@ -412,9 +412,9 @@ class Peeked(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What does the group make of every message that this replica knows of? PEEK complete and PURGE ask it.
+    """A question: the group's state of every message that this replica knows of. PEEK complete and PURGE ask it.
 
-    Everything is listed, whatever was asked for: what one replica calls ready, another may know to be acked. Items
+    Everything is listed, for any request: a message that is ready at one replica may be acked at another. Items
     come in the order of message ids, from behind the end of ``after``. ``reclaimed``: list what was reclaimed, too,
     and of all only what ``generation`` has settled of it. The answer says whether that has begun.
     """
@@ -475,7 +475,7 @@ _NOTHING: Final[dict[type, tuple[type, tuple[object, ...]]]] = {
 
 
 def refusal(message: Any, error: str, known: tuple[Incarnation, ...] = ()) -> Any:
-    """The answer to a request about one partition where nothing was done."""
+    """Return the answer to a request about one partition if nothing was done."""
     reply, nothing = _NOTHING[type(message)]
     place = (message.partition, message.group) if reply is HoldReply else ()
     return reply(message.round, *place, *nothing, error, known)

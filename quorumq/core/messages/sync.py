@@ -1,4 +1,4 @@
-"""What nodes tell each other beside the quorums: heartbeats, anti-entropy, registers, recovery and resync."""
+"""Messages between nodes beside the quorums: heartbeats, anti-entropy, registers, recovery and resync."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from quorumq.core.types import Decision, Group, Incarnation, NodeId, Origin, Own
 
 
 class Heartbeat(NamedTuple):
-    """For which groups the sender has a FETCH parked now: all of them, so what is not named is not."""
+    """The groups that the sender has a FETCH parked for now: all of them, so a group that is not named has none."""
 
     waiting: tuple[tuple[PartitionId, str], ...]
     quarantine_s: float = 0.0
     disk_free: int = -1
-    position: int = 0  # records durable in the sender's directory, or 0 where nobody counts them
-    vouched: bool = True  # whether the sender can vouch for its directory
+    position: int = 0  # records durable in the sender's directory, or 0 if they are not counted
+    vouched: bool = True  # True if the sender can vouch for its directory
 
 
 class HoldsRequest(NamedTuple):
-    """A node that was started again asks which holds there are in these partitions (recovery from peers).
+    """A node that was started again asks for the holds that there are in these partitions (recovery from peers).
 
-    From which incarnation it comes is settled by HELLO; ``round`` is used for no other request of that start.
+    HELLO settles the sender's incarnation; ``round`` is used for no other request of that start.
     """
 
     round: int
@@ -53,7 +53,7 @@ class SyncOffer(NamedTuple):
     """Anti-entropy of a partition: sums of digests, as 16 bytes each.
 
     Of each of the 16 parts of every node of the tree in ``places``; the first offer, which has none, of its root.
-    Whoever differs answers with those of the parts where it does, or lists them.
+    The receiver answers, if it differs, with those of the parts that differ, or lists them.
 
     ``tells``: the sender tells in the end what it has, and the receiver learns; else the other way round.
     """
@@ -73,7 +73,7 @@ class Digest(NamedTuple):
 
 
 class GroupDigest(NamedTuple):
-    """What the sender has of one group: records, attempts and delays, digested by origin."""
+    """A digest of one group at the sender: records, attempts and delays, by origin."""
 
     group: str
     origins: tuple[Digest, ...]
@@ -116,7 +116,7 @@ class GroupState(NamedTuple):
 
 
 class Aged(NamedTuple):
-    """How long ago the batch with these messages was made, by the clock of the sender."""
+    """The age of the batch with these messages, by the clock of the sender."""
 
     span: Span
     age_ms: int
@@ -138,7 +138,7 @@ class SyncState(NamedTuple):
     closed: tuple[Span, ...] = ()  # numbers of closed origins, under the origin with k = 0
     # With ``rest``: asked for, and neither present at the sender nor reclaimed.
     nowhere: tuple[Span, ...] = ()
-    ages: tuple[Aged, ...] = ()  # what a SyncPull asked for, as far as the sender is not in doubt of it
+    ages: tuple[Aged, ...] = ()  # answers to a SyncPull, as far as the sender is not in doubt of them
 
 
 class GroupsRequest(NamedTuple):
@@ -158,7 +158,7 @@ class GroupsReply(NamedTuple):
 
 
 class RegistersRequest(NamedTuple):
-    """What do you know of the topics of these names and ids, and of these groups? Of a group, topic and name count.
+    """A question: the topics of these names and ids, and these groups. Of a group, topic and name count.
 
     With ``after``, also all groups of the topics ``ids``, sorted, behind that one; "" is before all.
     """
@@ -176,7 +176,7 @@ class RegistersReply(NamedTuple):
     round: int
     topics: tuple[Topic, ...]
     groups: tuple[Group, ...]
-    known: tuple[Incarnation, ...] = ()  # of the node list, in its order
+    known: tuple[Incarnation, ...] = ()  # starts of the node list, in its order
     more: bool = False  # groups follow, behind the last one
 
 
@@ -220,9 +220,9 @@ class ResyncReply(NamedTuple):
 
 
 class SurvivorsRequest(NamedTuple):
-    """Whether the receiver can vouch, and which starts it has seen.
+    """A question: can the receiver vouch, and which starts has it seen.
 
-    With ``survivors``, these nodes are declared to be all that is left: who cannot vouch waits for no other.
+    With ``survivors``, these nodes are declared to be all that is left: a node that cannot vouch waits for no other.
     """
 
     round: int
@@ -238,7 +238,7 @@ class Seen(NamedTuple):
 
 
 class SurvivorsReply(NamedTuple):
-    """The answer to SurvivorsAsk: ``why`` the sender cannot vouch, or "" where it can or is new.
+    """The answer to SurvivorsRequest: ``why`` the sender cannot vouch, or "" if it can or is new.
 
     ``seen`` are the newest starts that it knows durably, its own first; ``survivors`` those that were declared to it.
     """
