@@ -83,8 +83,8 @@ class NodeCore:
         journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
         nonce: 64 random bits for this incarnation.
         directory: 64 random bits for the data directory, used if the journal names none.
-        now: the clocks at this start.
-        rng: for pauses and jitter only.
+        now: clocks at this start.
+        rng: random numbers for pauses and jitter only.
         place: location of the data directory at this start, as a number that a copy of the directory does not have; 0
             if the driver cannot tell.
         boot: 60 bits that stand for this boot of the machine; 0 if unknown.
@@ -127,21 +127,21 @@ class NodeCore:
 
     @property
     def replicas(self) -> dict[PartitionId, Replica]:
-        """The partitions that are kept here."""
+        """Return the partitions that are kept here."""
         return self.context.replicas
 
     @property
     def catalogue(self) -> Catalogue:
-        """The topics and groups that are known here."""
+        """Return the topics and groups that are known here."""
         return self.state.catalogue
 
     @property
     def topics(self) -> dict[bytes, Topic]:
-        """Registers by topic id, deleted ones included."""
+        """Return the registers by topic id, deleted ones included."""
         return self.catalogue.topics
 
     def topic_named(self, name: str) -> Topic | None:
-        """The topic that clients of this node mean by ``name``, if there is one."""
+        """Return the topic that clients of this node mean by ``name``; None if there is none."""
         return self.catalogue.topic_named(name)
 
     def is_deleted(self, topic: bytes) -> bool:
@@ -192,7 +192,7 @@ class NodeCore:
         """Take events in, in order, at one reading of the clocks; due timers run first.
 
         Args:
-            now: the clocks; ``mono`` never goes back.
+            now: clocks; ``mono`` never goes back.
 
         Returns:
             the effects, to be carried out in order (core/effects.py).
@@ -254,7 +254,7 @@ class NodeCore:
         return self.context.peers.positions.count(effects) if effects else effects
 
     def next_deadline(self) -> float | None:
-        """When `step` should be called at the latest (monotonic seconds), events or not."""
+        """Return the time of the latest next call of `step` (monotonic seconds), with events or without."""
         idle = self.stopped or self.vouching.lost or not self.state.timers
         return None if idle else self.state.timers[0][0]
 
@@ -302,12 +302,12 @@ class NodeCore:
             self.state.at(max(now.mono, again), ("serve",))
 
     def rest(self, mono: float) -> None:
-        """All is carried out that the last step, which was `serving`, led to: its pause begins."""
+        """Begin the pause of the last step, which was `serving`: all that it led to is carried out."""
         self._rest_s = min(limits.COSTLY_REST * (mono - self._served_at), limits.COSTLY_REST_MAX_S)
         self._served_at = mono
 
     def _begin(self, work: Costly, now: Now) -> list[Effect]:
-        """It has its turn."""
+        """Begin a costly piece of work, which has its turn."""
         match work:
             case Again(key, request, looked, asker):
                 return self.door.on_request(key, request, now, looked=looked, asker=asker, waits=False)
@@ -394,7 +394,7 @@ class NodeCore:
         return []
 
     def _on_reserve(self, now: Now) -> list[Effect]:
-        """Stamps are to be had again: requests that wait for one go on."""
+        """Go on with requests that wait for a stamp: there are stamps again."""
         context = self.context
         effects: list[Effect] = []
         waiting, context.unstamped = context.unstamped, {}
@@ -410,7 +410,7 @@ class NodeCore:
         return self.context.peers.hello(now)
 
     def _on_link_up(self, event: LinkUp, now: Now) -> list[Effect]:
-        """HELLO was accepted: exchange registers, and offer what we have."""
+        """Exchange registers, and offer what we have: HELLO was accepted."""
         reason = self.vouching.compare(self.context, event)
         if reason:
             return self.vouching.lose(self.context, max((seen.n for seen in event.seen), default=0), reason)
@@ -518,7 +518,7 @@ class NodeCore:
     def _on_reply(
         self, sender: NodeId, incarnation: Incarnation, message: m.QuorumReply, now: Now
     ) -> list[Effect]:
-        """A reply goes to its round; one whose round is over teaches what it can."""
+        """Route a reply to its round; one whose round is over teaches what it can."""
         context = self.context
         effects: list[Effect] = []
         kind = type(message)
@@ -558,7 +558,7 @@ class NodeCore:
     # -------------------------------------------------------- journal and facts
 
     def snapshot(self, now: Now) -> list[JournalRecord]:
-        """Everything durable but the batches, for the head of a journal segment."""
+        """Return everything durable but the batches, for the head of a journal segment."""
         return snapshot(self.context, self.vouching, now)
 
     def status(self, now: Now) -> dict[str, object]:

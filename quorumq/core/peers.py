@@ -65,7 +65,7 @@ class Peers:
         )
 
     def on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
-        """Welcome a node or client that was not refused; first the incarnation of a node becomes durable."""
+        """Welcome a node or client that was not refused. All that we have seen of a node becomes durable first."""
         seen = self.seen.get(hello.node, ())
         same = bool(seen) and seen[-1].directory == hello.directory
         position, position_by = self.positions.told.get(hello.node, (0, 0)) if same else (0, 0)

@@ -11,5 +11,5 @@ def printable(text: str) -> str:
 
 
 def plural(count: int, noun: str, several: str = "") -> str:
-    """ "1 message", "2,000 messages"; ``several``: the noun of other counts if an s is not enough."""
+    """Return "1 message", "2,000 messages"; ``several``: the noun of other counts if an s is not enough."""
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"

@@ -34,8 +34,8 @@ from quorumq.core.types import (
 
 PAUSE_FIRST_S = 0.01
 PAUSE_MAX_S = 1.0
-"""A proposal that met a higher ballot is made again: at random, up to twice as long each time, beginning with as
-long as the last one took. Pauses that are short beside a round trip would have others' proposals fail for ever."""
+"""Longest pause in seconds before a proposal that met a higher ballot is made again. Pauses are random, up to twice as
+long each time, beginning with as long as the last one took. Short ones would fail others' proposals for ever."""
 
 TURN_S = 0.05
 """Seconds between looks if another request of this node still proposes the next change of the same group."""

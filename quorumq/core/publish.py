@@ -111,7 +111,7 @@ class StoreCoordinator(Coordinator):
         self.publishes: list[PublishCoordinator] = []
         self.stored = 0
         self._bytes = 0
-        self._stops: dict[tuple[PartitionId, Origin], int] = {}  # where what it has of an origin ends
+        self._stops: dict[tuple[PartitionId, Origin], int] = {}  # end of what it has of each origin
 
     def take(self, publish: PublishCoordinator) -> bool:
         """Let it carry one more, unless it is full, or may have one of these messages already."""
@@ -153,7 +153,7 @@ class StoreCoordinator(Coordinator):
             if hold is not None:
                 store = store._replace(hold=hold)
         effects = self.ask(context, this, self.publishes[0].partition, store, now)
-        if store.hold is not None:  # where we refuse it ourselves, the RELEASE is to come behind the HOLD
+        if store.hold is not None:  # if we refuse it ourselves, the RELEASE is to come behind the HOLD
             effects.sort(key=lambda effect: isinstance(effect, Send) and effect.to == context.state.me)
         return effects
 

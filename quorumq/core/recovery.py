@@ -24,7 +24,7 @@ ballots this replica granted in earlier starts is bounded by the floor, and by n
 
 Durations travel, so a hold may last longer here by the time that the answer was under way. An answer counts only
 for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Holds are taken over only
-once every replica has answered.
+once every other replica has answered.
 """
 
 from __future__ import annotations

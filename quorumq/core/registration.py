@@ -55,7 +55,7 @@ class Registration(Coordinator):
 
     Args:
         key: a negative number, so that it is no client's.
-        topic: the id of its topic.
+        topic: id of the group's topic.
         name: name of the group.
         latest: True if a group that is new here begins with messages that are published from now on.
 
@@ -236,8 +236,8 @@ class Registration(Coordinator):
         """Fail the requests that a majority can no longer be had for, as ``sender`` cannot take the register in.
 
         Args:
-            number: the round that was asked.
-            sender: the node that refused.
+            number: round that was asked.
+            sender: node that refused.
 
         Why: while no majority can take the register in, no node can deliver for the group either. The requests
         fail at once and do not wait for the timeout.

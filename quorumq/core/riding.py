@@ -1,4 +1,4 @@
-"""HOLD rides on STORE: if a client waits here for what is published, the message that stores it holds it, too.
+"""HOLD rides on STORE: if a client waits here for what is published, the STORE also holds it for that client.
 
 So a message that is published alone is delivered after one round instead of two. The HOLD is one like any other: each
 replica votes on it as on any HOLD, and says so with STORED, behind the fsync (docs/protocol.md, HOLD RIDES ON

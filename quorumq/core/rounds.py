@@ -111,7 +111,7 @@ class Votes(SpanMap[int]):
                 self.put(span, bit)
             elif (
                 len(runs) == 1 and type(runs) is tuple and runs[0][:2] == (start, stop)
-            ):  # as the first voter's
+            ):  # as the first voter for the span
                 self.runs[origin] = ((start, stop, runs[0][2] | bit),)
             else:
                 self.update(span, lambda old: (old or 0) | bit)

@@ -146,7 +146,7 @@ class Rows:
         return tuple(map(itemgetter(0), self._chunks[0])) if self._chunks else None
 
     def onward(self, begin: Row | None = None, end: Row | None = None) -> Iterator[Row]:
-        """Yield the rows with ``begin <= key < end``, in order; all below ``end`` or from ``begin`` if one is None."""
+        """Yield the rows with ``begin <= key < end``, in order; None leaves that side open."""
         chunk, at, _ = (0, 0, False) if begin is None else self._place(begin)
         last, stop, _ = (len(self._chunks), 0, False) if end is None else self._place(end)
         while chunk < last:

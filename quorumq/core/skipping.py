@@ -204,7 +204,7 @@ class Skipping:
         """Return all that a replica which answered knows, but for what they have all settled in this generation.
 
         Returns:
-            That, where the page ends if there is another one, and the last span that was looked at.
+            These spans, the end of the page if there is another one, and the last span that was looked at.
         """
         first = answers[0]
         if all((it.items, it.open, it.upto) == ((), first.open, first.upto) for it in answers):

@@ -69,10 +69,10 @@ class NodeConfig:
 
     Args:
         nodes: the ids of all nodes of the cluster, this one included.
-        cluster_id: the name the cluster was made with.
+        cluster_id: name that the cluster was made with.
         addresses: (node id, "host:port" for clients) pairs, for METADATA.
         machines: the machine of each node, if several nodes share one: no machine has two replicas of a partition.
-        hold_time_max: the longest hold that may be granted, in seconds; the same everywhere.
+        hold_time_max: longest hold that may be granted, in seconds; the same everywhere.
         request_timeout: longest quorum round, in seconds (may differ).
         auto_create_topics: True if a publish to an unknown topic creates it (may differ).
         heartbeat: seconds between heartbeats (may differ).
@@ -303,7 +303,7 @@ class NodeState:
                 owed.pop(item, None)
 
     def bury_soon(self, now: Now) -> None:
-        """Look in a moment for messages that are out of deliveries here, when the others know as well."""
+        """Look for messages that are out of deliveries here in a moment, when the other nodes know as well."""
         if not self.buries:
             self.buries = True
             self.at(now.mono + BURY_S, ("bury",))
@@ -313,7 +313,7 @@ class NodeState:
 
         Args:
             record: journal record of the write.
-            wall_ms: the time of day then.
+            wall_ms: time of day then, in milliseconds since 1970.
 
         Why: within one boot the monotonic clock knows, even if the time of day is set. Over a boot only the time
         of day does; if that was set back, nothing has aged.

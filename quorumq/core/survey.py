@@ -33,7 +33,7 @@ class SurveyCoordinator(Coordinator):
     """A group as RF - majority + 1 replicas of a partition have it, page by page.
 
     Args:
-        which: as in a PeekRequest.
+        which: kind of messages, as in a PeekRequest.
         after: span behind whose end to begin; None for the beginning.
     """
 
@@ -108,7 +108,7 @@ class SurveyCoordinator(Coordinator):
 def merge_pages(answers: list[m.SurveyReply]) -> tuple[list[m.Peeked], Span | None]:
     """Return one page from several replicas': the highest record of each message, and its longest hold or delay.
 
-    It ends where the first of them ends.
+    It ends with the first of them to end.
     """
     ends = [answer.upto for answer in answers if answer.upto is not None]
     upto = min(ends, key=lambda span: (span.origin, span.stop)) if ends else None

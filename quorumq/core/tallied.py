@@ -15,7 +15,7 @@ class TalliedMap(SpanMap[V]):
     """A `SpanMap` with a tally.
 
     Args:
-        kind_of: the class of a value: any number, which depends on the value alone.
+        kind_of: function from a value to its class: any number, which depends on the value alone.
 
     Attributes:
         tally: messages by class; a class without messages is not in it.

@@ -33,7 +33,7 @@ class Incarnation(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The numbering of one session's messages: the ``k``-th producer session granted by one incarnation of a node."""
+    """A source of message numbers: the ``k``-th producer session granted by one incarnation of a node."""
 
     node: NodeId
     n: int
@@ -377,7 +377,7 @@ class Batch(NamedTuple):
 class Now(NamedTuple):
     """One reading of both clocks, taken once per event.
 
-    ``mono`` is in seconds and counts suspended time where the system has such a clock; every hold,
+    ``mono`` is in seconds and counts suspended time if the system has such a clock; every hold,
     deadline and timeout uses it. ``wall_ms`` is the time of day in milliseconds: it serves order
     (stamps), delays and histories, and decides nothing.
     """

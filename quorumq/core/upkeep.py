@@ -34,7 +34,7 @@ class Upkeep:
     def on_heartbeat(self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now) -> None:
         """Note that a peer lives, the groups it has a FETCH parked for, and what it says of itself."""
         self.context.peers.note_position(sender, incarnation, message.position)
-        # If the topic was deleted and we have no replica, no question about the group would come, and nothing drop it.
+        # Partitions without a replica here (their topics were deleted) are left out: nothing would drop them, or ask.
         named = dict.fromkeys(found for found in message.waiting if found[0] in self.context.replicas)
         for key in [key for key in self.context.state.parked if key[2] == sender and key[:2] not in named]:
             del self.context.state.parked[key]

@@ -204,7 +204,7 @@ class Vouching:
     # --------------------------------------------------------------------- losing it
 
     def compare(self, context: Context, event: LinkUp) -> str:
-        """Return why what a peer knows of this node shows that the directory lacks something; "" if it does not."""
+        """Return the reason if what a peer knows of this node shows that the directory lacks something; else ""."""
         state, positions = context.state, context.peers.positions
         for seen in event.seen:
             if seen.n > self.above and not self._is_ours(seen):

@@ -40,7 +40,7 @@ class CloseSession(NamedTuple):
 
 
 class CloseSessionReply(NamedTuple):
-    """The session's replicas have the request. Any that lack it close the session when it has been idle for long."""
+    """The session's replicas got the request. One that missed it closes the session when that has been idle long."""
 
 
 class CreateTopic(NamedTuple):
@@ -136,7 +136,7 @@ class Publish(NamedTuple):
 class PublishReply(NamedTuple):
     """OK: the batch is durable on a majority."""
 
-    replicas: int  # how many had said STORED when this was written
+    replicas: int  # replicas that had said STORED when this was written
 
 
 class Fetch(NamedTuple):
@@ -161,7 +161,7 @@ class Fetch(NamedTuple):
     sent_at: float
     consumer: str = ""
     partitions: tuple[int, ...] = ()
-    start: str = "earliest"  # where the group begins if this FETCH creates it: "earliest" or "latest"
+    start: str = "earliest"  # start of the group if this FETCH creates it: "earliest" or "latest"
     idle: bool = False
     version: str = ""  # version of the consumer, as its program says
     spans: tuple[Span, ...] = ()
@@ -219,7 +219,7 @@ class AckRequest(NamedTuple):
 class Verdict(NamedTuple):
     """``outcome``: "acked", "acked_after_expiry", "acked_unproven", "ok", or an error code.
 
-    One per span asked for, or per part of one where the parts fared differently.
+    One per span asked for, or per part of one if the parts fared differently.
     """
 
     item: int  # index into the request's items
@@ -309,7 +309,7 @@ class DeleteGroupReply(NamedTuple):
 
 
 class PurgeRequest(NamedTuple):
-    """PURGE a group's backlog in one partition, or its dead letters where ``group`` ends in "!dead".
+    """PURGE a group's backlog in one partition, or its dead letters if ``group`` ends in "!dead".
 
     ``spans``: only these messages; all if there are none.
     """
@@ -321,7 +321,7 @@ class PurgeRequest(NamedTuple):
 
 
 class PurgeReply(NamedTuple):
-    """The answer to PURGE: how many messages it settled."""
+    """The answer to PURGE: count of messages that it settled."""
 
     messages: int
 
@@ -361,7 +361,7 @@ class ShowRequest(NamedTuple):
 
 
 class ShownGroup(NamedTuple):
-    """One replica group's state of a message. ``granted`` is the highest ballot that it granted, or zero."""
+    """A message's state for a group at one replica. ``granted`` is the highest ballot that it granted, or zero."""
 
     group: str
     found: Peeked
@@ -440,7 +440,7 @@ class GroupConsumer(NamedTuple):
     """A consumer that fetched for a group through a node in the last minute.
 
     ``software`` is the client's, ``address`` the machine it dials from. ``partitions`` are those it asked for, and
-    ``delivered`` how many messages it got of each.
+    ``delivered`` is the count of messages that it got of each.
     """
 
     name: str
@@ -452,7 +452,7 @@ class GroupConsumer(NamedTuple):
 
 
 class DescribeGroupReply(NamedTuple):
-    """The answer to DescribeGroup. The core tells of its replicas (``parts``), the shell of consumers.
+    """The answer to DescribeGroup. The core adds its replicas (``parts``), the shell the consumers.
 
     ``left_out``: count of consumers beside these, which fetched last.
     """

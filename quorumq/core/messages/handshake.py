@@ -17,8 +17,8 @@ class Hello(NamedTuple):
     """HELLO from a node or a client (``node`` is "" then, and so are incarnation and directory).
 
     ``nodes`` is a digest of the configured node list; a client leaves ``cluster_id`` empty to take any.
-    ``versions`` are the lowest and highest protocol versions the sender speaks; ``token`` is a client's proof of who
-    it is, which only the node's shell reads.
+    ``versions`` are the lowest and highest protocol versions the sender speaks; ``token`` is a client's proof of
+    identity, which only the node's shell reads.
     """
 
     versions: tuple[int, int]

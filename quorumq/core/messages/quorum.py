@@ -52,7 +52,7 @@ class Store(NamedTuple):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All of its batches."""
+        """Return all of its batches."""
         return (Part(self.epoch, self.batch, self.age_ms), *self.more)
 
 
@@ -81,8 +81,8 @@ class StoreReply(NamedTuple):
 class Want(NamedTuple):
     """Messages that a HOLD asks for, all at redrive number ``n``.
 
-    ``ended``: how many of their attempts have ended, as far as the sender knows; ``expiries``: how many of these by
-    expiry; ``last_expired``: the last one, too. ``interruptions``: how many deliveries beside them were interrupted.
+    ``ended``: count of their attempts that have ended, as far as the sender knows; ``expiries``: those by expiry;
+    ``last_expired``: the last one, too. ``interruptions``: count of deliveries beside them that were interrupted.
     """
 
     span: Span
@@ -126,9 +126,9 @@ class Hold(NamedTuple):
 class Granted(NamedTuple):
     """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win.
 
-    ``unseen``: the replica has no batch with these messages, so it cannot tell whether they are due. ``expiries``: how
-    many of the attempts ended by expiry; ``last_expired``: the last one, too. ``interruptions``: how many deliveries
-    beside them were interrupted.
+    ``unseen``: the replica has no batch with these messages, so it cannot say if they are due. ``expiries``: count of
+    attempts that ended by expiry; ``last_expired``: the last one, too. ``interruptions``: count of deliveries
+    beside them that were interrupted.
     """
 
     span: Span
@@ -208,7 +208,7 @@ class Owned(NamedTuple):
 
 
 class Extend(NamedTuple):
-    """EXTEND: a new ``hold_time`` (seconds, from now) where exactly the owner holds now."""
+    """EXTEND: a new ``hold_time`` (seconds, from now) if exactly the owner holds now."""
 
     round: int
     partition: PartitionId
@@ -244,7 +244,7 @@ class AckReply(NamedTuple):
 
     ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
     or its floor, is not above the receipt's. ``higher``: it granted a higher one. ``resolved``: in a dead-letter
-    group, where the record was higher than PURGED at that n, and so stands. ``position``: as in STORED.
+    group, if the record was higher than PURGED at that n, and so stands. ``position``: as in STORED.
     """
 
     round: int
@@ -257,7 +257,7 @@ class AckReply(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """REJECT: where exactly the owner holds, requeue after ``delay`` seconds, or write DEAD with ``letter``.
+    """REJECT: if exactly the owner holds, requeue after ``delay`` seconds, or write DEAD with ``letter``.
 
     TOPIC_BACKOFF_S as ``delay``: each replica takes the step of the topic's backoff for its count of attempts. In what
     is written, the letter has the ballot and the redrive number of the message's own entry. ``interrupted``: a clean
@@ -290,7 +290,7 @@ class RejectReply(NamedTuple):
 class Merge(NamedTuple):
     """Merge these records (REDRIVE, PURGE, read repair). Answered once durable.
 
-    ``redrive``: only where the message is a dead letter, at one n less than the record's; else it is `unheard`.
+    ``redrive``: only if the message is a dead letter, at one n less than the record's; else it is `unheard`.
     ``alike``: more messages, to which the last entry's record applies, too.
     """
 
@@ -326,7 +326,7 @@ class PutTopic(NamedTuple):
 
 
 class PutGroup(NamedTuple):
-    """Merge a group's register. Answered once durable, with the merged one where it is higher.
+    """Merge a group's register. Answered once durable, with the merged one if it is higher.
 
     ``partitions``: all that the sender knows of the topic, proposed ones included. A node that knows of more says so.
     """
@@ -340,7 +340,7 @@ class PutReply(NamedTuple):
     """Answers PutTopic and PutGroup; the merged register comes along if it is higher than what was asked.
 
     ``refused`` is "", or "deleted" with the register that has taken the topic's place; of a PutGroup also
-    "cannot-vouch" or "unknown-topic": it was not taken in. ``topic`` comes with the answer to a PutGroup, too, where it
+    "cannot-vouch" or "unknown-topic": it was not taken in. ``topic`` comes with the answer to a PutGroup, too, if it
     has more partitions than the sender knew of.
     """
 

@@ -80,7 +80,7 @@ class GroupDigest(NamedTuple):
 
 
 class SyncListed(NamedTuple):
-    """Anti-entropy: all that the sender has in these places, by origin. The receiver tells what it has otherwise."""
+    """Anti-entropy: all that the sender has in these places, by origin. The receiver answers with its differences."""
 
     partition: PartitionId
     epoch: int
@@ -93,8 +93,8 @@ class SyncListed(NamedTuple):
 class Counted(NamedTuple):
     """``ended`` attempts of these messages at (generation, n) have ended by expiry or REJECT.
 
-    ``expiries``: how many of these by expiry; ``last_expired``: the last one, too. ``interruptions``: how many
-    deliveries beside them were interrupted.
+    ``expiries``: count of these that expired; ``last_expired``: the last one, too. ``interruptions``: count of
+    deliveries beside them that were interrupted.
     """
 
     span: Span
