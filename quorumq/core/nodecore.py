@@ -245,7 +245,7 @@ class NodeCore:
             if not stale:
                 break
             popped = heapq.heappop(state.timers)
-            if head[0] == "expire":  # until its time it tells what was granted, and wakes no node
+            if head[0] == "expire":  # until its time it shows the granted hold, and wakes no node
                 over = state.over
                 while over and over[0][0] <= now.mono:
                     heapq.heappop(over)
@@ -259,7 +259,7 @@ class NodeCore:
         return None if idle else self.state.timers[0][0]
 
     def _absorb(self, new: list[Effect], effects: list[Effect], now: Now) -> None:
-        """Append effects; what is sent to ourselves, and requests taken up again, are fed back in at once, in order."""
+        """Append effects; messages to ourselves, and requests taken up again, are fed back in at once, in order."""
         me = self.state.me
         for effect in new:
             kind = type(effect)
@@ -410,7 +410,7 @@ class NodeCore:
         return self.context.peers.hello(now)
 
     def _on_link_up(self, event: LinkUp, now: Now) -> list[Effect]:
-        """Exchange registers, and offer what we have: HELLO was accepted."""
+        """Exchange registers, and offer our digests: HELLO was accepted."""
         reason = self.vouching.compare(self.context, event)
         if reason:
             return self.vouching.lose(self.context, max((seen.n for seen in event.seen), default=0), reason)
@@ -518,7 +518,7 @@ class NodeCore:
     def _on_reply(
         self, sender: NodeId, incarnation: Incarnation, message: m.QuorumReply, now: Now
     ) -> list[Effect]:
-        """Route a reply to its round; one whose round is over teaches what it can."""
+        """Route a reply to its round; one whose round is over still teaches its content."""
         context = self.context
         effects: list[Effect] = []
         kind = type(message)
@@ -534,7 +534,7 @@ class NodeCore:
                 and message.topic is not None
                 and message.refused == Code.DELETED
             ):
-                effects = context.take_in_topic(message.topic, now)  # ends what is under way for the topic
+                effects = context.take_in_topic(message.topic, now)  # ends requests for the topic
         pending = context.rounds.get(message.round)
         if pending is not None:
             if isinstance(message, m.PutReply) and message.refused == Code.CANNOT_VOUCH:

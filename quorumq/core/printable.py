@@ -1,4 +1,4 @@
-"""Text for people: counts with their nouns; and what others wrote, which a terminal shows and obeys none of."""
+"""Text for people: counts with their nouns; and text from others, which a terminal shows and obeys none of."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class PublishCoordinator(Coordinator):
     """PUBLISH: OK at a majority of durable STORED (docs/protocol.md, PUBLISH).
 
     Where any replica keeps it below a majority, the outcome is unknown and nothing is aborted: anti-entropy finishes
-    what reached fewer.
+    batches that reached fewer.
     """
 
     __slots__ = ("came", "partition", "problems", "publish", "refused")
@@ -93,7 +93,7 @@ class PublishCoordinator(Coordinator):
 
 
 class StoreCoordinator(Coordinator):
-    """One STORE of what was published in one step, for partitions of one set of replicas.
+    """One STORE of the batches published in one step, for partitions of one set of replicas.
 
     Args:
         members: the set, in order of their ids.
@@ -111,7 +111,7 @@ class StoreCoordinator(Coordinator):
         self.publishes: list[PublishCoordinator] = []
         self.stored = 0
         self._bytes = 0
-        self._stops: dict[tuple[PartitionId, Origin], int] = {}  # end of what it has of each origin
+        self._stops: dict[tuple[PartitionId, Origin], int] = {}  # end of its numbers of each origin
 
     def take(self, publish: PublishCoordinator) -> bool:
         """Let it carry one more, unless it is full, or may have one of these messages already."""
@@ -226,7 +226,7 @@ def origins_begun(replicas: Mapping[PartitionId, Replica], publish: m.Publish) -
 
 
 def store_published(context: Context, now: Now) -> list[Effect]:
-    """Send what was published in this step, in as few STOREs as may be: what is there goes together, nothing waits.
+    """Send the batches published in this step, in as few STOREs as may be: those present go together, none waits.
 
     Each batch keeps its own header, age and verdict, *because* delay, TTL and publish time are a batch's own: in one
     header that two coordinators join differently, replicas would disagree about them.
@@ -236,7 +236,7 @@ def store_published(context: Context, now: Now) -> list[Effect]:
     newest: dict[tuple[NodeId, ...], StoreCoordinator] = {}
     for publish in came:
         assert isinstance(publish, PublishCoordinator)
-        if publish.done:  # its topic was deleted by what came in the same step
+        if publish.done:  # its topic was deleted by an event of the same step
             continue
         partition = publish.partition
         members = tuple(sorted(context.catalogue.topics[partition.topic].replicas[partition.number]))

@@ -1,4 +1,4 @@
-"""PURGE: settling what a group may still deliver, or its dead letters."""
+"""PURGE: settling the messages that a group may still deliver, or its dead letters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SURVEY_LIMIT = limits.RUNS_PER_STEP
 
 
 class PurgeCoordinator(SurveyCoordinator):
-    """PURGE: SKIPPED for what the group may still deliver, PURGED for the dead letters of a dead-letter group.
+    """PURGE: SKIPPED for messages that the group may still deliver, PURGED for the dead letters of a dead-letter group.
 
     It settles what RF - majority + 1 replicas report as known when they are asked, page by page; what is published
     meanwhile may stay. A delivery that is under way may still be acked: ACKED is above SKIPPED. Interrupted and run

@@ -86,7 +86,7 @@ class Recovery:
     def ask(
         self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now, *, afresh: bool = False
     ) -> list[Effect]:
-        """Ask ``peer`` for what it has not told yet, and again after a pause. Every request has a number of its own.
+        """Ask ``peer`` for the rest of its answer, and again after a pause. Every request has a number of its own.
 
         Args:
             afresh: True if a link to it has just come up; False if the pause since the last request is over.

@@ -2,7 +2,7 @@
 
 Why a file of its own: a register has many writers and no owner. Operators get no false answer, because
 each answer is read before it is counted: an answer may bring a register that is newer than ours, or the news
-that the topic is gone. Then we write again, on top of what we heard, and answer only for what a majority has.
+that the topic is gone. Then we write again, on top of the news, and answer only for registers that a majority has.
 
 Not promised: that what was written is still so when the client hears of it. The next writer may have come.
 """
@@ -38,7 +38,7 @@ class TopicCoordinator(Coordinator):
     __slots__ = ("merged", "name", "sets", "step", "stored", "topic", "writes")
 
     topic: Topic  # as written in this round
-    merged: Topic  # with what the answers brought
+    merged: Topic  # merged with the registers of the answers
 
     def __init__(self, key: int, name: str) -> None:
         super().__init__(key)
@@ -82,7 +82,7 @@ class TopicCoordinator(Coordinator):
         return [Send(node, m.PutTopic(this.number, topic, groups)) for node in this.members]
 
     def read(self, context: Context, step: str, now: Now, *, groups: bool = False) -> list[Effect]:
-        """Ask all nodes for what they have, after a majority has what was written before."""
+        """Ask all nodes for their registers, after a majority has the one written before."""
         self.close_rounds(context)
         self.stored = 0
         self.step = step
@@ -139,7 +139,7 @@ class TopicCoordinator(Coordinator):
         return True
 
     def on_read(self, context: Context, now: Now) -> list[Effect]:
-        """Go on after ``merged`` has what was proposed before the write."""
+        """Go on after ``merged`` has the partitions proposed before the write."""
         if self.merged.all_partitions > self.topic.all_partitions:
             return self.bury(context, self.merged, now)
         return self.on_buried(context, now)

@@ -5,7 +5,7 @@ later write of a register, and each question which groups there are, meets one t
 that have changed the group, wait for one `Registration` of their node. It
 
 1. has the first register chosen, if no node here has heard of the group (core/proposing.py);
-2. has what is there skipped, if the group is to begin with what is published from now on (core/skipping.py);
+2. has the present messages skipped, if the group is to begin with what is published from now on (core/skipping.py);
 3. writes the register to all nodes, until a majority of each awaited set has it.
 
 Each node answers to the register with partitions that it has heard of and the sender has not. Because ALTER asks for
@@ -202,7 +202,7 @@ class Registration(Coordinator):
         return effects + self._tell(context, now)
 
     def _tell(self, context: Context, now: Now) -> list[Effect]:
-        """Answer the requests that wait for no more than what is done."""
+        """Answer the requests that wait for no more than is done."""
         this = self.put
         assert this is not None
         heard = this.valid(context.state)
@@ -224,7 +224,7 @@ class Registration(Coordinator):
         return effects
 
     def _is_there(self, context: Context, topic: Topic, this: Round, wanted: Wanted, heard: int) -> bool:
-        """Return True if these nodes are enough for what is ``wanted``."""
+        """Return True if these nodes are enough for the ``wanted`` partitions."""
         config = context.config
         sets = replica_sets(topic, topic.all_partitions, config.nodes, config.machines)
         needed = dict.fromkeys([*[sets[number] for number in wanted.partitions], *sets[wanted.known :]])

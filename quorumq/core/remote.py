@@ -20,7 +20,7 @@ from quorumq.core.groupreader import GroupReader
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 GATHER_S = 0.003
-"""Seconds that an answer which is enough waits for other sub-fetches: what they have won already comes along."""
+"""Seconds that an answer which is enough waits for other sub-fetches: messages that they have won come along."""
 
 SUB_FETCH_MARGIN_S = 1.0
 """Seconds beyond its park that a sub-fetch may take before its silent node counts as gone."""
@@ -84,7 +84,7 @@ class SplitCoordinator(GroupReader):
         return self._open_legs(context, self.partitions, now)
 
     def _open_legs(self, context: Context, partitions: tuple[PartitionId, ...], now: Now) -> list[Effect]:
-        """Ask one node for each partition, dividing what is still wanted."""
+        """Ask one node for each partition, dividing the limits that are left."""
         shares: dict[NodeId, list[PartitionId]] = {}
         for at, partition in enumerate(partitions):
             target = self._target(context, partition, at, now)
@@ -248,7 +248,7 @@ class SplitCoordinator(GroupReader):
         ]
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """Give back what has come, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
+        """Give back the messages won, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
         effects = self._cancel(context) + context.free_slices(self.slices, now)
         return effects + self.finish(context, None)
 
@@ -267,7 +267,7 @@ def bytes_of(part: m.Slice) -> int:
 
 
 def call_off(context: Context, number: int, target: NodeId) -> list[Effect]:
-    """Call a sub-fetch off. If its answer comes all the same, what it won is given back, once."""
+    """Call a sub-fetch off. If its answer comes all the same, its messages are given back, once."""
     context.called_off[number] = None
     if len(context.called_off) > CALLED_OFF_MAX:
         del context.called_off[next(iter(context.called_off))]

@@ -48,7 +48,7 @@ for the same time: the node was away for long, or the clock was wrong, then or n
 
 
 class Replay:
-    """A journal, read once. What it says of partitions waits until their topics are known.
+    """A journal, read once. Its records of partitions wait until their topics are known.
 
     Args:
         vouching: component that takes in the journal's records about the directory.
@@ -57,7 +57,7 @@ class Replay:
 
     Attributes:
         is_new: True if the journal names no directory.
-        is_noted: True if the journal says what the cluster was made with.
+        is_noted: True if the journal has a ClusterMade.
         void: batches on disk that are not needed: reclaimed before a crash, or no use.
         orphans: batches of topics that are not known here.
 
@@ -173,7 +173,7 @@ class Replay:
         replicas = context.replicas
         self._note_clocks(context.state, now)
         # Reclaimed messages come first: a batch that is not void was stored after that, as it was wanted again.
-        # Then what was closed: nothing is stored of it any more.
+        # Closed origins come next: nothing is stored of them any more.
         reclaimed = [record for record in self.partitioned if isinstance(record, Reclaimed)]
         over: list[PartitionRecord] = [
             record for record in self.partitioned if isinstance(record, OriginsClosed)
@@ -230,7 +230,7 @@ class Replay:
 
 
 def restore(context: Context, stop: CleanStopped, now: Now) -> None:
-    """Take in what the start before kept for this one."""
+    """Take in the holds and ballots that the start before kept for this one."""
     replicas = context.replicas
     for kept in stop.memory:
         if kept.partition in replicas:
@@ -244,15 +244,15 @@ def restore(context: Context, stop: CleanStopped, now: Now) -> None:
 
 
 def at_stop(context: Context, now: Now) -> list[tuple[JournalRecord, ...]]:
-    """Return what a clean stop writes, if anything: it saves the next start its quarantine, and costs room."""
+    """Return the records of a clean stop, if any: they save the next start its quarantine, and cost room."""
     able = context.state.vouched and not context.state.no_room(CleanStopped)
     return [(clean_stop(context, now),)] if able else []
 
 
 def clean_stop(context: Context, now: Now) -> CleanStopped:
-    """Return what this start keeps for the next one.
+    """Return the holds and ballots that this start keeps for the next one.
 
-    It speaks for no replica in quarantine: what was granted before this start may be live and is not in its table.
+    It speaks for no replica in quarantine: holds granted before this start may be live and is not in its table.
     Nor, while it lasts, for one that we have no record of yet: its register may have been lost by a crash.
     """
     able = [replica for replica in context.replicas.values() if not replica.in_quarantine(now)]

@@ -4,7 +4,7 @@ A directory that was wiped, or brought back from a backup, may lack tombstones t
 it. So nothing that this node answers may count before it knows everything that a majority with its old votes can
 have decided (docs/protocol.md, RECOVERY). Each `RF - majority + 1` other replicas include a member of every such
 majority but us; each majority of the node list is met by `nodes - majority + 1` others, who have the registers.
-What a peer tells, it tells after HELLO made our new incarnation durable there: what it decides later, it decides with
+A peer answers after HELLO made our new incarnation durable there: what it decides later, it decides with
 a reply that supersedes our old votes.
 
 Everything is asked for in requests with a number of their own, repeated until answered; pieces are merged as they
@@ -55,7 +55,7 @@ class Resync:
     # --------------------------------------------------------------------- what is needed
 
     def missing(self, context: Context) -> list[str]:
-        """Return what has still to be heard, for people; empty once the node can vouch again."""
+        """Return the answers still missing, for people; empty once the node can vouch again."""
         lacks: list[str] = []
         lacking = self.lacking(context, context.config.nodes, None)
         if lacking:

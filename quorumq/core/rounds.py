@@ -1,7 +1,7 @@
 """Counting answers.
 
 Every quorum request is one round. A reply counts once per replica, only for its round, and only while no newer
-incarnation of its sender is known to any node in the round: that start may have lost what it promised. Because such
+incarnation of its sender is known to any node in the round: that start may have lost its promises. Because such
 news can come with a later reply, nothing is added up as replies come; each decision counts again, over the replies
 that are valid at that moment (docs/protocol.md, section 3).
 """

@@ -173,7 +173,7 @@ class Rows:
         return tuple(self)
 
     def check(self) -> None:
-        """Assert what holds between any two operations."""
+        """Assert all that holds between any two operations."""
         rows = list(self)
         keys = [row[: self._keys] for row in rows]
         assert keys == sorted(set(keys)), "keys are unique and in order"

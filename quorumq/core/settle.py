@@ -72,10 +72,10 @@ class Ballot:
         self.ask = ask
         self.yes: dict[Owner, Votes] = {}
         self.no: dict[Owner, Votes] = {}
-        self.answered = 0  # bits of replicas that did what was asked, or looked at it
+        self.answered = 0  # bits of replicas that did it, or looked at it
         self.errors: dict[NodeId, str] = {}
         self.resolved: list[m.Resolved] = []
-        self.stood = Votes()  # a higher record stood: what was asked was not written
+        self.stood = Votes()  # a higher record stood: the record asked for was not written
         for _, (_, owner, _) in ask.items:
             self.yes.setdefault(owner, Votes())
             self.no.setdefault(owner, Votes())
@@ -166,7 +166,7 @@ class SettleCoordinator(Coordinator):
         return self.decide(context, message.round, now, last=False)
 
     def count(self, ballot: Ballot, reply: Any, bit: int) -> None:
-        """Count a replica that has done what was asked, or looked at it."""
+        """Count a replica that has done it, or looked at it."""
         raise NotImplementedError
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:

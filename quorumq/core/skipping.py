@@ -54,7 +54,7 @@ class Writing:
         self.whole = 0
 
     def count(self, reply: m.MergeReply, bit: int) -> None:
-        """Take a replica's answer: what it has as asked, or settled otherwise."""
+        """Take a replica's answer: spans that it has as asked, or settled otherwise."""
         self.whole |= bit if reply.whole else 0
         self.votes.add(reply.exact, bit)
         self.votes.add([item.span for item in reply.higher], bit)
@@ -77,7 +77,7 @@ class Part:
         answers: answers to the open question.
         found: spans of the last page to skip; it is not yet known if the group has begun since.
         last: True if no page is behind that.
-        merging: open rounds of SKIPPED, and what they write.
+        merging: open rounds of SKIPPED, and their spans.
     """
 
     partition: PartitionId
@@ -90,14 +90,14 @@ class Part:
 
 
 class Skipping:
-    """Skips what is there, partition by partition, in rounds of a coordinator.
+    """Skips all present messages, partition by partition, in rounds of a coordinator.
 
     Args:
         owner: coordinator of the rounds; it hands their answers and time-outs over.
         group: register that is to begin, or is rewound.
 
     Attributes:
-        begun: True if another node has finished meanwhile; what was found here is nothing to write.
+        begun: True if another node has finished meanwhile; the spans found here are not to be written.
         wrote: True if a SKIPPED was sent.
     """
 
@@ -234,7 +234,7 @@ class Skipping:
         return (*found, *(m.Resolved(*item) for item in settled_by_few(items, answers)))
 
     def _skip_found(self, context: Context, part: Part, now: Now) -> list[Effect]:
-        """Skip what the page before has shown: all by one record."""
+        """Skip the messages that the page before has shown: all by one record."""
         first, part.found = part.found[:1], part.found[1:]
         skipped = Record(self.group.generation, 0, Kind.SKIPPED)
         wanted = tuple(m.Resolved(span, skipped) for span in first)

@@ -396,7 +396,7 @@ class _Runs:
         return b"".join(parts)
 
     def check(self) -> None:
-        """Assert what holds between any two operations. O(everything): for tests and the simulator."""
+        """Assert all that holds between any two operations. O(everything): for tests and the simulator."""
         spans = messages = 0
         for origin, runs in self.runs.items():
             assert len(runs) > 0, f"{origin} is listed with nothing covered"
@@ -543,7 +543,7 @@ class SpanSet(_Runs):
 
     @classmethod
     def from_spans(cls, spans: Iterable[Span]) -> Self:
-        """Return the set of what the spans name; they may overlap and come in any order. ValueError as in `add`."""
+        """Return the set of the spans' messages; they may overlap and come in any order. ValueError as in `add`."""
         made = cls()
         for span in spans:
             made.add(span)

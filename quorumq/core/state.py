@@ -1,7 +1,7 @@
 """One start of a node: its own state, and its knowledge of its peers.
 
-Replicas and coordinators of one node share this object. It decides a question that every vote depends on: does that
-reply come from an incarnation that is known to be superseded. The other one, may this replica vote at all, is the
+Replicas and coordinators of one node share this object. It answers a question that every vote depends on: does a
+reply come from an incarnation that is known to be superseded? The other one, may this replica vote at all, is the
 replica's (quarantine) and this node's (vouching).
 """
 
@@ -38,7 +38,7 @@ Timer = (
     tuple[Literal["round"], int]  # the round with this number has waited long enough
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
     | tuple[Literal["forget"], int]  # drop the results of the FETCH with this key
-    | tuple[Literal["free"], Asker, tuple[Freed, ...]]  # the rest of what goes back
+    | tuple[Literal["free"], Asker, tuple[Freed, ...]]  # the rest of the holds to give back
     | tuple[Literal["close"], Asker, Origin, tuple[PartitionId, ...]]  # the rest of a session
     # A hold of the group with this name, by that owner.
     | tuple[Literal["expire"], PartitionId, str, Span, Owner]
@@ -80,7 +80,7 @@ class NodeConfig:
         sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
         origin_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may differ).
-        packed_above: newest batches of one message that a partition keeps as objects (may differ).
+        packed_above: count of the newest one-message batches that a partition keeps as objects (may differ).
     """
 
     node: NodeId
@@ -159,7 +159,7 @@ class NodeState:
     moved_s: float = (
         0.0  # seconds that this start found the time of day moved against the monotonic clock, since the last
     )
-    buries: bool = False  # a timer is set for what is dying
+    buries: bool = False  # a timer is set for dying messages
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
     vectors: dict[tuple[NodeId, ...], tuple[Incarnation, ...]] = field(
         default_factory=dict
@@ -345,7 +345,7 @@ class NodeState:
         return bare(record) if record.letter is not None and (self.room or self.memory_full) else record
 
     def check(self) -> None:
-        """Assert what holds between any two events."""
+        """Assert all that holds between any two events."""
         self.clock.check()
         assert self.config.node in self.config.nodes
         assert self.known.get(self.config.node, self.incarnation) == self.incarnation or not self.vouched

@@ -79,7 +79,7 @@ class SurveyCoordinator(Coordinator):
         return members - majority_of(members) + 1
 
     def give_up(self, context: Context, why: str) -> list[Effect]:
-        """Fail: too few replicas said what they see."""
+        """Fail: too few replicas answered."""
         detail = f"{self.partition} seen from {context.state.me}: {why}: ask again, through any node"
         return self.fail(context, Code.TOO_FEW_REPLICAS, detail, self.needed, len(self.answers))
 

@@ -67,7 +67,7 @@ class TalliedMap(SpanMap[V]):
         return twin
 
     def check(self) -> None:
-        """Assert what holds between any two operations, the tally among it."""
+        """Assert all that holds between any two operations, the tally among it."""
         super().check()
         found: dict[int, int] = {}
         runs: list[Any] = [run for origin in self.runs for run in self._all(origin)]

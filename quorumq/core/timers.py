@@ -36,7 +36,7 @@ class Timers:
     """The timers of one node.
 
     Args:
-        vouching: component that asks others for what the node's directory lacks.
+        vouching: component that asks others for promises that the directory lacks.
         upkeep: component of the regular work.
         door: component that closes sessions, in as many steps as it takes.
     """
@@ -50,7 +50,7 @@ class Timers:
         self.door = door
 
     def run(self, now: Now) -> list[Effect]:
-        """Do what is due, but no more than one step has time for: what is left, and what this makes due, comes next."""
+        """Do what is due, but no more than one step has time for: the rest, and all that this makes due, comes next."""
         timers = self.context.state.timers
         due: list[Timer] = []
         while timers and timers[0][0] <= now.mono and len(due) < TIMERS_PER_STEP:

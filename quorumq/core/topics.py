@@ -1,4 +1,4 @@
-"""Topic registers: what they may say, how they are made, and how two of them merge.
+"""Topic registers: their limits, their making, and the merge of two.
 
 A register is written to a majority of the node list and spread by anti-entropy (docs/protocol.md, "settings").
 Any two of one topic merge, in any order and any number of times, to the same one: that is all that keeps nodes of

@@ -261,7 +261,7 @@ class Group(NamedTuple):
 
     ``generation`` counts the changes: 0 is the first register, and each rewind, deletion, and creation after a deletion
     is the next one. ``from_ms``: it reads batches published at or after this time of day, by their producers' clocks;
-    0 is all. ``buried`` is the generation of the last deletion; what was recorded before that is void. ``made`` tells
+    0 is all. ``buried`` is the generation of the last deletion; records from before that are void. ``made`` tells
     the proposal that was chosen; zero stands for the register that all nodes propose alike.
     """
 

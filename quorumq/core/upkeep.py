@@ -24,7 +24,7 @@ class Upkeep:
     # ------------------------------------------------------------------ heartbeats
 
     def heartbeat(self, now: Now) -> list[Effect]:
-        """Send heartbeats; and journal now and then what the peers say of their directories."""
+        """Send heartbeats; and journal now and then the peers' reports on their directories."""
         effects = self.context.heartbeats(now)
         peers = self.context.peers
         if peers.positions.counting:  # for the next ones
@@ -32,7 +32,7 @@ class Upkeep:
         return effects
 
     def on_heartbeat(self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now) -> None:
-        """Note that a peer lives, the groups it has a FETCH parked for, and what it says of itself."""
+        """Note that a peer lives, the groups it has a FETCH parked for, and its statement about itself."""
         self.context.peers.note_position(sender, incarnation, message.position)
         # Partitions without a replica here (their topics were deleted) are left out: nothing would drop them, or ask.
         named = dict.fromkeys(found for found in message.waiting if found[0] in self.context.replicas)
@@ -45,11 +45,11 @@ class Upkeep:
     # ---------------------------------------------------------------- anti-entropy
 
     def greet(self, peer: NodeId, now: Now) -> list[Effect]:
-        """Send registers, and what we have: a link is up."""
+        """Send registers, and our digests: a link is up."""
         return self._send_registers(peer) + self.offer(peer, now)
 
     def sync(self, peer: NodeId, now: Now) -> list[Effect]:
-        """Send registers, and what we have; and ask for what has been missing here for long."""
+        """Send registers, and our digests; and ask for messages that have been missing here for long."""
         return self._send_registers(peer) + self.offer(peer, now, absent=True)
 
     def _send_registers(self, peer: NodeId) -> list[Effect]:
@@ -58,7 +58,7 @@ class Upkeep:
         return [Send(peer, piece) for piece in in_pieces(catalogue.registers(), catalogue.all_groups())]
 
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
-        """Offer what we have of each partition that the peer has, too. ``absent``: and ask for what is, for long."""
+        """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""
         for partition, replica in self.context.replicas.items():
             if peer in replica.members:
                 replica.sync.owed[peer] = absent
@@ -66,7 +66,7 @@ class Upkeep:
         return self.go_on_comparing(now)
 
     def on_compared(self, sender: NodeId, message: SyncOffer | SyncListed, now: Now) -> list[Effect]:
-        """Compare what a peer has with what we have: now, or when the step's time for it is over, later."""
+        """Compare a peer's digests with ours: now, or when the step's time for it is over, later."""
         replica = self.context.replicas[message.partition]
         if message.epoch != replica.topic.epoch:
             return []
@@ -75,7 +75,7 @@ class Upkeep:
         return self.go_on_comparing(now)
 
     def go_on_comparing(self, now: Now) -> list[Effect]:
-        """Do what anti-entropy has to do, partition by partition, as far as one step has time for it.
+        """Do the work of anti-entropy, partition by partition, as far as one step has time for it.
 
         The rest has its turn later. Offers that come meanwhile replace older ones.
         """
@@ -100,7 +100,7 @@ class Upkeep:
     # --------------------------------------------------------------------- RECLAIM
 
     def reclaim(self, now: Now) -> list[Effect]:
-        """Drop the payload that no group needs, and bury what is dying."""
+        """Drop the payload that no group needs, and bury dying messages."""
         self.context.state.reclaiming.update(dict.fromkeys(self.context.replicas))
         return self.go_on_reclaiming(now) + bury(self.context, now)
 

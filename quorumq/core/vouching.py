@@ -149,7 +149,7 @@ class Vouching:
     # -------------------------------------------------------------------- gaining it
 
     def unheard(self) -> list[NodeId]:
-        """Return the other nodes that have not yet said what they know of this one."""
+        """Return the other nodes that have not yet reported their view of this one."""
         return [node for node in self.config.nodes if node not in (*self.vouchers, self.config.node)]
 
     def hear(self, context: Context, peer: NodeId) -> list[Effect]:
@@ -171,7 +171,7 @@ class Vouching:
         """Vouch again once all has been heard, behind all of it in the journal.
 
         If our old start granted a ballot and a majority won under it, a node that has answered knows: it is in our
-        clock by now, which is therefore the floor of what may have been granted here and forgotten.
+        clock by now, which is therefore the floor of grants that may be forgotten here.
         """
         state = context.state
         if self.resync is None or state.vouched or self.resync.missing(context):

@@ -1,4 +1,4 @@
-"""Parked FETCHes look at what became available: a few of each client in one step, the others in their client's turn.
+"""Parked FETCHes look at newly available messages: a few of each client in one step, the others in their client's turn.
 
 A client may have thousands of FETCHes parked, and one message may be of use to fifty groups of them. All of them in one
 step would keep all other clients waiting. The step wakes `limits.WOKEN_PER_STEP` of each client; the line that is left
@@ -16,11 +16,11 @@ from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.types import Now, PartitionId
 
 ROUNDS_MAX = 8
-"""In one step: one FETCH may give back what another one waits for."""
+"""Rounds in one step: one FETCH may give back messages that another one waits for."""
 
 
 def wake_stirred(context: Context, now: Now) -> list[Effect]:
-    """Wake the FETCHes that wait for what became available in this step."""
+    """Wake the FETCHes that wait for messages which became available in this step."""
     effects: list[Effect] = []
     for _ in range(ROUNDS_MAX):
         stirred, context.state.stirred = context.state.stirred, {}

@@ -43,7 +43,7 @@ class RemoteFetch(NamedTuple):
 
 
 class RemoteFetchReply(NamedTuple):
-    """The answer to a RemoteFetch: what was won, or an error code. Sent like a reply to a client, with bodies."""
+    """The answer to a RemoteFetch: won messages, or an error code. Sent like a reply to a client, with bodies."""
 
     round: int
     code: str
@@ -53,6 +53,6 @@ class RemoteFetchReply(NamedTuple):
 
 
 class RemoteGone(NamedTuple):
-    """The RemoteFetch of this round is not wanted any more: give back what it won."""
+    """The RemoteFetch of this round is not wanted any more: give back its messages."""
 
     round: int

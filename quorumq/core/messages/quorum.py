@@ -38,7 +38,7 @@ class Part(NamedTuple):
 class Store(NamedTuple):
     """STORE: keep this batch on disk. ``age_ms``: how long ago its producer made it, as far as is known.
 
-    In one of anti-entropy (round 0) it is what the sender's clock says, -1 if the sender is itself in doubt.
+    In one of anti-entropy (round 0) it goes by the sender's clock, -1 if the sender is itself in doubt.
     ``more``: batches that came together with it, of partitions with the same replicas. Each is kept, or refused, by
     itself. ``hold``: a HOLD that rides on it, for messages of its one batch.
     """
@@ -94,7 +94,7 @@ class Want(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """Holds that an owner no longer has: what RELEASE and LEAVE carry."""
+    """Holds that an owner no longer has: the content of RELEASE and LEAVE."""
 
     partition: PartitionId
     group: str
@@ -107,7 +107,7 @@ class Hold(NamedTuple):
 
     ``freed`` repeats, in front of the HOLD, what earlier RELEASEs to this replica said and it has not
     confirmed. ``parked`` says whether the sender has another FETCH parked for the group: a hint, as in a
-    Heartbeat. ``overdue``: it asks in order to bury what is too old, and not for a client.
+    Heartbeat. ``overdue``: it asks in order to bury messages that are too old, and not for a client.
     """
 
     round: int
@@ -219,7 +219,7 @@ class Extend(NamedTuple):
 
 
 class ExtendReply(NamedTuple):
-    """The votes on an EXTEND; what is in neither list was not looked at (abstained)."""
+    """The votes on an EXTEND; messages in neither list were not looked at (abstained)."""
 
     round: int
     granted: tuple[Owned, ...]
@@ -277,7 +277,7 @@ class Reject(NamedTuple):
 
 
 class RejectReply(NamedTuple):
-    """The votes on a REJECT, durable here; ``resolved`` says what stood instead."""
+    """The votes on a REJECT, durable here; ``resolved`` has the records that stood instead."""
 
     round: int
     applied: tuple[Owned, ...]
@@ -304,7 +304,7 @@ class Merge(NamedTuple):
 
 
 class MergeReply(NamedTuple):
-    """``exact``: our record is now what was asked. ``higher``: it is this one instead. ``unheard``: of these we have
+    """``exact``: our record is now the one asked for. ``higher``: it is this one instead. ``unheard``: of these we have
     not heard that they are dead letters, and nothing was written. ``whole``: all of it is exact, and not named.
     """
 
@@ -337,7 +337,7 @@ class PutGroup(NamedTuple):
 
 
 class PutReply(NamedTuple):
-    """Answers PutTopic and PutGroup; the merged register comes along if it is higher than what was asked.
+    """Answers PutTopic and PutGroup; the merged register comes along if it is higher than the one asked.
 
     ``refused`` is "", or "deleted" with the register that has taken the topic's place; of a PutGroup also
     "cannot-vouch" or "unknown-topic": it was not taken in. ``topic`` comes with the answer to a PutGroup, too, if it
@@ -384,7 +384,7 @@ class Accept(NamedTuple):
 
 
 class ProposalReply(NamedTuple):
-    """Answers Prepare and Accept: what the sender has promised and accepted by now, or what it knows was chosen.
+    """Answers Prepare and Accept: the sender's promise and acceptance by now, or the chosen register if it knows it.
 
     ``topic`` or ``group`` is a register that was chosen in this instance or a later one, deleted or not. Asked about a
     group, ``topic`` says that the topic was deleted, or makes no groups for a FETCH. ``error`` is "", "unknown-topic"
@@ -455,7 +455,7 @@ class CloseRequest(NamedTuple):
 
 
 class CloseReply(NamedTuple):
-    """``done``: promised, and nothing is left of it here but the knowledge of what it had."""
+    """``done``: promised, and nothing is left of it here but the knowledge of its numbers."""
 
     round: int
     done: tuple[Origin, ...]

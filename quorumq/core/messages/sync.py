@@ -66,7 +66,7 @@ class SyncOffer(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """A digest of what the sender has of one origin, or of a block of closed ones."""
+    """A digest of the sender's state of one origin, or of a block of closed ones."""
 
     origin: Origin
     digest: bytes
@@ -123,7 +123,7 @@ class Aged(NamedTuple):
 
 
 class SyncState(NamedTuple):
-    """Anti-entropy: the answer to a list: the sender's spans and records for what differed.
+    """Anti-entropy: the answer to a list: the sender's spans and records that differed.
 
     Records are merged before any batch is pulled. A long answer comes in several of these. With ``rest`` it
     ends the answer to a SyncPull: ``spans`` are those asked for and not sent yet.
@@ -196,7 +196,7 @@ class SyncTopics(NamedTuple):
 
 
 class ResyncRequest(NamedTuple):
-    """A node that cannot vouch asks for what the receiver has of a partition, from place ``start`` on.
+    """A node that cannot vouch asks for the receiver's state of a partition, from place ``start`` on.
 
     Without a partition it asks for the registers.
     """
@@ -216,7 +216,7 @@ class ResyncReply(NamedTuple):
     following: int
     registers: SyncTopics
     state: SyncState | None
-    decisions: tuple[Decision, ...] = ()  # with the registers: what is not decided as far as the sender knows
+    decisions: tuple[Decision, ...] = ()  # with the registers: instances still open here
 
 
 class SurvivorsRequest(NamedTuple):
