@@ -248,7 +248,7 @@ class SplitCoordinator(GroupReader):
         ]
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """Give back the messages won, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
+        """Give messages back, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
         effects = self._cancel(context) + context.free_slices(self.slices, now)
         return effects + self.finish(context, None)
 

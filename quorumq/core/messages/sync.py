@@ -216,7 +216,7 @@ class ResyncReply(NamedTuple):
     following: int
     registers: SyncTopics
     state: SyncState | None
-    decisions: tuple[Decision, ...] = ()  # with the registers: instances still open here
+    decisions: tuple[Decision, ...] = ()  # with the registers: instances undecided at the sender
 
 
 class SurvivorsRequest(NamedTuple):
