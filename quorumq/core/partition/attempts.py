@@ -1,4 +1,4 @@
-"""How many deliveries of a message have ended, and how; and what follows from it for the next one."""
+"""Number of deliveries of a message that have ended, the way they ended, and the effect on its next delivery."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from quorumq.core.limits import INTERRUPTIONS_MAX, NUMBERS_END
 
 LOT_MAX = 4
-"""How many messages that expired twice are delivered together at most."""
+"""Most messages that expired twice that are delivered together."""
 
 
 class Attempts(NamedTuple):
-    """How many attempts at (generation, redrive number ``n``) have ended by expiry or REJECT, and how the last did.
+    """Number of attempts at (generation, redrive number ``n``) that ended by expiry or REJECT, and the last one's end.
 
-    The greater one is kept, and the greater numbers of expiries and of interruptions of the two. Of equal counts the
-    greater is the one whose last attempt expired: a message that is wrongly suspected loses some time, while one that
+    The greater count is kept, and the greater numbers of expiries and of interruptions of the two. Of equal counts the
+    greater is the one whose last attempt expired. A message that is wrongly suspected loses some time, while one that
     is wrongly trusted takes its neighbours along.
     """
 
@@ -30,7 +30,7 @@ NO_ATTEMPTS = Attempts(0, 0, 0)
 
 
 def greater(ours: Attempts, theirs: Attempts) -> Attempts:
-    """Merge two counts; each part is the maximum, as nobody counts an attempt that has not ended."""
+    """Merge two counts; each part is the maximum, because no node counts an attempt that has not ended."""
     best = max(ours, theirs)
     if ours[:2] == theirs[:2]:
         expiries = max(ours.expiries, theirs.expiries)
@@ -62,13 +62,13 @@ def is_exhausted(attempts: Attempts, max_deliveries: int) -> bool:
 
 
 def lot_of(attempts: Attempts, max_deliveries: int) -> int:
-    """Return how many messages that expired may be delivered together where one has had these attempts; 0: any.
+    """Return the largest lot in which messages that expired are delivered, given one message's attempts; 0: any.
 
-    Nobody said what became of a delivery that expired. The message may have taken its process along; mostly a
-    neighbour did, or nobody. So a message that expired once is delivered as any other. From the second time on it
-    comes in lots, of 4, then of 2, then alone: who takes its process along is found in a few more attempts, and
-    neighbours of a crash wait for a few lots and not for each other. The last delivery before the dead letters is
-    always alone, and the ones before it in lots of 2 and 4 at most, so that no neighbour's fault ends a message.
+    An expiry does not tell its cause. The message may have crashed its process; mostly a neighbour did, or no message.
+    So a message that expired once is delivered as any other. From the second expiry on it comes in lots, of 4, then
+    of 2, then alone. A message that crashes its process is found in a few more attempts. Its neighbours wait for a few
+    lots and not for each other. The last delivery before the dead letters is always alone, and the ones before it come
+    in lots of 2 and 4 at most, so that no neighbour's fault ends a message.
     """
     if not attempts.last_expired or is_exhausted(attempts, max_deliveries):
         return 0

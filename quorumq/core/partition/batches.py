@@ -1,7 +1,7 @@
-"""What one partition on one node has of its messages: the batches, and which messages are present, absent or reclaimed.
+"""Batches of one partition on one node, and the messages that are present, absent or reclaimed.
 
-A table: it knows neither groups nor what nodes ask each other. A message is known here once it is present, absent or
-reclaimed; of a closed origin only its number is kept.
+A table: it knows neither groups nor the requests between nodes. A message is known here once it is present, absent
+or reclaimed; of a closed origin only its number is kept.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LOOKED_AT = 2048
 """Batches, or origins, that one request to a peer is made of."""
 
 AGE_UNKNOWN = -1
-"""Of a batch that a peer brought: its age is by the peer's clock."""
+"""Age of a batch that a peer brought: its age is by the peer's clock."""
 
 
 class Missing(NamedTuple):
-    """What we know of messages that are known and not present here."""
+    """Knowledge about messages that are known and not present here."""
 
     since: float  # monotonic seconds
     # The other replicas that said since then that they have not got them, sorted.
@@ -45,19 +45,19 @@ class Batches:
         fresh: the newest batches of one message, which are not packed yet.
         stored: the batches by their number.
         order: their keys, oldest first.
-        with_ttl: how many of them have a time to live of their own.
-        index: where each present message is.
-        present: what the index covers, in runs.
+        with_ttl: number of batches that have a time to live of their own.
+        index: batch and position of each present message.
+        present: runs of messages that the index covers.
         absent: known, and not present here.
         reclaimed: known, and their payload was dropped here.
-        wanted: of the reclaimed, what a group that came later would read: it counts as absent again.
+        wanted: reclaimed messages that a group that came later would read: they count as absent again.
         closed: the origins that are over.
-        idle_since: origins of which nothing is present, and since when.
-        damaged: batches that cannot be read here, and what is in them.
+        idle_since: origins without a present message, and the time since when.
+        damaged: batches that cannot be read here, and their content.
         waiting: batches that are not due yet by our clock.
-        doubtful: batches of unknown age, and when they were made, as peers say.
-        digests: of what is known.
-        lacking: by peer, origins of which something was absent, and that it was not asked about since.
+        doubtful: batches of unknown age, and the times when peers say they were made.
+        digests: digests of the known messages.
+        lacking: origins with absent messages about which a peer was not asked since, by peer.
         listed: the origins, as a survey goes through them (core/partition/listing.py).
     """
 
@@ -118,7 +118,7 @@ class Batches:
         ]
 
     def bytes_of(self, span: Span) -> int:
-        """How many bytes the present messages of ``span`` have."""
+        """Return the number of bytes of the present messages of ``span``."""
         total = 0
         for piece, slot in self.index.within(span):
             header = self.stored[slot.number].header
@@ -126,13 +126,13 @@ class Batches:
         return total
 
     def same_records(self, header: BatchHeader, shift: int, part: Span, slot: Slot) -> bool:
-        """Whether the batch's records for ``part`` are the ones stored, by their CRCs."""
+        """Return True if the batch's records for ``part`` are the ones stored, by their CRCs."""
         ours = self.stored[slot.number].header
         theirs = header.crcs[4 * (part.start + shift) : 4 * (part.stop + shift)]
         return ours.crcs[4 * (part.start + slot.shift) : 4 * (part.stop + slot.shift)] == theirs
 
     def worth_storing(self, span: Span) -> list[Span]:
-        """What of ``span``, which is not present, is to be stored: not what was reclaimed and nobody would read."""
+        """Return the parts of ``span``, which is not present, to store: none that was reclaimed and has no reader."""
         if not self.reclaimed.runs:
             return [span]
         return subtract(span, self._not_wanted(self.reclaimed.within(span)))
@@ -252,7 +252,7 @@ class Batches:
         self.damaged[number] = tuple(lost)
 
     def mended(self) -> list[int]:
-        """Damaged batches that nobody needs: what was in them is present again, reclaimed, or of a closed origin."""
+        """Return damaged batches that are not needed: their messages are present, reclaimed, or of a closed origin."""
         found = [
             number
             for number, spans in self.damaged.items()
@@ -309,7 +309,7 @@ class Batches:
             self.digests.stale[span.origin] = None
 
     def close(self, numbers: Iterable[Span]) -> tuple[Span, ...]:
-        """These origins are over: keep but their numbers; which, newly. One of which something is present stays."""
+        """Keep only the numbers of these origins, which are over; return the new ones. Origins with messages stay."""
         fresh = [
             part
             for span in numbers
@@ -326,9 +326,9 @@ class Batches:
     # ------------------------------------------------------------- due and ages
 
     def doubt(self, batch: StoredBatch, ttl_s: float) -> None:
-        """A peer brought this batch, and its age is by the peer's clock: ours begins now, until enough have told.
+        """Note that a peer brought this batch, aged by its clock: ours begins now, until enough peers have answered.
 
-        Else a wrong clock would decide together with whoever has copied it.
+        Else a wrong clock would decide together with the replicas that have copied it.
         """
         if batch.header.delay_ms or batch.header.ttl_ms or ttl_s:
             self.doubtful[batch.number] = {}
@@ -356,7 +356,7 @@ class Batches:
         if told is None:
             return False
         told[sender] = now.mono - max(0, age_ms) / 1000
-        wrong = len(self.members) - majority_of(len(self.members))  # at most so many clocks
+        wrong = len(self.members) - majority_of(len(self.members))  # the most clocks that are wrong
         if len(told) <= wrong:
             return False
         del self.doubtful[number]
@@ -371,7 +371,7 @@ class Batches:
         return False
 
     def age_ms(self, number: int, now: Now) -> int:
-        """How old a batch is, by our clock."""
+        """Return the age of a batch in milliseconds, by our clock."""
         if number in self.doubtful:
             return AGE_UNKNOWN
         return max(0, int(1000 * (now.mono - self.stored[number].born)))
@@ -443,10 +443,10 @@ class Batches:
 
 
 def denials(entry: Missing) -> int:
-    """How many replicas have said that they have not got it."""
+    """Return the number of replicas that have said that they do not have it."""
     return len(entry.denied)
 
 
 def without(entry: Missing, node: NodeId) -> Missing:
-    """As if ``node`` had not said that it has not got them."""
+    """Return the entry without the denial of ``node``."""
     return entry._replace(denied=tuple(member for member in entry.denied if member != node))

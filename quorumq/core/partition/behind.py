@@ -1,28 +1,28 @@
-"""How far a group that begins has looked at the batches that were here before it."""
+"""Progress of a group that begins, through the batches that were here before it."""
 
 from __future__ import annotations
 
 Key = tuple[int, int]
-"""Of a batch, as in `Batches.order`: when it was made (ms of our monotonic clock), and its number."""
+"""Key of a batch, as in `Batches.order`: when it was made (ms of our monotonic clock), and its number."""
 
 FIRST: Key = (-(1 << 63), 0)
 """Not above the key of any batch."""
 
 
 class Behind:
-    """What a group that begins, or begins anew, has not looked at yet: a step has no time for a whole backlog.
+    """Batches that a group that begins, or begins anew, has not looked at yet: a step has no time for a whole backlog.
 
-    It goes through all batches twice, oldest first each time: at first it looks at those that its generation covers,
-    then at the others, of which nothing is available. Two passes, because the start predicate goes by the producers'
-    time of day and the order by our own clock: what is covered may stand anywhere.
+    It goes through all batches twice, oldest first each time. At first it looks at those that its generation covers.
+    Then it looks at the others, which have nothing available. There are two passes because the start predicate goes by
+    the producers' time of day and the order by our own clock: covered batches may stand anywhere.
 
     Args:
         from_ms: the generation's start predicate.
-        ever: what it finds has been available ever since; else from now on, as it was rewound.
+        ever: True if the messages found have been available ever since; False if only from now on, after a rewind.
 
     Attributes:
         key: the batch to go on with, in this pass.
-        place: where in it: the section, and the sequence number.
+        place: section and sequence number in that batch.
         last: it is in the second pass.
     """
 
@@ -37,7 +37,7 @@ class Behind:
 
     @property
     def end(self) -> Key | None:
-        """What is offered of this batch, and of later ones, is not the oldest that is available; None where all is."""
+        """Return the key from which on no ready batch counts as the oldest available; None if all of them count."""
         return None if self.last else self.key
 
     def passes_over(self, published_ms: int) -> bool:

@@ -33,29 +33,27 @@ OVERDUE: Final = -1
 
 @dataclass(slots=True)
 class Picked:
-    """What a choice has so far, and how much room is left in it."""
+    """Messages that a choice has so far, and the room that is left in it."""
 
     messages_left: int
     bytes_left: int
     runs_max: int
-    generation: int  # of everything picked: one HOLD names one
+    generation: int  # the generation of everything picked: one HOLD names one
     wants: list[Want] = field(default_factory=list)
-    batches: int = 0  # and parts of them
-    messages: int = 0  # of all that is wanted
+    batches: int = 0  # batches, and parts of them
+    messages: int = 0  # messages in `wants`
     bytes: int = 0
-    extra: int = (
-        0  # of these, what is overdue by our clock, which no limit counts: it will hardly be delivered
-    )
-    company: int = 0  # of a lot: how many are in it already, of other partitions
+    extra: int = 0  # messages overdue by our clock, which no limit counts: they will hardly be delivered
+    company: int = 0  # messages of other partitions that are in the lot already
 
     @property
     def runs(self) -> int:
-        """What it costs to vote on this, in runs of messages: one that goes on over a border of batches is several."""
+        """Return the cost of a vote on this, in runs of messages: one that crosses a border of batches is several."""
         return max(len(self.wants), self.batches)
 
     @property
     def full(self) -> bool:
-        """Whether there is no room left."""
+        """Return True if there is no room left."""
         return (
             self.messages_left <= 0
             or self.bytes_left <= 0
@@ -63,7 +61,7 @@ class Picked:
         )
 
     def share(self, lot: int) -> None:
-        """Limit the lot: what comes next may be delivered with so many in all."""
+        """Limit the lot: its messages, those of other partitions included, are ``lot`` at most."""
         self.messages_left = min(self.messages_left, lot - self.company - self.messages)
 
     def append(self, want: Want) -> None:
@@ -101,18 +99,18 @@ class Choice:
     ) -> tuple[Picked, float | None]:
         """FETCH, step 1: the oldest available messages within the limits, and when to look again.
 
-        With several coordinators fetching, what ranks first for this one comes first; the rest only where it
-        has been available for ``steal_after`` seconds, which is the time returned where it was passed over.
-        At least one message is chosen where one may be, however large. A suspect is never among first-timers.
+        With several coordinators fetching, what ranks first for this one comes first; the rest only if it has been
+        available for ``steal_after`` seconds. The time returned is that time, if messages were passed over.
+        At least one message is chosen if one may be, however large. A suspect is never among first-timers.
 
         Args:
             messages_max: messages to choose at most.
             bytes_max: their bytes at most, but for a first one that is larger.
-            runs_max: what it may cost, in runs of messages: each is voted on by itself.
+            runs_max: cost at most, in runs of messages: each is voted on by itself.
             parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
-            patient: whether the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
-            company: choose suspects, for a lot that has so many of other partitions; None: choose first-timers.
-            named: only these messages, whomever they rank for.
+            patient: True if the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
+            company: number of messages of other partitions in the lot of suspects to choose; None: choose first-timers.
+            named: only these messages, whichever coordinator they rank for.
         """
         offer = view.available if company is None else view.suspects
         picked = Picked(messages_max, bytes_max, runs_max, view.generation, company=company or 0)
@@ -155,11 +153,11 @@ class Choice:
         return picked, look_again
 
     def choose_dying(self, view: GroupView, now: Now, why: int, runs_max: int) -> Picked:
-        """Choose of what nobody may get any more, whomever it ranks for.
+        """Choose messages that no client may get any more, whichever coordinator they rank for.
 
         Args:
             why: `fate.EXHAUSTED`, or `OVERDUE`.
-            runs_max: what it may cost, in runs of messages.
+            runs_max: cost at most, in runs of messages.
         """
         picked = Picked(FETCH_MESSAGES_MAX, 1 << 40, runs_max, view.generation)
         spans = view.kept.spans
@@ -179,7 +177,7 @@ class Choice:
     def _pick_dying(self, view: GroupView, span: Span, covered: bool, why: int, picked: Picked) -> None:
         picked.batches += 1
         for part, record in view.readable(span, covered):
-            # What was redriven has had its time, and may have as much again.
+            # A redriven message has had its time, and may have as much again.
             if why == OVERDUE and record.n:
                 continue
             if not picked.wants:
@@ -240,7 +238,7 @@ class Choice:
                 for span, record in view.readable(cut, view.covers(batch.header.published_ms)):
                     if not picked.wants:
                         picked.generation = record.generation
-                    if record.generation == picked.generation:  # what is left out may stand in several
+                    if record.generation == picked.generation:  # messages left out may stand in several
                         picked.append(Want(span, record.n))
                         picked.messages += span.stop - span.start
                         picked.bytes += size if span == cut or overdue else self.batches.bytes_of(span)

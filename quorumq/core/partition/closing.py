@@ -47,7 +47,7 @@ class Closing(Duty):
         return [OriginsPromised(self.batches.partition, tuple(fresh))] if fresh else []
 
     def is_done(self, origin: Origin) -> bool:
-        """Whether nothing is left of an origin but the knowledge of what there was: no payload, no hold."""
+        """Return True if only the knowledge of an origin's numbers is left: no payload, no hold."""
         batches = self.batches
         if not may_close(origin) or batches.present.spans_of(origin) or batches.absent.spans_of(origin):
             return False
@@ -64,7 +64,7 @@ class Closing(Duty):
         return records, tuple(origin for origin in origins if origin in closed or self.is_done(origin))
 
     def close(self, numbers: Iterable[Span]) -> list[Effect]:
-        """These are over everywhere: forget all about them but that. One of which something is present is not."""
+        """Drop all but the numbers of these origins, which are over everywhere. One with a present message is not."""
         fresh = self.batches.close(numbers)
         if not fresh:
             return []

@@ -53,10 +53,10 @@ class Trees:
     """The digests of all tables, none of them stale.
 
     Args:
-        trees: by label, those of groups in the order of their names.
+        trees: trees by label, those of groups in the order of their names.
 
     Attributes:
-        looks: what was looked at: origins, and parts of nodes.
+        looks: cost of the looks so far, at origins and at parts of nodes.
     """
 
     __slots__ = ("looks", "trees")
@@ -104,14 +104,14 @@ class Trees:
 
 
 class Answer:
-    """What one step says to one peer.
+    """Messages that one step sends to one peer.
 
     Args:
-        trees: what there is to compare.
-        epoch: of the partition's replica set.
+        trees: the trees to compare.
+        epoch: epoch of the partition's replica set.
 
     Attributes:
-        runs: of messages that it tells of.
+        runs: number of runs of messages in the answer.
     """
 
     __slots__ = ("_differing", "_listed", "_parted", "epoch", "runs", "trees")
@@ -142,7 +142,7 @@ class Answer:
 
     @property
     def differing(self) -> int:
-        """How many origins it tells of, once for each table."""
+        """Return the number of origins it tells of, once for each table."""
         return sum(map(len, self._differing.values()))
 
     def messages(self, batches: Batches, views: Views, now: Now) -> list[Told]:

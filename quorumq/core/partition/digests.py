@@ -1,13 +1,13 @@
 """Digests of one table of a partition, origin by origin, kept summed up in a tree, for replicas to compare.
 
-The tree makes a comparison cost what differs, not what there is: an origin has a place, 60 bits, and each node of the
-tree stands for the origins whose places begin alike. Its sum is that of their digests, so an origin that changed is
-subtracted and added along one path, and whoever compares goes down only where sums differ.
+The tree makes a comparison cost what differs, not what there is. An origin has a place, 60 bits, and each node of
+the tree stands for the origins whose places begin alike. Its sum is that of their digests, so an origin that changed
+is subtracted and added along one path. A replica that compares goes down only where sums differ.
 
-Clients choose origins. Both the place and the digest are therefore keyed with what no client knows (`Keyed`): nobody
-can aim origins at one node of the tree, or find origins whose digests cancel out (docs/decisions/0021).
+Clients choose origins. Both the place and the digest are therefore keyed with a secret of the replicas (`Keyed`).
+No client can aim origins at one node of the tree, or find origins whose digests cancel out (docs/decisions/0021).
 
-Equal content gives an equal tree: a node is parted exactly where it has more than `LISTED_MAX` origins.
+Equal content gives an equal tree: a node is parted exactly if it has more than `LISTED_MAX` origins.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Keyed(NamedTuple):
     """Places and digests under one key.
 
     Args:
-        key: what all replicas of a partition share, and no client knows.
+        key: secret that all replicas of a partition share, and no client knows.
     """
 
     key: bytes
@@ -61,8 +61,8 @@ class Keyed(NamedTuple):
 
         Args:
             label: the name of the table.
-            name: that of the origin, as `named` gives it.
-            content: what the table has.
+            name: the origin's name, as `named` gives it.
+            content: the table's content for the origin.
         """
         return self._hash(b"%d %b%b\n%b" % (len(label), label, name, content))
 
@@ -81,10 +81,10 @@ class Node:
     """One node of the tree.
 
     Attributes:
-        sum: of the digests of its origins.
-        size: how many origins it has.
-        parts: the nodes that it is parted into; None where it is not.
-        origins: of one that is not parted, digest and place of each as one number.
+        sum: sum of the digests of its origins.
+        size: number of its origins.
+        parts: the nodes that it is parted into; None if it is not.
+        origins: digest and place of each origin as one number, if the node is not parted.
     """
 
     __slots__ = ("origins", "parts", "size", "sum")
@@ -153,11 +153,11 @@ class Digests:
         """Make the digests of stale origins anew.
 
         Args:
-            content_of: returns what the table has of an origin; b"" where it has nothing.
+            content_of: returns the table's content for an origin; b"" if it has nothing.
             most: origins to look at.
 
         Returns:
-            how many were looked at.
+            the number of origins that were looked at.
         """
         stale, count = self.stale, 0
         while stale and count < most:

@@ -1,4 +1,4 @@
-"""What works on the tables of one partition."""
+"""Components that work on the tables of one partition."""
 
 from __future__ import annotations
 

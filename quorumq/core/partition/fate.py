@@ -1,11 +1,11 @@
-"""What a replica knows of ONE message for ONE group, and what each step of the protocol makes of it.
+"""State that a replica keeps of ONE message for ONE group, and the effect of each protocol step on it.
 
 Every rule is a pure function of one message; there is no span, no loop and no replica here:
 
     rule(record, lease, ballots, facts, ask) -> (record, lease, ballots, answer)
 
-`GroupView.apply` lifts a rule to runs of messages that share all of this. Where a rule changes nothing, it returns
-the very object that it was given: that is how the pass knows. What is known of a message is cut by how long it lasts:
+`GroupView.apply` lifts a rule to runs of messages that share all of this. If a rule changes nothing, it returns
+the very object that it was given: that is how the pass knows. The state of a message is cut by how long it lasts:
 
 - its `Record`: what became of it. It only rises, and a group shares it with the group of its dead letters.
 - its `Lease`: hold, rivals, attempts, delay and hint. An ACK ends all of it, but for the hold of another delivery.
@@ -14,14 +14,14 @@ the very object that it was given: that is how the pass knows. What is known of 
                         HOLD of its owner again, EXTEND
                               ┌─── longer ───┐
               HOLD            ▼              │
-      free ───────────────▶ held ────────────┘        HOLD is refused under a ballot that is not above all that was
-       ▲                      │                       granted before, and where the record is another, where the
-       ├────── RELEASE ───────┤ of exactly its owner  message is not due, and where anybody else holds it.
-       ├─────── ACK ──────────┤ likewise
-       ├────── REJECT ────────┤ likewise: an attempt has ended, or the message is dead
+      free ───────────────▶ held ────────────┘        HOLD is refused if its ballot is not above all that was
+       ▲                      │                       granted before, if the record is another, if the message
+       ├────── RELEASE ───────┤ of exactly its owner  is not due, and if another owner holds it.
+       ├─────── ACK ──────────┤ of exactly its owner
+       ├────── REJECT ────────┤ of exactly its owner: an attempt has ended, or the message is dead
        └────── expiry ────────┘ an attempt has ended
 
-      free or held ─── RECOVERY: two owners are reported, or one that acked ───▶ blocked: NOBODY holds it
+      free or held ─── RECOVERY: two owners are reported, or one that acked ───▶ blocked: held by no owner
        free ◀─── each of the rivals, if any, has released it, or the longest of their times is over ───┘
 
 Exclusivity (promise G2) rests on `on_hold`. Two majorities share a replica; that replica grants one owner at a time,
@@ -52,8 +52,8 @@ class Held(NamedTuple):
     owner: Owner
     deadline: float
     n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
-    generation: int = 0  # likewise
-    before: Attempts = NO_ATTEMPTS  # what had ended when it was granted here: when it ends, one more has
+    generation: int = 0  # the generation it was granted under
+    before: Attempts = NO_ATTEMPTS  # attempts that had ended when it was granted here: its end adds one
 
 
 class Delay(NamedTuple):
@@ -72,21 +72,21 @@ class Lease(NamedTuple):
     """All that an ACK ends."""
 
     held: Held | None = None
-    rivals: tuple[Owner, ...] = ()  # the owners that were reported of what NOBODY holds
+    rivals: tuple[Owner, ...] = ()  # the owners that were reported, if the message is blocked
     attempts: Attempts | None = None
     delay: Delay | None = None
     hint: float = 0.0  # held elsewhere until then, as a NOK said: for choosing only
 
 
 class Ballots(NamedTuple):
-    """What was granted: the highest ballot, None where we know of none; then a floor, if above the group's."""
+    """Ballots granted: the highest one, None if none is known; then a floor, if above the group's."""
 
     highest: Stamp | None = None
     floor: int = 0
 
 
 class Facts(NamedTuple):
-    """What a rule goes by besides the message: the time, the group, and the batch that the message is in."""
+    """Inputs of a rule besides the message: the time, the group, and the batch that the message is in."""
 
     now: float  # monotonic seconds
     dead: bool  # the group is that of another one's dead letters
@@ -98,7 +98,7 @@ class Facts(NamedTuple):
     ttl: float = 0.0  # its own time to live, in seconds; 0: the topic's
     unseen: bool = False  # the payload is not here
     closed: bool = False  # the message's origin is over: it is settled, and nothing but a hold is kept of it
-    since: int = 0  # what older generations recorded is void: the group was deleted then
+    since: int = 0  # records of generations below it are void: the group was deleted then
     max_deliveries: int = NUMBERS_END  # the topic's; those of a dead letter are not limited
 
 
@@ -106,7 +106,7 @@ FREE = Lease()
 NO_BALLOTS = Ballots()
 
 Fate = tuple[Record, Lease, Ballots, Any]
-"""What a rule makes of a message, and its answer."""
+"""State of a message after a rule, and the rule's answer."""
 
 Rule = Callable[[Record, Lease, Ballots, Facts, Any], Fate]
 
@@ -116,7 +116,7 @@ Rule = Callable[[Record, Lease, Ballots, Facts, Any], Fate]
 
 class HoldAsk(NamedTuple):
     owner: Owner
-    record: Record  # what the message must be
+    record: Record  # the record that the message must have
     until: float  # the end of the hold
     max_deliveries: int
     ttl: float  # the topic's, in seconds; 0: for ever
@@ -167,18 +167,18 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
 
 
 def hear(record: Record, facts: Facts, asked: Record) -> tuple[Record, Record]:
-    """What our record becomes when a HOLD names ``asked``, and how it reads then.
+    """Return our record after a HOLD that names ``asked``, and the record that it then reads as.
 
-    A redrive that we have not heard of may be behind it. A dead letter is granted only where the record is DEAD at
-    exactly that n: a HOLD carries no letter to merge.
+    The HOLD may follow a redrive that this replica has not heard of. A dead letter is granted only if the record is
+    DEAD at exactly that n: a HOLD carries no letter to merge.
     """
     return (record, record) if facts.dead else merge(record, facts, asked)
 
 
 def not_due(lease: Lease, facts: Facts, asked: Record) -> tuple[int, Stamp, float, int] | None:
-    """What keeps the message, at ``asked``, from being delivered now: a delay of REJECT, or the batch's own.
+    """Return the delay that keeps the message, at ``asked``, from being delivered now: of a REJECT, or of the batch.
 
-    As in `NotDue`, without the span.
+    The fields are those of `NotDue`, without the span.
     """
     delay = delay_at(lease, facts, asked)
     if delay is not None:
@@ -199,7 +199,7 @@ def is_above(ballot: Stamp, ballots: Ballots, facts: Facts) -> bool:
 
 
 def may_replace(held: Held, owner: Owner) -> bool:
-    """No hold is ever replaced, whatever its ballot."""
+    """Return False: a hold is never replaced, however high the ballot is."""
     return False
 
 
@@ -209,7 +209,7 @@ def floor_of(ballots: Ballots, facts: Facts) -> int:
 
 
 def is_expired(facts: Facts, ttl: float) -> bool:
-    """Whether the batch's time to live, or else the topic's, is over by our clock."""
+    """Return True if the batch's time to live, or else the topic's, is over by our clock."""
     ttl = facts.ttl or ttl
     return ttl > 0 and facts.now >= facts.born + ttl and not facts.unseen
 
@@ -252,7 +252,7 @@ def may_extend(held: Held | None, owner: Owner) -> bool:
 
 
 def on_expire(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
-    """A hold's time may have run out. Answers the hold where it has not."""
+    """Drop a hold if its time has run out. Answers the hold if it has not."""
     lease = in_time(record, lease, facts)
     return record, lease, ballots, lease.held
 
@@ -285,7 +285,7 @@ def on_ack(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Ac
 
 
 def exclusive(ballots: Ballots, facts: Facts, owner: Owner) -> bool | None:
-    """Whether no higher ballot than the owner's was granted here; None below the floor, where we cannot say."""
+    """Return True if no higher ballot than the owner's was granted here; None below the floor, where it is unknown."""
     if ballots.highest is not None:
         return ballots.highest <= owner.ballot
     return True if owner.ballot.time > facts.floor and owner.ballot.time > ballots.floor else None
@@ -323,7 +323,7 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
 
 
 def is_retry(record: Record, lease: Lease, facts: Facts, ask: RejectAsk) -> bool:
-    """Nobody holds it so: a retry that finds its own ballot in the record, or the delay, counts as applied."""
+    """Return True if a REJECT without a hold is a retry: its own ballot is in the record, or in the delay."""
     ballot = ask.owner.ballot
     if ask.record.letter is None:
         return lease.delay is not None and lease.delay.ballot == ballot
@@ -358,9 +358,9 @@ def merge(record: Record, facts: Facts, theirs: Record) -> tuple[Record, Record]
 
 
 def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
-    """What of the lease is left when the record has become ``record``: ACKED ends the attempts and the delay.
+    """Return the lease that is left when the record has become ``record``: ACKED ends the attempts and the delay.
 
-    No record ends a hold: another delivery than the one that was acked, or died, may be live, and a rewind or a
+    No record ends a hold. Another delivery than the one that was acked, or died, may be live, and a rewind or a
     redrive may open the message again before its hold has run out (docs/protocol.md, "record, hold key").
     """
     if lease.attempts is None and lease.delay is None:
@@ -374,10 +374,10 @@ def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
 
 
 def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
-    """A peer reported a hold (core/recovery.py). All that are reported are kept; none was granted here.
+    """Add a hold that a peer reported (core/recovery.py). All that are reported are kept; none was granted here.
 
-    Where two owners are, one has half won the message and the other may be delivering it: it is blocked, held by
-    NOBODY, so that nobody is granted, extended or rejected, until both have given it up or all time is over.
+    If two owners are reported, one has half won the message and the other may be delivering it. The message is blocked:
+    no owner is granted, extended or rejected until both have given it up or all time is over.
     """
     known = attempts_at(lease, Record(ask.generation, ask.n, Kind.OPEN))
     theirs = ask._replace(before=known)
@@ -431,7 +431,7 @@ def on_reclaim(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask
 
 
 def on_return(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: int) -> Fate:
-    """The payload is back: whatever was granted before, and forgotten, is not above ``ask``."""
+    """Raise the floor, as the payload is back: no grant that was made before, and forgotten, is above ``ask``."""
     return record, lease, ballots._replace(floor=ask) if ask > facts.floor else ballots, None
 
 
@@ -454,7 +454,7 @@ HELD, ELSEWHERE, DELAYED, DEAD, READY, EXHAUSTED = range(6)
 
 
 def standing(record: Record, lease: Lease, facts: Facts) -> int | None:
-    """What the group can do with a present message of a batch that is durable; None where it has done with it."""
+    """Return the state of a present message of a durable batch for the group; None if the group has done with it."""
     if not is_readable(record, facts):
         return DEAD if is_dead_letter(record, facts) else None
     if lease.held is not None:
@@ -482,10 +482,10 @@ def lot_at(record: Record, lease: Lease, facts: Facts) -> int:
 
 
 def is_readable(record: Record, facts: Facts) -> bool:
-    """Whether the message may be delivered, but for holds and delays.
+    """Return True if the message may be delivered, holds and delays aside.
 
-    Where the start predicate leaves it out, its older record stands: it is read only if it was redriven, in whatever
-    generation; a dead letter of an older one only there.
+    If the start predicate leaves it out, its older record stands. It is then read only if it was redriven, in any
+    generation. A dead letter of an older generation is read only then.
     """
     if facts.dead:
         return is_dead_letter(record, facts)
@@ -495,12 +495,12 @@ def is_readable(record: Record, facts: Facts) -> bool:
 
 
 def is_dead_letter(record: Record, facts: Facts) -> bool:
-    """Whether the message is shown as a dead letter: one of an older generation only where that is left out."""
+    """Return True if the message is shown as a dead letter: one of an older generation only if that is left out."""
     return record.kind == Kind.DEAD and not (facts.covered and record.generation < facts.generation)
 
 
 def as_read(record: Record, facts: Facts, generation: int) -> Record:
-    """How ``generation`` reads a message: what an older one recorded is void if it covers it, and it is open again."""
+    """Return the record as ``generation`` reads it: an older record is void, and the message open, if it covers it."""
     if record.generation < generation and facts.covered and not facts.dead:
         return Record(generation, 0, Kind.OPEN)
     return record
@@ -517,7 +517,7 @@ def with_hold(lease: Lease, held: Held | None) -> Lease:
 
 
 def release(lease: Lease, owner: Owner) -> Lease:
-    """Without the hold of exactly ``owner``; what NOBODY holds is free when the last of its rivals is gone."""
+    """Return the lease without the hold of exactly ``owner``; a blocked message is free when its last rival is gone."""
     if lease.held is not None and is_owner(lease.held, owner):
         return with_hold(lease, None)
     if owner not in lease.rivals:
@@ -527,12 +527,12 @@ def release(lease: Lease, owner: Owner) -> Lease:
 
 
 def unhinted(lease: Lease) -> Lease:
-    """Whoever had it has it no more."""
+    """Return the lease without its hint: the owner that was hinted at does not hold the message any more."""
     return Lease(lease.held, lease.rivals, lease.attempts, lease.delay) if lease.hint else lease
 
 
 def is_acked(record: Record, facts: Facts, generation: int) -> bool:
-    """Whether the message is ACKED in ``generation`` or a newer one. A dead letter never is: it is PURGED."""
+    """Return True if the message is ACKED in ``generation`` or a newer one. A dead letter never is: it is PURGED."""
     return record.kind == Kind.ACKED and record.generation >= generation and not facts.dead
 
 

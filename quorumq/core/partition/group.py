@@ -42,15 +42,15 @@ PIECES_OF = 4096
 
 
 class Changes:
-    """What passes over a group have changed: for the journal, and for whoever waits for messages.
+    """Changes made by passes over a group: for the journal, and for clients that wait for messages.
 
     Attributes:
         records: raised, for RecordsMerged.
         counted: attempts, for AttemptsCounted.
         delays: set, with the seconds left, for DelaysSet.
         gained: the groups to which more is available than before.
-        wakes: when which messages become available by themselves, and to which group.
-        idle: batches of which nothing is available any more.
+        wakes: messages that become available by themselves, with the time and the group.
+        idle: batches that have nothing available any more.
     """
 
     __slots__ = ("counted", "delays", "gained", "idle", "records", "wakes")
@@ -71,22 +71,22 @@ class GroupView:
     Attributes:
         floor: stamps up to here may have been granted before this start, and forgotten.
         closed: the partition's closed origins: all of their messages are settled, and nothing is kept of them.
-        source: of the group of a group's dead letters, that group. Its leases and ballots are its own; the records
-            are the source's: a message is available where it is DEAD, and ACK writes PURGED. A DEAD record is never
-            made here, so nothing dies twice (docs/protocol.md, REJECT).
+        source: the group whose dead letters this group reads; None for others. Its leases and ballots are its own;
+            the records are the source's. A message is available if it is DEAD, and ACK writes PURGED. A DEAD record is
+            never made here, so nothing dies twice (docs/protocol.md, REJECT).
         home: the view that keeps the records: this one, or the source of a dead-letter group.
-        generation: the current one: records of older ones are void where ``from_ms`` covers the message.
+        generation: the current one: records of older ones are void if ``from_ms`` covers the message.
         from_ms: the start predicate: the generation reads batches published at or after this time of day.
-        since: the group was deleted then: what generations before recorded is void.
-        skipping: what is here is being skipped, and none of what was reclaimed here is wanted again.
-        dead: the group of this group's dead letters, where somebody reads it.
-        available: what may be delivered with any others; a suspect is never in it.
-        suspects: what may be delivered in lots, with nothing else.
-        kept: what else the group keeps of the batches here.
-        behind: what the group has not looked at yet; None where it has looked at all.
-        dropped: messages that expired here, since the start, where the topic drops such.
-        given_up: what each owner gave up of its holds, and until when the longest of them was to last.
-        digests: of records, attempts and delays.
+        since: first generation after the group was deleted: records of generations before it are void.
+        skipping: True while the messages here are skipped; then none that was reclaimed here is wanted again.
+        dead: the group of this group's dead letters, if a client reads it.
+        available: messages that may be delivered with any others; a suspect is never in it.
+        suspects: messages that may be delivered in lots, with nothing else.
+        kept: other messages of the batches here that the group keeps.
+        behind: batches that the group has not looked at yet; None if it has looked at all.
+        dropped: messages that expired here, since the start, if the topic drops such.
+        given_up: holds that each owner gave up, and the time until which the longest of them was to last.
+        digests: digests of records, attempts and delays.
     """
 
     name: str
@@ -123,7 +123,7 @@ class GroupView:
         unseen: bool = False,
         closed: bool = False,
     ) -> Facts:
-        """What rules go by for messages of one batch; arguments as there."""
+        """Return the inputs of rules for messages of one batch; the arguments are those of `Facts`."""
         dead = self.source is not None
         home = self.home
         return Facts(
@@ -141,17 +141,17 @@ class GroupView:
         changes: Changes,
         key: tuple[int, int] | None = None,
     ) -> list[tuple[Span, Any]]:
-        """Have ``rule`` decide about each message of ``span``; its answers, joined where they are the same.
+        """Have ``rule`` decide about each message of ``span``; its answers, joined if they are the same.
 
-        What may be available now, and could not before, is worked out again where something changed.
+        The messages that may be available now, and could not before, are worked out again if something changed.
 
         Args:
             span: messages that share all facts.
-            rule: of core/partition/fate.py; None where only what is available is to be worked out.
-            ask: what is asked of the rule.
-            facts: what it goes by.
-            changes: what it changed is added here.
-            key: of the batch that the messages are in, as in `ready`, if that is durable.
+            rule: a rule of core/partition/fate.py; None if only the available messages are to be worked out.
+            ask: the request to the rule.
+            facts: the rule's inputs.
+            changes: receives the changes that the rule made.
+            key: key of the messages' batch, as in `ready`, if that is durable.
         """
         answers: list[tuple[Span, Any]] = []
         origin, home = span.origin, self.home
@@ -227,7 +227,7 @@ class GroupView:
         return lease
 
     def _count(self, key: tuple[int, int], balance: int, alone: int, now: float, changes: Changes) -> None:
-        """Of the batch with ``key`` so many first-timers, and so many suspects, more are available."""
+        """Add ``balance`` first-timers and ``alone`` suspects to the available messages of the batch with ``key``."""
         if balance > 0 or alone > 0:
             changes.gained.append(self.name)
         if balance:
@@ -253,7 +253,7 @@ class GroupView:
         ]
 
     def pieces(self, span: Span) -> Iterator[tuple[Span, int]]:
-        """As `cut`, where most of a long span may not be asked for."""
+        """Yield the same as `cut`, piece by piece, because a caller may not ask for most of a long span."""
         origin, start, stop = span
         if stop - start == 1:
             yield span, 1
@@ -264,9 +264,9 @@ class GroupView:
     # ------------------------------------------------------------------ records
 
     def covers(self, published_ms: int) -> bool:
-        """Whether the generation's start predicate holds for a batch published then, by its producer's clock."""
+        """Return True if the generation's start predicate holds for a batch published then, by its producer's clock."""
         from_ms = self.home.from_ms
-        return published_ms >= from_ms or not from_ms  # whatever a clock from before 1970 says
+        return published_ms >= from_ms or not from_ms  # 0 covers clocks from before 1970 too
 
     def record_pieces(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
         """``span`` in pieces of one record each, as ``generation`` reads them (the current one if None).
@@ -300,12 +300,12 @@ class GroupView:
         return self.home.record_pieces(span) if covered else self.home.record_pieces(span, 0)
 
     def asked(self, generation: int, n: int) -> Record:
-        """What the record must be for a HOLD that names ``generation`` and ``n``."""
+        """Return the record that the message must have for a HOLD that names ``generation`` and ``n``."""
         kind = Kind.OPEN if self.source is None else Kind.DEAD
         return _new(Record, (generation, n, kind, None))  # type: ignore[no-any-return]
 
     def settled(self, generation: int, n: int) -> Record:
-        """What an ACK of a delivery at (generation, n) writes."""
+        """Return the record that an ACK of a delivery at (generation, n) writes."""
         n, kind = (0, Kind.ACKED) if self.source is None else (n, Kind.PURGED)
         return _new(Record, (generation, n, kind, None))  # type: ignore[no-any-return]
 
@@ -316,9 +316,9 @@ class GroupView:
         return [(part, record.letter) for part, record in self.source.records.within(span)]
 
     def is_stale(self, generation: int) -> bool:
-        """Whether ``generation`` was rewound since: what names it is refused.
+        """Return True if ``generation`` was rewound since: requests that name it are refused.
 
-        In a dead-letter group only where it was deleted since: else a dead letter of an older one stands where the
+        In a dead-letter group only if it was deleted since. Else a dead letter of an older generation stands if the
         newer one does not cover it.
         """
         return generation < (self.generation if self.source is None else self.home.since)
@@ -335,21 +335,21 @@ class GroupView:
 
     @property
     def held_count(self) -> int:
-        """How many messages are held."""
+        """Return the number of messages that are held."""
         return sum(part.size for part, _ in self.all_held())
 
     def holds_any(self, origin: Origin) -> bool:
-        """Whether something of ``origin`` is held."""
+        """Return True if a message of ``origin`` is held."""
         return any(lease.held is not None for _, lease in self.leases.spans_of(origin))
 
     def give_up(self, span: Span, owner: Owner, now: float, *, rivals: bool) -> None:
-        """Note which of ``span`` its ``owner`` holds, and is about to give up by RELEASE, LEAVE or REJECT.
+        """Note the messages of ``span`` that ``owner`` holds, and is about to give up by RELEASE, LEAVE or REJECT.
 
-        What was granted and is not noted here ended by an ACK, if it ended before its time: then it is told as blocked
-        for the rest of it (`Recall.acked_early`). A note is kept until a later one finds that this time is over.
+        A grant that is not noted here, and ended before its time, ended by an ACK. It is then reported as blocked for
+        the rest of that time (`Recall.acked_early`). A note is kept until a later one finds that this time is over.
 
         Args:
-            rivals: whether what NOBODY holds is given up by each of its rivals alone, as by a RELEASE.
+            rivals: True if each rival gives up a blocked message for itself alone, as by a RELEASE.
         """
         for part, lease in self.leases.within(span):
             held = lease.held
@@ -382,7 +382,7 @@ class GroupView:
         return found
 
     def lasting_origins(self) -> list[Origin]:
-        """The origins of which the group has any state that outlives a restart, sorted."""
+        """Return the origins with group state that outlives a restart, sorted."""
         lasting = [
             origin
             for origin in self.leases.runs
@@ -433,12 +433,12 @@ class GroupView:
 
     @property
     def first_ms(self) -> int:
-        """Nothing that was published before then is available. A dead letter may stand where no generation covers."""
+        """Return the time before which no published message is available. A dead letter may stand in spite of it."""
         return self.from_ms if self.source is None else 0
 
     @property
     def begins(self) -> bool:
-        """Whether there may be more to offer than what the group has looked at so far."""
+        """Return True if there may be more to offer than what the group has looked at so far."""
         return self.behind is not None and not self.behind.last and not self.home.skipping
 
     def void_leases(self) -> None:
@@ -456,10 +456,10 @@ class GroupView:
         self.compare_anew()
 
     def end(self, floor: int) -> None:
-        """The group was deleted: nothing is offered. Holds stay until they run out: somebody may be at work under them.
+        """End the view, as the group was deleted: nothing is offered. Holds stay until they run out: work may go on.
 
-        What was recorded since the deletion stays, too: it is of a creation that is not known here yet, and this
-        replica has voted for it.
+        Records since the deletion stay, too: they belong to a creation that is not known here yet, and this replica has
+        voted for it.
 
         Args:
             floor: stamps up to here may have been granted.
@@ -545,7 +545,7 @@ def join(items: list[Any], item: Any) -> None:
 
 
 def encode_lease(lease: Lease) -> bytes | None:
-    """What replicas compare of a lease, as bytes: its attempts, and its delay but for the time."""
+    """Return the part of a lease that replicas compare, as bytes: its attempts, and its delay but for the time."""
     attempts, delay = lease.attempts, lease.delay
     if attempts is None and delay is None:
         return None

@@ -1,4 +1,4 @@
-"""What one partition of a node learns of its messages from the answers of others, and what it tells those that lag."""
+"""Records that a partition of a node learns from the answers of others, and those it sends to peers that lag."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Learning(Duty):
     __slots__ = ()
 
     def repair(self, name: str, resolved: tuple[Resolved, ...], now: Now) -> list[Effect]:
-        """Read repair: merge records that a peer answered a HOLD with. Nobody waits for the disk."""
+        """Read repair: merge records that a peer answered a HOLD with. No caller waits for the disk."""
         kept = [(span, self.node.fitted(record)) for span, record in resolved]
         return self._learn(self.views.named(name).home, fate.on_merge, kept, now)
 
@@ -46,7 +46,7 @@ class Learning(Duty):
         return self._learn(self.views.named(name), fate.on_counted, told, now)
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
-        """Anti-entropy: merge what a peer keeps of a group. It comes again where there is no room for it."""
+        """Anti-entropy: merge what a peer keeps of a group. It comes again if there is no room for it."""
         if self.node.no_room(Kind.ACKED):
             return []
         name = state.group
@@ -60,7 +60,7 @@ class Learning(Duty):
     def _learn(
         self, view: GroupView, rule: fate.Rule, told: Iterable[tuple[Span, Any]], now: Now
     ) -> list[Effect]:
-        """Have ``rule`` decide what becomes of each of these, ``told`` what it asks. Nobody waits for the disk."""
+        """Have ``rule`` decide about the spans of ``told``, each with its request. No caller waits for the disk."""
         changes = Changes()
         for span, ask in told:
             self.views.apply(view, span, rule, ask, now, changes)
@@ -68,7 +68,7 @@ class Learning(Duty):
         return [Persist(records)] if records else []
 
     def tell(self, peer: NodeId, name: str, spans: list[Span], epoch: int) -> list[Effect]:
-        """``peer`` answered a HOLD with records lower than ours: send it a few of ours, more with its next answer."""
+        """Send a few of our records to ``peer``, which answered a HOLD with lower ones; more with its next answer."""
         home = self.views.named(name).home
         known = [Resolved(part, record) for span in spans for part, record in home.records.within(span)]
         if not known:

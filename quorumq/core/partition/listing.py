@@ -28,9 +28,9 @@ _new: Any = tuple.__new__
 def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -> PeekReply:
     """PEEK: a page of what this replica sees, oldest first, holding nothing and counting nothing.
 
-    A page ends at its limit, at a megabyte of dead letters, or after many batches or runs with nothing to show; the
-    cursor says at which record of which batch to go on. Where that batch was reclaimed meanwhile, it goes on from
-    the beginning: what is shown twice can be told by its id, and nothing is left out.
+    A page ends at its limit, at a megabyte of dead letters, or after many batches or runs with nothing to show. The
+    cursor says at which record of a batch to go on. If that batch was reclaimed meanwhile, it goes on from the
+    beginning: a message that is shown twice is recognized by its id, and nothing is left out.
     """
     items: list[Peeked] = []
     limit = min(message.limit, limits.PEEK_ITEMS_MAX)
@@ -62,7 +62,7 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
 
 
 def slices_of(batches: Batches, topic: str, spans: Iterable[Span]) -> tuple[Slice, ...]:
-    """Where the bytes of the first messages are, as many as one answer may bring."""
+    """Return the locations of the bytes of the first messages, up to the size of one answer."""
     slices: list[Slice] = []
     room = limits.FETCH_BYTES_MAX
     for span in spans:
@@ -87,10 +87,10 @@ def slices_of(batches: Batches, topic: str, spans: Iterable[Span]) -> tuple[Slic
 def survey_of(
     batches: Batches, view: GroupView, message: Survey, now: Now
 ) -> tuple[tuple[Peeked, ...], Span | None]:
-    """Survey: what the group makes of every message known here, payload or not, in the order of ids.
+    """Survey: the group's state of every message known here, payload or not, in the order of ids.
 
     Returns:
-        What is found, and the last span that was looked at; None where that is all.
+        The states found, and the last span that was looked at; None if that is all.
     """
     items: list[Peeked] = []
     room, scanned = PEEK_BYTES_MAX, 0
@@ -108,7 +108,7 @@ def survey_of(
 
 
 def shown_of(batches: Batches, views: Mapping[str, GroupView], span: Span, now: Now) -> ShowReply:
-    """What every group makes of one message, and whether its payload is here."""
+    """Return every group's state of one message, and whether its payload is here."""
     batch = next((batches.stored[slot.number] for _, slot in batches.index.within(span)), None)
     groups = [
         ShownGroup(name, found, ballots.highest or STAMP_ZERO)
@@ -168,9 +168,9 @@ def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
 
 
 def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, StoredBatch | None]]:
-    """What is known here behind ``after``, but for what was reclaimed, in order, with its batch if that is here.
+    """Yield the spans known here behind ``after``, in order, with their batch if it is here; none that was reclaimed.
 
-    It steps from run to run, whatever is between their numbers.
+    It steps from run to run, however many numbers lie between them.
     """
     for origin in origins_from(batches, after):
         start = after.stop if after is not None and origin == after.origin else 0
@@ -199,7 +199,7 @@ def known_spans(batches: Batches, after: Span | None) -> Iterator[Span]:
 
 
 def origins_from(batches: Batches, after: Span | None) -> Iterator[Origin]:
-    """The origins of which something is known, in order, from that of ``after`` on.
+    """Yield the origins with a known message, in order, from that of ``after`` on.
 
     A partition may have 250,000 of them, and a page has room for some hundred. So they are parted once, when the first
     page is asked for, into groups that follow each other, and each group is sorted when a page comes to it. Origins
@@ -236,10 +236,10 @@ def _leading(origin: Origin) -> tuple[Any, ...]:
 
 
 def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | None, now: Now) -> list[Peeked]:
-    """What the group makes of ``span``, of one batch; None where its payload is not here.
+    """Return the group's states of ``span``, of one batch; None if its payload is not here.
 
-    What a start predicate says of a message without payload is not known: it is taken for covered, unless it has a
-    record. Because who has the payload, and finds it covered, has a higher record of it than that.
+    The verdict of a start predicate on a message without payload is not known. The message is taken for covered unless
+    it has a record. A replica with the payload, if it finds it covered, has a higher record of it than that.
     """
     if batch is not None:
         early = batch.due - now.mono if batch.number in batches.waiting else 0.0
@@ -252,7 +252,7 @@ def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | Non
 
 
 def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: bool) -> list[Peeked]:
-    """Likewise, where the start predicate covers ``span``, or does not, and it is due in ``early`` seconds."""
+    """Return the same, given if the start predicate covers ``span``, which is due in ``early`` seconds."""
     items: list[Peeked] = []
     readable = SpanSet.from_spans(part for part, _ in view.readable(span, covered))
     facts = view.facts(now.mono, covered, early)
@@ -274,7 +274,7 @@ def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: boo
 
 
 def is_shown(item: Peeked, group: str, which: str) -> bool:
-    """Whether a PEEK of ``group`` for ``which`` shows this. Of a dead-letter group only its dead letters are shown."""
+    """Return True if a PEEK of ``group`` for ``which`` shows this. A dead-letter group shows only dead letters."""
     if which == "open" or group.endswith(DEAD_SUFFIX):
         return item.state in ("ready", "held", "delayed") and which in ("open", "dead", "all", item.state)
     return which in ("all", item.state)

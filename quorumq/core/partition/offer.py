@@ -1,7 +1,7 @@
-"""What a group may be given of one partition, and what else it keeps there: which messages, in which batches.
+"""Ready and not-ready messages of one group in one partition, by the batches that they are in.
 
-A group has two offers: of what may be delivered with any others, and of suspects, which come in lots
-(core/partition/attempts.py, `lot_of`). They are apart so that whoever looks for the one never passes over the other,
+A group has two offers: of messages that may be delivered with any others, and of suspects, which come in lots
+(core/partition/attempts.py, `lot_of`). They are apart so that a search for the one never passes over the other,
 however many there are.
 """
 
@@ -18,10 +18,10 @@ class Offer:
     """Messages that are available, by the batches that they are in.
 
     Attributes:
-        spans: the messages, and in lots of how many at most each may be delivered; 0: with any others.
+        spans: the messages, each with the size of the largest lot that may deliver it; 0: with any others.
         ready: the batches that they are in, oldest first: when it was made (ms of our monotonic clock), batch number
-            (both are the key), available since (mono), and how many of them it has.
-        told_until: of suspects: until then nobody else is told that they wait (mono); 0.0 where there are none.
+            (both are the key), available since (mono), and the number of its messages that are available.
+        told_until: monotonic time before which no other client gets the `suspects` hint; 0.0 if no suspect is ready.
     """
 
     __slots__ = ("ready", "spans", "told_until")
@@ -33,7 +33,7 @@ class Offer:
 
     @property
     def messages(self) -> int:
-        """How many there are."""
+        """Return the number of available messages."""
         return self.spans.messages
 
     @property
@@ -43,7 +43,7 @@ class Offer:
         return row[0] if row is not None else None
 
     def count(self, key: tuple[int, int], balance: int, now: float) -> None:
-        """Of the batch with ``key`` so many messages more are available, or fewer; not none."""
+        """Add ``balance`` to the available messages of the batch with ``key``; it may be negative, but not 0."""
         row = self.ready.pop(key) if self.ready.size else None
         since, before = (now, 0) if row is None else row[2:]
         if before + balance:
@@ -68,14 +68,14 @@ Key = tuple[int, int]
 
 
 class Kept:
-    """Messages of batches here that a group keeps and is not offered: why (`fate.standing`), and in which batches.
+    """Messages of batches here that a group keeps and is not offered, by reason (`fate.standing`) and batch.
 
-    Only for who asks how much there is, and how old: whoever changes something counts, so that nobody has to look.
+    They are counted on every change, so that no request for their number, or their age, has to look through them.
 
     Attributes:
-        spans: why, by message.
-        batches: by why, how many of the messages each batch has, by its key in `Offer.ready`.
-        messages: how many there are, by why.
+        spans: reason, by message.
+        batches: number of the messages in each batch, by reason and by the batch's key in `Offer.ready`.
+        messages: number of messages, by reason.
     """
 
     __slots__ = ("_heaps", "batches", "messages", "spans")
@@ -87,7 +87,7 @@ class Kept:
         self._heaps: dict[int, list[Key]] = {}  # by why: all of its batches, and some that are gone
 
     def count(self, why: int) -> int:
-        """How many messages are not offered for that reason."""
+        """Return the number of messages that are not offered for that reason."""
         return self.messages.get(why, 0)
 
     def oldest(self, *whys: int) -> list[Key]:

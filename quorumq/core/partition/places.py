@@ -1,4 +1,4 @@
-"""Where each present message of one partition is: in which batch, and where in that."""
+"""Index of the present messages of one partition: the batch of each, and its position there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING: Run = (0, 0, None)
 
 
 class Slot(NamedTuple):
-    """Where a present message is: record ``seq + shift`` of stored batch ``number``."""
+    """Location of a present message: record ``seq + shift`` of stored batch ``number``."""
 
     number: int
     shift: int
@@ -44,7 +44,7 @@ class SlotRuns:
         self.seen = NOTHING
 
     def append(self, run: Run) -> bool:
-        """Put a run behind all others; False, where it is not behind them, or may go on with the last one."""
+        """Put a run behind all others; False if it is not behind them, or may go on with the last one."""
         last = self.rows.before((NUMBERS_END,))
         if last is None or run[0] < last[1] or run[2][0] == last[2]:
             return False
@@ -79,7 +79,7 @@ class SlotRuns:
         return [(row[0], _run(row)) for row in self.rows]
 
     def bisect_left(self, start: int) -> int:
-        """How many runs begin before ``start``."""
+        """Return the number of runs that begin before ``start``."""
         return bisect_left(self.keys(), start)
 
     def irange(
@@ -115,7 +115,7 @@ def _overlap(runs: SlotRuns, start: int, stop: int) -> list[Run]:
 
 
 class Places(SpanMap[Slot]):
-    """From messages to slots. Where many messages of an origin were published alone, they take 32 bytes each."""
+    """Map from messages to slots. If many messages of an origin were published alone, they take 32 bytes each."""
 
     __slots__ = ()
 

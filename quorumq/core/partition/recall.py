@@ -1,4 +1,4 @@
-"""What one partition of a node remembers from one start to the next: in a snapshot, in the journal, at a clean stop.
+"""Memory of one partition of a node from one start to the next: in a snapshot, in the journal, at a clean stop.
 
 Holds are in no journal. A clean stop keeps them; else a replica learns them from the others (core/recovery.py).
 """
@@ -104,7 +104,7 @@ class Recall(ClosingDuty):
     # ------------------------------------------------------------ a clean stop
 
     def holds_at_stop(self, now: Now, granted: Iterable[Granted]) -> list[HeldAtStop]:
-        """What CLEAN_STOP keeps: every hold with its remaining time and the highest ballot granted."""
+        """Return what CLEAN_STOP keeps: every hold with its remaining time and the highest ballot granted."""
         return [
             HeldAtStop(
                 partition=self.batches.partition,
@@ -126,16 +126,16 @@ class Recall(ClosingDuty):
         yield from self.acked_early(now, granted)
 
     def acked_early(self, now: Now, granted: Iterable[Granted]) -> Iterator[tuple[GroupView, Span, Held]]:
-        """What an ACK ended before its time, as held by NOBODY for the rest of it.
+        """Yield the grants that an ACK ended before their time, as blocked for the rest of it.
 
-        Where it is acked here, and nowhere else, whoever was started again knows neither. Once its ACK was sent,
-        nobody may get a message before its hold would have been over (docs/protocol.md, RECOVERY, (b)).
+        If a message is acked here, and nowhere else, a node that was started again knows neither. Once its ACK was
+        sent, no client may get the message before its hold would have been over (docs/protocol.md, RECOVERY, (b)).
 
-        That is what was granted, and is neither held nor given up. The record does not say it: the ACK may have
-        found a higher one, and a deletion of the group, or a later generation, may have replaced what it wrote.
+        These are the grants that are neither held nor given up. The record does not tell them: the ACK may have found a
+        higher one, and a deletion of the group, or a later generation, may have replaced the one that it wrote.
 
         Args:
-            granted: what `NodeState.grants` has of this partition.
+            granted: grants of this partition in `NodeState.grants`.
         """
         views = {view.name: view for view in self.views.with_holds()}
         ends: dict[tuple[int, str], float] = {}
@@ -198,9 +198,9 @@ class Recall(ClosingDuty):
         ]
 
     def learn_holds(self, reported: Iterable[Reported], now: Now) -> None:
-        """All other replicas have told their holds: keep the union.
+        """Keep the union of the holds that all other replicas have reported.
 
-        Whatever our record says: the delivery that was acked may be another one than the hold that is reported, and
+        Our record does not matter: the delivery that was acked may be another one than the hold that is reported, and
         no record ends a hold.
         """
         for (name, span, owner, n, _, generation), deadline in reported:

@@ -50,9 +50,9 @@ class Reclaim(Duty):
         return True
 
     def sweep(self, now: Now) -> None:
-        """Look at the batches of which something was settled; note those that no group needs, and since when.
+        """Look at the batches with newly settled messages; note those that no group needs, and since when.
 
-        As far as the step has time for it.
+        It looks at as many as the step has time for.
         """
         self.more = False
         if self.views.unmade:  # a group reads here that has no view to ask yet
@@ -68,7 +68,7 @@ class Reclaim(Duty):
 
     @property
     def settled_last(self) -> float:
-        """Since when no group needs the newest of the batches to be reclaimed; minus infinity where there is none."""
+        """Return the time since which no group needs the newest batch to reclaim; minus infinity if there is none."""
         return next(reversed(self.settled.values()), float("-inf"))
 
     def drop(self, heard: float, retention_s: float, now: Now) -> list[Effect]:

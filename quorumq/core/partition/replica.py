@@ -107,11 +107,11 @@ class Replica:
         self.views.limit_deliveries(topic.max_deliveries, now)
 
     def may_vote(self, now: Now) -> bool:
-        """Whether this replica may grant and coordinate holds: it can vouch, and no forgotten grant can live."""
+        """Return True if this replica may grant and coordinate holds: it can vouch, and no forgotten grant can live."""
         return self.node.vouched and (now.mono >= self.quarantine_until or not self.in_quarantine(now))
 
     def in_quarantine(self, now: Now) -> bool:
-        """Whether a hold granted before this start may be live and unknown here (docs/protocol.md, RECOVERY)."""
+        """Return True if a hold granted before this start may be live and unknown here (docs/protocol.md, RECOVERY)."""
         return now.mono < self.quarantine_until
 
     def end_quarantine(self, reported: Iterable[Reported], now: Now) -> None:
@@ -126,15 +126,15 @@ class Replica:
     def is_stale(
         self, view: GroupView, generation: int, asked: Sequence[tuple[Span, int]], *, unseen: bool = False
     ) -> bool:
-        """Whether ``generation`` was rewound since, for these messages: what names it is refused.
+        """Return True if ``generation`` was rewound since, for these messages: requests that name it are refused.
 
-        A dead letter, and what was redriven, is void only where the newer generation covers the message.
+        A dead letter, or a redriven message, is void only if the newer generation covers the message.
 
         Args:
             view: the group, of dead letters or not.
-            generation: as a HOLD, ACK or REJECT names it.
+            generation: the generation that a HOLD, ACK or REJECT names.
             asked: the messages, with their redrive numbers.
-            unseen: what to take a message for whose payload, and so its time, is not here.
+            unseen: True if a message counts as covered when its payload, and so its time, is not here.
         """
         home = view.home
         if generation >= home.generation or generation < home.since:
@@ -155,7 +155,7 @@ class Replica:
         return counts.lot_of(attempts, limits.NUMBERS_END if dead else self.topic.max_deliveries)
 
     def vector(self) -> tuple[Incarnation, ...]:
-        """What this node knows of the replica set's incarnations; goes with every reply."""
+        """Return the replica set's incarnations that this node knows; goes with every reply."""
         return self.node.vector(self.members)
 
     # --------------------------------------------------------------------- HOLD
@@ -217,8 +217,10 @@ class Replica:
         ]
 
     def abstains(self, ballot: Stamp, now: Now) -> bool:
-        """Whether this replica has no vote: in quarantine, unable to vouch, or asked for a ballot above its
-        durable reserve (after a crash it would not know that it had granted it)."""
+        """Return True if this replica has no vote: in quarantine, unable to vouch, or asked for too high a ballot.
+
+        Too high is above its durable reserve: after a crash it would not know that it had granted the ballot.
+        """
         return not self.may_vote(now) or not self.node.clock.merge(ballot.time)
 
     def on_expire(self, name: str, span: Span, owner: Owner, now: Now) -> list[Effect]:
@@ -295,7 +297,7 @@ class Replica:
         resolved: list[m.Resolved] = []
         changes = Changes()
         for span, owner, n in message.entries:
-            # What was reclaimed, or closed, has no memory of ballots.
+            # Reclaimed or closed messages have no memory of ballots.
             origin = span.origin
             reclaimed = origin in self.batches.reclaimed.runs and self.batches.reclaimed.within(span)
             remembered = not reclaimed and origin not in self.batches.closed
@@ -355,7 +357,7 @@ class Replica:
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
     def no_room_for(self, message: m.Reject) -> str:
-        """Return why there is no room for what a REJECT writes; "" where there is.
+        """Return the reason why there is no room for the records of a REJECT; "" if there is room.
 
         A dead letter that the topic's limits make is written as an ACK is: without it nothing would come to an end.
         """
@@ -402,7 +404,7 @@ class Replica:
             for whole in subtract(span, lacking):
                 for part, record in self.views.apply(view.home, whole, fate.on_merge, asked, now, changes):
                     if record[:3] == asked[:3]:
-                        # What is open counts where its payload is: peers who have it may bring it back here.
+                        # An open message counts if its payload is here: peers that have it may bring it back here.
                         gone = self.batches.reclaimed.within(part) if asked.kind == Kind.OPEN else ()
                         exact += subtract(part, gone)
                     else:
@@ -488,7 +490,7 @@ class Replica:
 
 
 def is_unheard(ours: Record | None, redriven: Record) -> bool:
-    """Whether a replica with this record has not heard of a dead letter, or a purged one, that may be redriven so."""
+    """Return True if a replica with this record has not heard of a dead or purged letter that may be redriven so."""
     ours = ours or OPEN_ZERO
     was_dead = ours.kind in (Kind.DEAD, Kind.PURGED) and ours[:2] == (redriven.generation, redriven.n - 1)
     return not was_dead and record_rank(ours) < record_rank(redriven)

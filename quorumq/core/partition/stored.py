@@ -18,13 +18,13 @@ _new: Any = tuple.__new__
 class StoredBatch:
     """A batch that is on this replica's disk (or about to be).
 
-    ``born`` is when its producer made it, on our monotonic clock, as far as its age is known: what was not counted
+    ``born`` is when its producer made it, on our monotonic clock, as far as its age is known. Time that was not counted
     on the way makes it younger, so that nothing is due, or expires, too early. ``key`` is its place among the others,
     oldest first: when it was made, in milliseconds of our monotonic clock, and its number. No producer's time of day
     is in it, because a wrong one would keep a message behind all others, or put it before them.
 
     Args:
-        made_ms: for the key, where it is not `born` as it is now. The key never changes, and `born` may, by what peers
+        made_ms: for the key, if it is not `born` as it is now. The key never changes, and `born` may, by what peers
             say of its age.
     """
 
@@ -42,7 +42,7 @@ class StoredBatch:
 
     @property
     def salt(self) -> int:
-        """What its chunks are ranked by, with a node's own: asked where several nodes fetch."""
+        """Return the number that its chunks are ranked by, with a node's own: used if several nodes fetch."""
         if self._salt < 0:
             self._salt = salt_of(repr(self.header.sections[0].origin))
         return self._salt
@@ -56,8 +56,8 @@ class StoredBatch:
 class StoredBatches(dict[int, StoredBatch]):
     """Batches by number.
 
-    A batch of one message that is packed takes 60 bytes, where its objects would take 600. It is made anew for
-    whoever looks at it, and so must not change any more. A dict has the others, which costs nothing more to ask.
+    A batch of one message that is packed takes 60 bytes, instead of 600 as objects. Each look makes it anew, so it must
+    not change any more. A dict has the others, which costs nothing more to ask.
     """
 
     __slots__ = ("_names", "_numbers", "_packed", "_partition", "_seen", "_used")
@@ -68,12 +68,12 @@ class StoredBatches(dict[int, StoredBatch]):
         # number, origin, sequence number, published_ms, born, made_ms of the key, bytes, CRC, delay_ms, ttl_ms
         self._packed = Rows("QIQqdqIIII", 1)
         self._seen: StoredBatch | None = None  # the packed batch that was looked at last
-        self._numbers: dict[Origin, int] = {}  # of the origins of packed batches
+        self._numbers: dict[Origin, int] = {}  # numbers of the origins of packed batches
         self._names: dict[int, Origin] = {}  # the other way round
         self._used: dict[int, int] = {}  # how many batches each has
 
     def pack(self, *batches: StoredBatch) -> None:
-        """Keep batches that are here, and will not change, as rows, those of which a row can say all."""
+        """Keep batches that are here, and will not change, as rows, if a row can hold all of them."""
         rows: list[tuple[Any, ...]] = []
         for batch in batches:
             _, sections, published_ms, codec, offsets, crcs, crc, delay_ms, ttl_ms = batch.header
@@ -122,7 +122,7 @@ class StoredBatches(dict[int, StoredBatch]):
             del self._numbers[self._names[origin]], self._names[origin], self._used[origin]
 
     def get(self, number: int, default: Any = None) -> Any:
-        """The batch with that number; None where there is none."""
+        """Return the batch with that number; None if there is none."""
         try:
             return self[number]
         except KeyError:

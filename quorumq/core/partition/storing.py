@@ -38,7 +38,7 @@ class Storing(ClosingDuty):
         self.node.unwritten[number] = self.batches.partition
         age_ms = max(0, part.age_ms) if asked else AGE_UNKNOWN
         born = now.mono - max(0, age_ms) / 1000
-        # What a peer says of the age decides at once where the batch stands, and of all else only with others.
+        # A peer's report of the age alone decides where the batch stands; all else takes the reports of several peers.
         made_ms = int(1000 * now.mono) - max(0, part.age_ms)
         batch = StoredBatch(number, part.batch.header, born, False, made_ms)
         self.batches.add(batch, now)
@@ -56,7 +56,7 @@ class Storing(ClosingDuty):
     def _new_of(
         self, part: Store | Part, topic: Topic, *, asked: bool
     ) -> tuple[list[tuple[Span, int]], str, str]:
-        """What of a batch is to be stored, with its shift in the batch; or the error, and what to tell of it."""
+        """Return the parts of a batch to store, with their shift in the batch; or the error, and its detail."""
         header = part.batch.header
         if part.epoch != topic.epoch:
             detail = f"the replica set of {header.partition} has epoch {topic.epoch}, not {part.epoch}"

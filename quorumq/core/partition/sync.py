@@ -1,6 +1,6 @@
-"""Anti-entropy of one partition: what peers have sent of it, and which payload is pulled.
+"""Anti-entropy of one partition: state that peers have sent of it, and the payload that is pulled.
 
-Nothing is merged here: the replica merges what it is told, as it merges what any other message says.
+Nothing is merged here: the replica merges what it receives, as it merges the content of any other message.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ WAITING_MAX: Final = 1 << 16
 """Comparisons with one peer that wait at most: what is left out comes again with a later offer."""
 
 RENEWED: Final = 5
-"""What it costs to make one digest anew, in looks."""
+"""Cost of making one digest anew, in looks."""
 
 Table = Batches | ClosedOrigins | GroupView
-"""What replicas compare has `digests`, and the `content` of each origin."""
+"""Table that replicas compare: it has `digests`, and the `content` of each origin."""
 
 NOTHING: Final[Listed] = {}
 ALL: Final = 1 << 62
 
 
 class Compare(NamedTuple):
-    """A peer's sums of the parts of node ``place`` of its tree; of the root itself where that is 0.
+    """A peer's sums of the parts of node ``place`` of its tree; of the root itself if that is 0.
 
     ``tells``: the peer tells in the end what it has, and we learn.
     """
@@ -59,7 +59,7 @@ class Compare(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """A peer's digests, all of them in the node ``place``: it is to be told what we have otherwise."""
+    """A peer's digests, all of them in the node ``place``: the peer then gets our state that differs."""
 
     place: int
     theirs: Listed
@@ -69,14 +69,14 @@ class Sync(Duty):
     """Anti-entropy of one partition.
 
     Args:
-        key: of the partition's digests.
+        key: key of the partition's digests.
 
     Attributes:
         keyed: makes the digests.
         pulling_until: a pull is under way until then (monotonic seconds).
         owed: the peers that are to have an offer, and whether they are to be asked for what is absent.
         offers: the newest offer of each peer that is not answered yet.
-        waiting: what else is to be compared with, and told to, each peer.
+        waiting: other comparisons with each peer, and state to send to it.
     """
 
     __slots__ = ("keyed", "offers", "owed", "pulling_until", "waiting")
@@ -240,9 +240,9 @@ class Sync(Duty):
         return [Send(peer, m.SyncPull(self.batches.partition, few))] if few else []
 
     def ask_absent(self, peer: NodeId, now: Now) -> list[Effect]:
-        """What has been missing for a while, and ``peer`` has not said that it has not got it: ask it.
+        """Ask ``peer`` for messages that have been missing for a while, unless it has said that it does not have them.
 
-        Mostly a peer says by itself what it has, and that is pulled; this finds out what nobody has.
+        Mostly a peer says by itself what it has, and that is pulled; this finds out which messages no replica has.
         """
         if not self.batches.absent or self.pulling_until > now.mono:
             return []
@@ -302,7 +302,7 @@ class Sync(Duty):
 
 
 def compare(task: Compare, answer: Answer) -> None:
-    """Go on where sums differ: who learns lists what is little; both go down where there is more."""
+    """Go on where sums differ: the learning replica lists what is little; both go down if there is more."""
     trees = answer.trees
     places = parts_of(task.place) if task.place else (ROOT,)
     ours = trees.sums(task.place) if task.place else trees.root()
@@ -316,5 +316,5 @@ def compare(task: Compare, answer: Answer) -> None:
             answer.list_all(place)
         elif depth_of(place) == DIGITS:
             answer.tell(place, NOTHING)
-        elif task.tells or trees.has(place):  # who has nothing there has nothing to tell
+        elif task.tells or trees.has(place):  # a replica with nothing there has nothing to tell
             answer.part(place, tells=not task.tells)

@@ -1,4 +1,4 @@
-"""What one group has still to do in a partition, as this replica sees it: numbers that are counted as they change."""
+"""Work that one group has left in a partition, as this replica sees it: numbers that are counted as they change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quorumq.core.types import Kind, Now
 
 
 def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
-    """Counts of messages; ages in seconds, None where there is nothing of which to tell one.
+    """Counts of messages; ages in seconds, None if there is nothing to take an age from.
 
     Of a group that begins, what it has looked at is available, and never nothing; ``suspects`` are those of the
     available ones that come in lots. ``dying`` have no deliveries left, and are about to be dead letters. ``dropped``
-    are those that expired, since the node started, where the topic drops such. ``held`` and ``delayed`` are of messages
+    are those that expired, since the node started, if the topic drops such. ``held`` and ``delayed`` are of messages
     that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed; ``kept_s`` that of the oldest
     batch that the group keeps, for a dead letter as well.
     """
@@ -39,7 +39,7 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
 
 
 def part_of(replica: Replica, group: str, now: Now) -> GroupPart:
-    """What a group has still to do here; nothing where nobody has heard of it. Looking does not make it."""
+    """Return the work that a group has left here; nothing if the group is unknown. Looking does not make it."""
     number, view = replica.partition.number, replica.views.groups.get(group)
     if view is None:
         return GroupPart(number)
@@ -50,6 +50,6 @@ def part_of(replica: Replica, group: str, now: Now) -> GroupPart:
 
 
 def age_of(batches: Batches, keys: list[Key], now: Now) -> float | None:
-    """How old the oldest of these batches is, by our clock."""
+    """Return the age of the oldest of these batches in seconds, by our clock."""
     ages = [now.mono - batches.stored[number].born for _, number in keys]
     return round(max(ages), 3) if ages else None

@@ -1,11 +1,11 @@
 """The groups of one partition on one node: their views, and what is available to each.
 
-What is available changes with the batches, with a group's records, holds and delays, and with time. Whoever changes
-one of those calls `Views.refresh` for the messages concerned.
+What is available changes with the batches, with a group's records, holds and delays, and with time. A change of one
+of those is followed by a call of `Views.refresh` for the messages concerned.
 
 A group that begins, or begins anew, has to look at all that is here. A step does as much of that as it has time for
-(`NodeState.looks_left`), and the next ones go on; so with groups of a partition that begins, and with what is wanted
-again of what was reclaimed.
+(`NodeState.looks_left`), and the next ones go on. It is the same with groups of a partition that begins, and with
+reclaimed messages that are wanted again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, Origin, PartitionId,
 NEVER = Now(0.0, 0)
 
 PASSED_OVER = 0.2
-"""Of a look, what it costs to pass over a batch that has its turn another time."""
+"""Cost of passing over a batch that has its turn another time, in looks."""
 
 _new_facts: Callable[[tuple[Any, ...]], Facts] = partial(tuple.__new__, Facts)
 """In half the time: one for each message that is published, held or settled."""
@@ -42,12 +42,12 @@ class Views:
     """The groups of one partition.
 
     Attributes:
-        max_deliveries: of the topic.
+        max_deliveries: the topic's limit of deliveries.
         groups: the views by the group's name, those of dead letters among them.
-        over: of groups that were deleted. They are read by nobody, and keep holds alone.
-        to_reclaim: batches of which something was settled since RECLAIM last looked.
+        over: views of deleted groups. No client reads them, and they keep holds alone.
+        to_reclaim: batches with messages that were settled since RECLAIM last looked.
         unmade: groups that read here, and whose views no step has had time to make yet.
-        doubted: does that group, or any where it is "", want of what was reclaimed of that session, from there on?
+        doubted: does that group, or any if it is "", want of what was reclaimed of that session, from there on?
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Views:
         return view
 
     def look(self, name: str) -> GroupView:
-        """The view of a group, made up where nobody reads it: looking at a group does not create it."""
+        """Return the view of a group, made up if no client reads it: looking at a group does not create it."""
         found = self.find(name)
         if found is not None:
             return found
@@ -124,11 +124,11 @@ class Views:
         return view
 
     def find(self, name: str) -> GroupView | None:
-        """The view of a group, deleted or not; None where there is none yet."""
+        """Return the view of a group, deleted or not; None if there is none yet."""
         return self.groups.get(name) or self.over.get(name)
 
     def is_deleted(self, name: str) -> bool:
-        """Whether the group is known to be deleted, or of the dead letters of one that is."""
+        """Return True if the group is known to be deleted, or is the dead letters of a deleted one."""
         return self.node.catalogue.is_group_deleted(self.partition.topic, source_of(name))
 
     def with_holds(self) -> list[GroupView]:
@@ -170,7 +170,7 @@ class Views:
                 self.catch_up(each, now)
 
     def limit_deliveries(self, most: int, now: Now) -> None:
-        """A message has so many deliveries from now on. What has to be delivered apart is worked out again."""
+        """Set the topic's limit of deliveries to ``most``. The messages to deliver apart are worked out again."""
         if most != self.max_deliveries:
             self.max_deliveries = most
             for view in self.groups.values():
@@ -195,7 +195,7 @@ class Views:
         self.to_reclaim.update(dict.fromkeys(self.batches.stored))
 
     def _want_again(self, view: GroupView, spans: Iterable[Span]) -> None:
-        """What ``view``, new or rewound, would read of ``spans``, reclaimed here, counts as absent again."""
+        """Mark as absent again what ``view``, new or rewound, would read of ``spans``, which were reclaimed here."""
         for span in spans if not view.skipping else ():
             for part, record in view.record_pieces(span):
                 if record.kind in (Kind.OPEN, Kind.DEAD):
@@ -284,9 +284,9 @@ class Views:
         return not (self.unmade or self.doubted or looks)
 
     def is_over(self, view: GroupView, section: Span) -> bool:
-        """Whether the group has settled all of a section by one record, and nothing else was ever noted of its session.
+        """Return True if one record settles all of a section for the group, and its session has no other state there.
 
-        It is a quick answer, where the slow one would say that there is nothing to offer or to keep.
+        It is a quick answer; the slow one would say that there is nothing to offer or to keep.
         """
         origin, start, stop = section
         runs = view.home.records.runs.get(origin, ())
@@ -297,7 +297,7 @@ class Views:
         return settled and begin <= start and stop <= end
 
     def is_untouched(self, view: GroupView, origin: Origin) -> bool:
-        """Whether the group has offered nothing of a session, kept nothing, and has nothing but records of it."""
+        """Return True if the group has offered and kept nothing of a session, and has nothing but records of it."""
         return not (
             origin in view.leases.runs
             or origin in view.available.spans.runs
@@ -306,9 +306,9 @@ class Views:
         )
 
     def begin_behind(self, view: GroupView, span: Span, record: Record, changes: Changes) -> bool:
-        """Settle messages of a session of which the group knows nothing, if it skips what is here; else False.
+        """Settle messages of a session that the group knows nothing about, if it skips what is here; else return False.
 
-        It is `fate.on_merge` where that is quick: nothing was offered, and what is here is looked at afterwards.
+        It is `fate.on_merge` in a quick case: nothing was offered, and what is here is looked at afterwards.
         """
         home, origin = view.home, span.origin
         if not home.skipping or home.behind is None or home.dead is not None or origin in home.records.runs:
@@ -353,7 +353,7 @@ class Views:
     def _facts_of(
         self, view: GroupView, batch: StoredBatch, now: Now
     ) -> tuple[Facts, tuple[int, int] | None]:
-        """What rules go by for the messages of a batch; and its key, where it is durable."""
+        """Return the inputs of rules for the messages of a batch; and its key, if it is durable."""
         header = batch.header
         early = batch.due - now.mono if batch.number in self.batches.waiting else 0.0
         home = view.home
@@ -363,7 +363,7 @@ class Views:
         return _new_facts((*facts, self.max_deliveries)), batch.key if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
-        """What passes over a group have changed reaches whoever waits for it; the records of it for the journal."""
+        """Send changes of passes over a group to the clients that wait for it; return their records for the journal."""
         for name in changes.gained:
             self.node.stirred[(self.partition, name)] = None
         for time, name, part in changes.wakes:
@@ -423,7 +423,7 @@ class Views:
         self.finish(view, changes, now)
 
     def withdraw(self, batch: StoredBatch, spans: list[Span]) -> None:
-        """The batch is not here any more, and so ``spans``, which were in it, are available to nobody."""
+        """Make ``spans`` unavailable to all groups: the batch that they were in is not here any more."""
         self.to_reclaim.pop(batch.number, None)
         for view in self.groups.values():
             view.available.withdraw(batch.key, spans)
@@ -431,7 +431,7 @@ class Views:
             view.kept.withdraw(batch.key, spans)
 
     def raise_floors(self, spans: list[Span]) -> None:
-        """The payload of ``spans`` is back: whatever was granted before and forgotten is not above our clock."""
+        """Raise the floors of ``spans``, whose payload is back: no forgotten grant is above our clock."""
         for view in self.groups.values():
             for span in spans:
                 self.note(view, span, fate.on_return, self.node.clock.value)
@@ -443,7 +443,7 @@ class Views:
                 self.note(view, span, fate.on_reclaim, None)
 
     def note(self, view: GroupView, span: Span, rule: Rule, ask: Any, now: float = 0.0) -> None:
-        """As `apply`, where nothing is available anyhow, or that is worked out later, and the journal knows."""
+        """Do the same as `apply` if nothing is available, or that is worked out later, and the journal knows."""
         facts = view.facts(now, closed=span.origin in self.batches.closed)
         view.apply(span, rule, ask, facts, Changes())
 
