@@ -1,11 +1,11 @@
-"""What happened, one JSON object per line.
+"""History of events, one JSON object per line.
 
 Nodes, clients and the simulator write the same history, so that one set of checkers, one diagram and one audit serve
 all of them (docs/history.md).
 
-What a history promises: a line is complete or it is not there; every line says who wrote it, when, and how exactly
-that is known; messages are named by spans, never one by one, so a batch of 10,000 costs one line. What it does not
-promise: that two machines' clocks agree (each line carries its own uncertainty), or that nothing is missing after a
+A history promises that a line is complete or absent. Every line has its writer, its time, and the uncertainty of
+that time. Messages are named by spans, never one by one, so a batch of 10,000 costs one line. A history does not
+promise that two machines' clocks agree (each line carries its own uncertainty), or that nothing is missing after a
 kill: a writer buffers.
 """
 

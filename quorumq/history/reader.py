@@ -14,17 +14,17 @@ from typing import IO, Final, cast
 from quorumq.history.schema import COMMON, KINDS, VERSION, HistoryError, Row, check_row
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
-"""What a history is called in a directory; a file that is named is read whatever it is called."""
+"""Endings of the names of histories in a directory; a file that is named itself is read under any name."""
 
 LINE_BYTES_MAX: Final = 1 << 22
 """A line that a reader accepts, in bytes. A writer splits nothing: publishes and deliveries are far below it."""
 
 
 def histories_of(path: Path) -> list[Path]:
-    """The files that a path names: itself, or of a directory all below whose names end in one of SUFFIXES, sorted.
+    """Return the files that a path names: itself, or all files below a directory that end in one of SUFFIXES, sorted.
 
     Returns:
-        None of them where nothing is there.
+        Nothing if the path does not exist.
     """
     if path.is_dir():
         return sorted(found for found in path.rglob("*") if found.name.endswith(SUFFIXES) and found.is_file())

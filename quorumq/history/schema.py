@@ -268,7 +268,7 @@ _SHAPES: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
 
 
 def check_row(row: Mapping[str, object]) -> str:
-    """What is wrong with a line, or "".
+    """Return the error of a line, or "".
 
     Fields that this schema does not know are let through: a later version may add some.
     """

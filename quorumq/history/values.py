@@ -1,4 +1,4 @@
-"""How a history writes names and values as text, and reads them back."""
+"""Names and values of a history: written as text, and read back."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from quorumq.core.topics import SETTINGS
 from quorumq.core.types import NODES_MAX, Group, Incarnation, Origin, Owner, Span, Stamp, Topic, topic_id
 
 LABEL_DELETIONS_MAX: Final = 1000
-"""How often a topic's name may have been deleted before for its label to say so; beyond that it has the topic's id."""
+"""Most earlier deletions of a topic's name that its label counts; beyond that the label has the topic's id."""
 
 
 def label_after(name: str, deletions: int) -> str:
-    """What a history calls the topic that has a name after so many others that had it were deleted.
+    """Return the label of a topic whose name was deleted ``deletions`` times before.
 
-    For a topic of which no more is known; of any other `topic_label` tells.
+    It serves for a topic about which no more is known; `topic_label` serves for any other.
     """
     return f"{name}#{deletions}" if deletions else name
 
 
 @functools.lru_cache(maxsize=1000)
 def topic_label(topic: bytes, name: str) -> str:
-    """What a history calls a topic, by its id: all writers call it the same.
+    """Return the label of a topic, by its id: all writers use the same.
 
     The id says how often the name had been deleted before (docs/protocol.md, section 1, "topic"), and a delivery or a
     receipt, which have no more than id and name, need nothing else.
@@ -37,7 +37,7 @@ def topic_label(topic: bytes, name: str) -> str:
 
 
 def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object]:
-    """The settings that a register has or a request names; times have a point, whoever wrote them."""
+    """Return the settings that a register has or a request names; times have a point, from all writers."""
     found: dict[str, object] = {}
     for name in ("partitions", *SETTINGS):
         value = getattr(source, name)
@@ -52,7 +52,7 @@ def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object
 
 
 def register_value(group: Group) -> dict[str, object]:
-    """What a `register` line says of a group: of its deletion and creation since only where there was one."""
+    """Return the fields of a group in a `register` line: its deletion, and creation since, only if there was one."""
     more: dict[str, object] = {"buried": group.buried} if group.buried else {}
     if group.latest:
         more["latest"] = group.latest.name.lower()
@@ -65,7 +65,7 @@ def origin_text(origin: Origin) -> str:
 
 
 def parse_origin(text: str) -> Origin:
-    """The inverse of `origin_text`; ValueError where it is none."""
+    """The inverse of `origin_text`; ValueError if it is none."""
     node, n, nonce, k = text.split(".")
     return Origin(node, int(n), int(nonce, 16), int(k))
 
@@ -77,7 +77,7 @@ def owner_text(owner: Owner) -> str:
 
 
 def parse_owner(text: str) -> Owner:
-    """The inverse of `owner_text`; ValueError where it is none."""
+    """The inverse of `owner_text`; ValueError if it is none."""
     who, ballot = text.split("#")
     node, n, nonce = who.split(".")
     at, by = ballot.split("@")

@@ -31,7 +31,7 @@ BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 def boot() -> str:
-    """Which start of which machine this is, so that lines on one clock can be told from others; "" where none says."""
+    """Return the start of this machine, to tell lines on one clock from others; "" if the system has none."""
     try:
         return Path(BOOT_ID).read_text(encoding="ascii").strip()
     except OSError:
@@ -51,7 +51,7 @@ class HistoryWriter:
         settings: goes into the first line.
         clock: gives (at, wall_ms) for lines that do not bring them.
         within: the uncertainty of that clock in seconds.
-        buffer_bytes: what is held back at most before it is written.
+        buffer_bytes: most bytes that are held back before they are written.
         bytes_max: beyond this many bytes, those that the file has already included, one ``truncated`` line is written,
             and the rest is counted and dropped.
 
