@@ -1,12 +1,12 @@
-"""How fast is it here, and was every message really delivered?
+"""Speed of a cluster here, with a check that every message was really delivered.
 
 The nodes are processes of their own, and so is every producer and every consumer (bench_worker.py), so that
 they share no interpreter lock with each other. This process only starts them, tells them what to do, and keeps
 the ledger. All of them are on one machine with one monotonic clock, so times of different processes are compared.
 
-What makes the numbers honest: a warm-up of its own topic, through the same processes, that is not counted; the
-disk's fsync measured first, in the nodes' directory, because it decides most of the rest; the machine's facts with
-every result; and no result at all when the ledger does not add up.
+Four things keep the numbers honest. A warm-up of its own topic, through the same processes, is not counted. The
+disk's fsync is measured first, in the nodes' directory, because it decides most of the rest. The machine's facts come
+with every result. There is no result at all if the ledger does not add up.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Workload(NamedTuple):
     messages: int  # unless told otherwise
     text: str
     options: tuple[str, ...] = ("size", "producers", "consumers")
-    fixed: Mapping[str, Any] = {}  # what can not be chosen
+    fixed: Mapping[str, Any] = {}  # options that can not be chosen
     runs: tuple[Mapping[str, Any], ...] = ({},)  # each with more of that
     nodes: int = 3
 
@@ -295,7 +295,7 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
     """One run, after its warm-up, on ``cluster`` or else on ``options["nodes"]``."""
     addresses = list(options["nodes"]) if cluster is None else cluster.addresses
     size = options["size"]
-    # Of large messages fewer, so that a run of each size takes about as long.
+    # A run of large messages has fewer, so that runs of all sizes take about as long.
     messages = max(1, min(options["messages"], options["messages"] * 1024 // size))
     machine = machine_facts()
     if cluster is not None:
@@ -340,7 +340,7 @@ async def _create(where: Where, topics: Sequence[str], settings: Mapping[str, An
 
 
 def machine_facts() -> dict[str, Any]:
-    """What the numbers depend on: cores, processor, Python, system."""
+    """Return the facts that the numbers depend on: cores, processor, Python, system."""
     model = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -360,7 +360,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def fsync_ms(directory: Path) -> dict[str, Any]:
-    """How long it takes to append 4 KiB and have them on the disk of ``directory``, in milliseconds."""
+    """Measure an append of 4 KiB until it is on the disk of ``directory``, in milliseconds."""
     path = directory / "fsync.probe"
     taken = []
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -2,7 +2,7 @@
 
 A coordinator, two replicas and a client exchange as many frames as a message that is published, delivered and acked
 costs three nodes, one after the other, and write and sync as often. There is no codec, no protocol and no bound. Once
-their sockets are waited for by epoll (by `selectors`, where there is none), and once by tasks of trio.
+their sockets are waited for by epoll (by `selectors`, if there is no epoll), and once by tasks of trio.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def dialled(port: int) -> socket.socket:
 
 
 def serve(directory: str, loop: str, ports: Sequence[int]) -> None:
-    """Be one node until whoever dialled hangs up; prints the port that it listens on."""
+    """Be one node until the process that dialled hangs up; prints the port that it listens on."""
     replicas = [dialled(port) for port in ports]
     with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryFile(dir=directory) as file:
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
@@ -86,7 +86,7 @@ def serve(directory: str, loop: str, ports: Sequence[int]) -> None:
         passer = Passer(file.fileno(), replicas)
         try:
             (serve_by_trio if loop == "trio" else serve_by_epoll)(passer, [asker, *replicas])
-        except* ConnectionError:  # as it is where an answer that nobody waits for is on its way
+        except* ConnectionError:  # raised if an answer that no process waits for is on its way
             pass
 
 
@@ -124,7 +124,7 @@ def serve_by_trio(passer: Passer, socks: Sequence[socket.socket]) -> None:
 
 
 def frames_of(number: int) -> list[bytes]:
-    """What the client says for one message."""
+    """Return the client's frames for one message."""
     return [(leg + number.to_bytes(8, "big")).ljust(FRAME_BYTES, b".") for leg in LEGS]
 
 
@@ -165,7 +165,7 @@ def ask_by_trio(sock: socket.socket, messages: int) -> list[float]:
 
 
 def measure(messages: int, loop: str, directory: Path) -> dict[str, Any]:
-    """Milliseconds of so many messages, one at a time, where the nodes write to ``directory``: percentiles."""
+    """Return percentiles, in milliseconds, of messages sent one at a time; the nodes write to ``directory``."""
     with ExitStack() as stack:
 
         def begin(*ports: int) -> int:

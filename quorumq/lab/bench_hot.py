@@ -1,4 +1,4 @@
-"""What a message costs where nothing waits: three cores, the real codec and journal, in one process.
+"""Cost of a message when nothing waits: three cores, the real codec and journal, in one process.
 
 There is no socket, no second process and no loop: a frame is handed over as soon as it is encoded, and a commit is over
 when it begins, so that what is left is work. It is counted exactly (core steps, messages between nodes, commits, calls
@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 
 class Meter:
-    """Where the time goes, and what is counted."""
+    """Time by layer, and the counts."""
 
     def __init__(self) -> None:
         self.ns: Counter[str] = Counter()
@@ -249,7 +249,7 @@ class HotCluster:
             raise VerificationFailed(f"a publish was answered with {reply}")
 
     def fetch(self, payloads: Sequence[bytes]) -> list[SealedNamed]:
-        """As many messages as were published; their receipts."""
+        """Fetch as many messages as were published; return their receipts."""
         fetch = m.Fetch(
             topics=("jobs",), group="g", max_messages=len(payloads), max_bytes=1 << 23, min_messages=1, min_bytes=0,
             max_wait=0.0, hold_time=20.0, sent_at=0.0,
@@ -272,10 +272,10 @@ class HotCluster:
 def measure(
     turns: Mapping[int, int], size: int, *, profiler: cProfile.Profile | None = None
 ) -> list[dict[str, Any]]:
-    """What a batch of so many messages takes, by operation. ``turns`` says how often each size of batch is measured.
+    """Measure batches by operation. ``turns``: for each number of messages in a batch, the number of measurements.
 
     Returns:
-        of each: ``messages``, ``operation``, ``us`` (the median by layer) and ``counts`` (of the last turn, exact).
+        rows with ``messages``, ``operation``, ``us`` (the median by layer) and ``counts`` (of the last turn, exact).
     """
     found = []
     with tempfile.TemporaryDirectory(prefix="quorumq-hot-") as folder:

@@ -31,7 +31,7 @@ class VerificationFailed(QuorumqError):
 
 
 class Stamped(NamedTuple):
-    """What a payload says of itself."""
+    """Fields that a payload has of itself."""
 
     run: int
     producer: int
@@ -62,7 +62,7 @@ class Payloads:
         return hashlib.blake2b(rest, digest_size=DIGEST_BYTES).digest() + rest
 
     def check(self, payload: bytes) -> Stamped:
-        """What a payload that was delivered says of itself.
+        """Return the fields of a payload that was delivered.
 
         Raises:
             VerificationFailed: it is not byte for byte one that this run published.
@@ -82,7 +82,7 @@ class Payloads:
 
 
 class Ledger:
-    """How often each message was settled, as producers and consumers report it."""
+    """Number of times that each message was settled, as producers and consumers report it."""
 
     def __init__(self) -> None:
         self._published: dict[int, int] = {}
@@ -117,7 +117,7 @@ class Ledger:
         """Every published message was acked exactly once, and nothing else was.
 
         Args:
-            repeats: where a node was killed, some may be acked twice.
+            repeats: True if a node was killed: some messages may be acked twice.
 
         Raises:
             VerificationFailed: with the counts, and the first messages concerned.
@@ -168,7 +168,7 @@ def runs_of(numbers: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, Any]:
-    """Latencies in milliseconds, by nearest rank; empty where there are none."""
+    """Latencies in milliseconds, by nearest rank; empty if there are none."""
     if not seconds:
         return {}
     ordered = sorted(seconds)

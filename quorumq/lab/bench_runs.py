@@ -23,11 +23,11 @@ from quorumq.lab.leash import Leashed, end
 from quorumq.lab.local import LocalCluster
 
 SILENCE_MAX_S: Final = 60.0
-"""When nothing at all comes from any worker for so long, the run has failed."""
+"""Time without a line from any worker, in seconds, after which the run has failed."""
 
 
 STOP_S: Final = 5.0
-"""How long workers may take to end."""
+"""Time that workers may take to end, in seconds."""
 
 
 class WorkerFailed(QuorumqError):
@@ -69,7 +69,7 @@ class Worker:
             raise WorkerFailed(f"the {self.name} process is gone (exit code {self.process.poll()})") from None
 
     def close(self) -> None:
-        """Of a process that has ended, give the pipes back."""
+        """Give the pipes back after the process has ended."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -89,19 +89,19 @@ class Worker:
 class Bench:
     """One benchmark on one cluster: `phase` is called for the warm-up and for the measured run."""
 
-    addresses: Sequence[str]  # of the nodes
+    addresses: Sequence[str]  # addresses of the nodes
     options: Mapping[str, Any]  # as given on the command line
     progress: Callable[[str, int, int], None]  # called with what is done, how much of it, and of how much
     cluster: LocalCluster | None = None  # the nodes, where they were made for this
     timeline: list[tuple[float, int]] = field(default_factory=list)
-    """Of the step that `follow` followed last, (seconds of the monotonic clock, messages done by then)."""
+    """Progress of the last step that `follow` followed: (seconds of the monotonic clock, messages done by then)."""
     processor: list[tuple[float, int]] = field(default_factory=list)
     """The same with seconds of processor time that the nodes had used, where that can be seen."""
     said: queue.Queue[Told] = field(default_factory=queue.Queue)
     workers: list[Worker] = field(default_factory=list)
 
     produces: ClassVar = "produce"
-    """What producers are told to do."""
+    """Command that producers get."""
 
     def __post_init__(self) -> None:
         try:
@@ -128,13 +128,13 @@ class Bench:
             worker.close()
 
     def phase(self, topic: str, messages: int) -> dict[str, Any]:
-        """Run once with so many messages on a topic of its own; what was measured."""
+        """Run once with ``messages`` messages on a topic of its own; return the measurements."""
         raise NotImplementedError
 
     # -------------------------------------------------------------------- steps of a phase
 
     def setting(self, topic: str) -> dict[str, Any]:
-        """What producers and consumers of one phase have to know."""
+        """Return the settings of one phase that producers and consumers need."""
         run = int.from_bytes(os.urandom(8), "big")
         return {
             "topic": topic,
@@ -207,10 +207,10 @@ class Bench:
         """Take reports until all is published and/or settled by each group; the producers' last lines.
 
         Args:
-            what: this step is, for the progress.
-            ledgers: by group.
-            messages: that are published.
-            published, settled: what to wait for.
+            what: name of this step, for the progress.
+            ledgers: ledgers by group.
+            messages: messages that are published.
+            published, settled: reports to wait for.
             halfway: called when half of them are settled.
         """
         producers: list[dict[str, Any]] = []
@@ -241,7 +241,7 @@ class Bench:
         return producers
 
     def _of_nodes(self, file: str) -> list[list[str]]:
-        """What the system says of each node's process in a file of /proc, word by word; nothing where it has none."""
+        """Return the words of a file of /proc for each node's process; nothing if there is no such file."""
         try:
             pids = [self.cluster.pid(name) for name in self.cluster.nodes] if self.cluster else []
             return [Path(f"/proc/{pid}/{file}").read_text().rpartition(")")[2].split() for pid in pids]
@@ -249,7 +249,7 @@ class Bench:
             return []
 
     def memory_bytes(self) -> int | None:
-        """What the nodes have in memory, where that can be seen."""
+        """Return the memory of the nodes in bytes, or None if it cannot be seen."""
         pages = [int(words[1]) for words in self._of_nodes("statm")]
         return sum(pages) * os.sysconf("SC_PAGE_SIZE") if pages else None
 
@@ -269,12 +269,12 @@ def _span_s(lines: Sequence[Mapping[str, Any]]) -> float:
 
 
 def tenths(points: Sequence[tuple[float, int]]) -> list[float]:
-    """What each tenth of all that was done took, in what is first in each point."""
+    """Return the cost of each tenth of all that was done, in the unit of the first item of each point."""
     total = points[-1][1]
     ends: list[float] = [points[0][0]]
     for (since, before), (at, done) in pairwise(points):
         while done > before and done * 10 >= len(ends) * total and len(ends) <= 10:
-            # Reports come some times a second: in between it went on evenly, as far as anybody can tell.
+            # Reports come some times a second: progress in between is taken for even.
             ends.append(since + (at - since) * (len(ends) * total / 10 - before) / (done - before))
     return [after - before for before, after in pairwise(ends)]
 
@@ -296,7 +296,7 @@ def longest_pause_s(timeline: Sequence[tuple[float, int]]) -> float:
 
 
 def _outcome(ledgers: Iterable[Ledger], produced: list[Any], consumed: list[Any]) -> dict[str, Any]:
-    """What all workloads tell."""
+    """Return the results that all workloads have."""
     outcomes: Counter[str] = Counter()
     for ledger in ledgers:
         outcomes.update(ledger.outcomes)
@@ -365,7 +365,7 @@ class FanIn(Drain):
 
 class Stream(Bench):
     repeats = False
-    """Whether a message may be acked twice."""
+    """True if a message may be acked twice."""
 
     def phase(self, topic: str, messages: int) -> dict[str, Any]:
         setting = self.setting(topic)
@@ -388,7 +388,7 @@ class Stream(Bench):
         return {**found, **self.more(), **_outcome(ledgers.values(), produced, consumed)}
 
     def halfway(self, topic: str) -> Callable[[], None] | None:
-        """What is done when half of the messages are through."""
+        """Return the action for when half of the messages are through, or None."""
         return None
 
     def more(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """One producer or consumer of a benchmark, in a process of its own.
 
-It is told what to do by lines of JSON on standard input and answers in lines of JSON on standard output
-(bench.py). It uses the client library as any program would. Times are of the machine's monotonic clock, which all
-processes share.
+Its commands are lines of JSON on standard input and its answers lines of JSON on standard output (bench.py).
+It uses the client library as any program would. Times are of the machine's monotonic clock, which all processes
+share.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from quorumq.lab.bench_ledger import Payloads, VerificationFailed, runs_of
 
 GROUP: Final = "bench"
 REPORT_S: Final = 0.05
-"""How often a consumer reports what it settled."""
+"""Time between a consumer's reports of what it settled, in seconds."""
 
 SAMPLE: Final = 4
-"""Every so many-th message's latency is kept."""
+"""Messages per latency that is kept."""
 
 SINGLES_IN_FLIGHT: Final = 64
 """Batches of one message that a producer has in flight."""
@@ -40,7 +40,7 @@ Receive = trio.MemoryReceiveChannel[dict[str, Any]]
 
 
 def say(**line: Any) -> None:
-    """One line to whoever started this."""
+    """Write one line to the process that started this one."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
@@ -73,7 +73,7 @@ async def produce(client: Client, command: dict[str, Any]) -> None:
         "single"
     ):  # a batch for each message, as many producers make them that publish now and then
         options = {"batch_bytes": 1, "in_flight": SINGLES_IN_FLIGHT, "buffer_bytes": 256 * KIB}
-    elif command.get("tenths"):  # what is taken and not confirmed would count in an earlier tenth
+    elif command.get("tenths"):  # messages taken and not confirmed would count in an earlier tenth
         options = {"buffer_bytes": 4 * MIB}
     async with client.producer(command["topic"], create=False, **options) as producer:
         calls = 10 if command.get("tenths") else 1  # at its end each makes an id of every message
@@ -85,7 +85,7 @@ async def produce(client: Client, command: dict[str, Any]) -> None:
 
 
 def end(producer_id: int, count: int, latencies: list[float], began: int, cpu: float) -> None:
-    """The last line of whoever published."""
+    """Write the last line of a producer."""
     line = {"is": "published", "producer": producer_id, "count": count, "latencies": latencies}
     say(**line, began_ns=began, ended_ns=time.monotonic_ns(), cpu_s=time.process_time() - cpu)
 
@@ -287,7 +287,7 @@ async def work() -> None:
 
 
 def main() -> int:
-    """Run; an error that quorumq raises on purpose goes to whoever started this."""
+    """Run; an error that quorumq raises on purpose goes to the process that started this one."""
     from quorumq.commands import leaves
 
     try:

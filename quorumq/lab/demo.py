@@ -4,8 +4,8 @@ Everything is real: three node processes on loopback, three worker processes tha
 a node that holds messages, SIGSTOP for a worker that works on some. The result is judged from what the processes
 wrote down (demo_verdict.py), and a demo in which the faults did not happen fails as one that lost a message does.
 
-Promises: it needs nothing but quorumq and works from any directory without a network; whatever it started is
-stopped when it ends, by Ctrl-C too; without --keep nothing is left behind.
+Promises: it needs nothing but quorumq and works from any directory without a network. All that it started is
+stopped when it ends, by Ctrl-C too. Without --keep nothing is left behind.
 """
 
 from __future__ import annotations

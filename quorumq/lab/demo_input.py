@@ -1,4 +1,4 @@
-"""What the demo publishes.
+"""Messages that the demo publishes.
 
 The input is real and on every machine: the Python source of the installation that runs the demo. A worker that
 parses it does real work, most of it succeeds, and what fails fails for reasons of its own. A bare Debian Python
@@ -35,7 +35,7 @@ BYTES_MAX: Final = 28 << 20
 """Parsing it takes a core about ten seconds, beside three nodes that store it three times."""
 
 LARGE_FILE_BYTES: Final = 16 << 10
-"""Where files are plenty, larger ones only come when the smaller are used up."""
+"""Size of a large file, in bytes: if files are plenty, larger ones only come when the smaller are used up."""
 
 PAYLOAD_BYTES_MAX: Final = MESSAGE_BYTES_MAX - (8 << 10)
 """Leaves room for the headers of the message."""
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
     malformed: bool = False
 
     def message(self) -> Message:
-        """As it is published: the source is the payload, the rest goes into headers."""
+        """Return the message to publish: the source is the payload, the rest goes into headers."""
         headers: dict[str, str | bool] = {"path": self.path[-PATH_CHARS_MAX:]}
         if self.encoding:
             headers["encoding"] = self.encoding
@@ -100,7 +100,7 @@ def pieces_of_installation(
     messages_max: int = MESSAGES_MAX,
     bytes_max: int = BYTES_MAX,
 ) -> Iterator[Piece]:
-    """What is published of ``files``: whole files, or their functions and classes where files are few.
+    """Yield the pieces of ``files`` to publish: whole files, or their functions and classes if files are few.
 
     A cross-section rather than the beginning of the alphabet: files come in the order of a hash of their paths,
     which is the same every time. Files that cannot be read, and empty ones, are left out.

@@ -33,11 +33,11 @@ HOLD_S: Final = 5.0
 """Hold time and hold_time_max: short, so that a hold can run out and a quarantine end while one watches."""
 
 WORK_S: Final = 18.0
-"""How long the work is made to last at least: long enough for a hold to run out and a quarantine to end."""
+"""Least time that the work is made to last, in seconds: long enough for a hold to run out and a quarantine to end."""
 
 PACE_MAX_S: Final = 0.25
 BATCH_S: Final = 0.5
-"""How much work a worker takes at once: well below a hold."""
+"""Work that a worker takes at once, in seconds: well below a hold."""
 
 BATCH_MAX: Final = 64
 STOP_AT: Final = 0.31
@@ -47,7 +47,7 @@ KILL_UNTIL: Final = 0.69
 
 LATE_SHARE: Final = 0.1
 LATE_MAX: Final = 60
-"""So many messages at most are published at the moment of the kill, so that publishes are under way then."""
+"""Most messages that are published at the moment of the kill, so that publishes are under way then."""
 
 STOPPED_FOR_S: Final = HOLD_S + 1.5
 AGAIN_PATIENCE_S: Final = 120.0
@@ -55,7 +55,7 @@ DOWN_FOR_S: Final = 2.0
 POLL_S: Final = 0.1
 STATUS_EVERY_S: Final = 0.4
 PATIENCE_S: Final = 900.0
-"""After this the demo gives up and says what is missing. It takes half a minute where nothing else runs."""
+"""Time in seconds after which the demo gives up and says what is missing. It takes half a minute on an idle machine."""
 
 QUARANTINE_PATIENCE_S: Final = HOLD_S * 1.02 + 60.0
 WORKER_STOP_S: Final = 60.0
@@ -70,7 +70,7 @@ class Run:
     directory: Path  # for everything; exists and is empty
     pieces: (
         list[Piece] | None
-    )  # what is published; None for the source of the installation and the malformed files
+    )  # pieces to publish; None for the source of the installation and the malformed files
     out: Any  # the console to draw on
     malformed: dict[MessageKey, None] = field(default_factory=dict)
     letters: dict[MessageKey, str] = field(default_factory=dict)  # at the end, with their error classes
@@ -250,7 +250,7 @@ class Run:
 
     @property
     def acked_share(self) -> float:
-        """Of what is to be published, how much is acked."""
+        """Return the share of the messages to publish that is acked."""
         return len(self.account.acks) / max(1, self.scene.expected)
 
     async def _acked(self, share: float) -> None:
@@ -355,7 +355,7 @@ def key_of(message_id: MessageId) -> MessageKey:
 
 
 def held_in(facts: dict[str, Any]) -> int:
-    """How many messages are held for the workers' group at a node, by its status."""
+    """Return the number of messages that are held for the workers' group at a node, by its status."""
     return sum(
         part["groups"].get(GROUP, {}).get("held", 0) for part in facts["partitions"] if part["topic"] == TOPIC
     )

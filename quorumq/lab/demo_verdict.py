@@ -1,17 +1,17 @@
-"""What became of every message of a demo, and whether the demo may call itself passed.
+"""Fate of every message of a demo, and whether the demo may call itself passed.
 
 The judge trusts no counter and no process's memory: it reads the histories that publisher and workers wrote
 (docs/history.md), line by line, and compares sets of message ids. All of them are of one machine, so their
 monotonic clocks are one clock and their times can be compared.
 
-`lost` and `delivered_after_ack` are judged as follows. Published is what a publish was answered OK for. Of that,
-what no ACK was answered for and the dead letters of the cluster do not list at the end is lost. A delivery came
-after an ack when its FETCH was sent after the ACK's answer had arrived; or, where the answer was `acked`, when its
-fencing token is above that of the delivery that was acked, whenever it came (docs/protocol.md, G3). The
-remaining order, a delivery with a lower token that arrives late, is the client library's to drop.
+`lost` and `delivered_after_ack` are judged as follows. A message is published if its publish was answered OK. A
+published message is lost if no ACK was answered for it and the dead letters of the cluster do not list it at the end.
+A delivery came after an ack when its FETCH was sent after the ACK's answer had arrived. If the answer was `acked`, it
+also did when its fencing token is above that of the delivery that was acked, whenever it came (docs/protocol.md, G3).
+The remaining order, a delivery with a lower token that arrives late, is the client library's to drop.
 
-Why not sim's checkers: they are not installed (docs/decisions/0012). They take an ACK that nobody answered for one that
-may have settled its message, which is right for a random run and too little here; and they go by when a delivery was
+Why not sim's checkers: they are not installed (docs/decisions/0012). They take an ACK without an answer for one that
+may have settled its message, which is right for a random run and too little here. They also go by when a delivery was
 written down, which a worker that is stopped between its look at the clock and that line does too late. But for that, a
 test has them judge a demo too.
 """
@@ -57,10 +57,10 @@ class Answered(NamedTuple):
 
 @dataclass(slots=True)
 class Killed:
-    """What is known of the node that was killed."""
+    """Facts about the node that was killed."""
 
     node: str
-    acked_share: float  # of what is published, when it was killed
+    acked_share: float  # share of the published messages, when it was killed
     holds: int  # live on it, by its own status, right before
     started_again: bool = False
     back: bool = False  # out of quarantine before the end
@@ -68,7 +68,7 @@ class Killed:
 
 @dataclass(slots=True)
 class Stopped:
-    """What is known of the worker that was stopped."""
+    """Facts about the worker that was stopped."""
 
     worker: str
     holds: int  # messages delivered to it and not settled, while it stood still
@@ -129,17 +129,17 @@ class Account:
 
     @property
     def ended(self) -> int:
-        """How many messages were acked or rejected so far."""
+        """Return the number of messages that were acked or rejected so far."""
         return len(self.acks) + len(self.rejected)
 
     def settled(self) -> int:
-        """How many published messages were acked or rejected so far, by what the workers wrote."""
+        """Return the number of published messages that were acked or rejected so far, by what the workers wrote."""
         return sum(key in self.acks or key in self.rejected for key in self.published)
 
     def held_by(self, who: str, now: float) -> int:
-        """How many messages were delivered to ``who``, are inside their hold, and are not settled.
+        """Return the number of messages that were delivered to ``who``, are inside their hold, and are not settled.
 
-        One whose ack may be under way does not count: it may be settled whatever becomes of ``who``.
+        One whose ack may be under way does not count: it may be settled in spite of the end of ``who``.
         """
         return sum(
             key not in self.acks
@@ -176,7 +176,7 @@ class Account:
         return found
 
     def strangers(self) -> list[MessageKey]:
-        """Delivered, and nobody published it."""
+        """Return the messages that were delivered without having been published."""
         return [key for key in self.deliveries if key not in self.tried]
 
 
@@ -317,7 +317,7 @@ class Tail:
     _offset: int = 0
 
     def read(self) -> list[Mapping[str, Any]]:
-        """What was added since the last call. A line without its end waits for the next."""
+        """Return the lines that were added since the last call. A line without its end waits for the next."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)

@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs, and the table at its end.
+"""Display while the demo runs, and the table at its end.
 
 On a terminal a picture that is redrawn a few times a second; anywhere else a line when something happens and one
 every few seconds. Nothing here decides anything: it is given a `Scene` and draws it.
@@ -41,7 +41,7 @@ class Worker:
 
     @property
     def who(self) -> str:
-        """As its lines of the history are signed."""
+        """Return the signature of its lines of the history."""
         return f"client:{self.name}"
 
 
@@ -62,7 +62,7 @@ class Scene:
 
     @property
     def counts(self) -> tuple[str, str, str]:
-        """How far it is, in words."""
+        """Return the progress, in words."""
         it = self.account
         published, acked, dead = len(it.published), len(it.acks), len(it.rejected)
         return f"{published:,} published", f"{acked:,} acked", f"{dead:,} dead-lettered"
@@ -73,7 +73,7 @@ class View:
     """Draws a scene. Use it as a context manager around the run."""
 
     scene: Scene  # changed in place by the one who runs the demo
-    console: Any  # of rich; where it is not a terminal, plain lines come out
+    console: Any  # a rich console; plain lines come out if it is not a terminal
     events: deque[str] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
     _live: Any = None
     _next_line: float = 0.0
@@ -106,7 +106,7 @@ class View:
             self.events.append(line)
 
     def tick(self) -> None:
-        """Time has passed; where nothing is redrawn, say now and then how far it is."""
+        """Print the progress now and then, if nothing is redrawn."""
         scene = self.scene
         if self._live is not None or scene.seconds < self._next_line:
             return
@@ -143,7 +143,7 @@ class View:
 
 
 def _states(titles: tuple[str, str, str], rows: list[tuple[str, str, int, int]]) -> Any:
-    """Who is in which state, and two numbers of each."""
+    """Return a table with name, state, and two numbers a row."""
     from rich.table import Table
 
     who, *numbers = titles

@@ -27,10 +27,10 @@ from quorumq.history import HistoryWriter
 from quorumq.lab.demo_input import parse_source
 
 WAIT_S: Final = 0.4
-"""How long one FETCH waits for messages."""
+"""Time that one FETCH waits for messages, in seconds."""
 
 FETCH_TIMEOUT_S: Final = 1.0
-"""How long the worker's own node may fail to answer before another is asked."""
+"""Time in seconds that the worker's own node may fail to answer before another is asked."""
 
 AWAY_S: Final = 1.5
 """For how long it asks the others then."""
@@ -39,9 +39,9 @@ SETTLE_TIMEOUT_S: Final = 10.0
 
 
 class Options(NamedTuple):
-    """What demo_run.py gives on the command line, as JSON."""
+    """Options that demo_run.py gives on the command line, as JSON."""
 
-    name: str  # of this worker
+    name: str  # name of this worker
     run: str  # name of the run, for the history
     nodes: list[str]  # host:port; the first is asked first
     topic: str

@@ -14,10 +14,10 @@ from quorumq.core.errors import QuorumqError
 from quorumq.wire.address import NODES_VARIABLE
 
 WAIT_S: Final = 300.0
-"""How long `--wait` waits: a start on a slow machine, and a quarantine of the default hold time."""
+"""Time that `--wait` waits, in seconds: a start on a slow machine, and a quarantine of the default hold time."""
 
 CREATE_S: Final = 60.0
-"""How long the creation of a topic may take."""
+"""Time that the creation of a topic may take, in seconds."""
 
 POLL_S: Final = 0.1
 
@@ -138,10 +138,10 @@ def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_
 
 
 def _wait(addresses: list[str], topics: tuple[str, ...], seconds: float) -> None:
-    """Until the nodes at these addresses can publish and deliver, and know the topics.
+    """Wait until the nodes at these addresses can publish and deliver, and know the topics.
 
     Raises:
-        NotReady: not within so many seconds; with what each lacks.
+        NotReady: not within ``seconds``; with what each lacks.
     """
     from quorumq.cli.probe import ask
     from quorumq.core.messages import Metadata
@@ -176,7 +176,7 @@ def _wait(addresses: list[str], topics: tuple[str, ...], seconds: float) -> None
 
 
 def _watch(cluster: Any, died: dict[str, None], as_json: bool) -> None:
-    """Until Ctrl-C: tell of nodes that ended; in ``died`` of those that nobody killed."""
+    """Print the nodes that end, until Ctrl-C; add to ``died`` those that failed by themselves."""
     told: dict[str, None] = {}
     while True:
         time.sleep(0.2)

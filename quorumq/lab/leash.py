@@ -33,11 +33,11 @@ for pid in $held; do kill -s KILL "$pid"; done
 
 
 END_S: Final = 5.0
-"""How long the shell may take to kill what is left."""
+"""Time in seconds that the shell may take to kill what is left."""
 
 
 class _Watcher:
-    """The shell, started with the first process that it is told of."""
+    """The shell, started with the first process that it watches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class _Watcher:
 
     def tell(self, line: str) -> None:
         """Have the shell hear of a process."""
-        with self._lock, contextlib.suppress(OSError):  # somebody killed it: then nobody watches
+        with self._lock, contextlib.suppress(OSError):  # the shell was killed: then no process is watched
             if self._shell is None:
                 self._shell = POPEN(
                     ["/bin/sh", "-c", WATCH],
@@ -112,7 +112,7 @@ def logged(command: Sequence[str], log: Path, cwd: Path | None = None) -> Leashe
 
 
 def end(processes: Iterable[Leashed], patience: float) -> None:
-    """SIGTERM to those that run or are stopped, and SIGKILL to what is left after so many seconds. Safe to repeat."""
+    """SIGTERM those that run or are stopped, and SIGKILL those left after ``patience`` seconds. Safe to repeat."""
     live = [process for process in processes if process.poll() is None]
     for process in live:
         process.terminate()

@@ -1,12 +1,12 @@
 """A real cluster on this machine, for `quorumq dev`, the demo, the benchmarks and tests.
 
 Every node is a process of its own, `python -m quorumq.node --config node.toml`, on a loopback port, with a
-directory, a configuration file and a log of its own. Nothing here knows how a node works inside: what this
-does to nodes is what an operator or an accident can do, with signals.
+directory, a configuration file and a log of its own. Nothing here knows how a node works inside: it does to nodes
+what an operator or an accident can do, with signals.
 
-Promises: whatever was started here is stopped when the `with` block ends, by process id, and killed when the process
-that started it ends in any other way (leash.py); a node that dies while it is awaited is reported with the end of its
-log; a directory that was not asked for is removed. The nodes are in sessions of their own, so a Ctrl-C at the terminal
+Promises: all that was started here is stopped when the `with` block ends, by process id, and killed when the process
+that started it ends in any other way (leash.py). A node that dies while it is awaited is reported with the end of its
+log. A directory that was not asked for is removed. The nodes are in sessions of their own, so a Ctrl-C at the terminal
 reaches only the program that holds the cluster, which then stops them in order.
 """
 
@@ -46,13 +46,13 @@ STOP_LIMIT_S: Final = 60.0
 """A clean stop writes little. A process that has not ended by then hangs."""
 
 PROBE_S: Final = 5.0
-"""How long one node may take to say how it is."""
+"""Time that one node may take to report its state, in seconds."""
 
 TELL_EVERY_S: Final = 5.0
 
 
 class NodeDied(QuorumqError):
-    """A node process ended while somebody waited for it. The text has the end of its log."""
+    """A node process ended during a wait for it. The text has the end of its log."""
 
     code = "node-died"
     exit_code = 70
@@ -79,21 +79,21 @@ class LocalCluster:
     everything else may be called from trio as it is.
 
     Args:
-        nodes: how many; they are called n1, n2, …
+        nodes: number of nodes; they are called n1, n2, …
         keep: a directory to work in and to leave behind, made if it is not there. If it holds a cluster of an
             earlier run, that is continued: secret, cluster id and data are kept, ports are chosen anew. None
             takes a temporary directory and removes it.
         base_port: n1 listens there, n2 on the next, …; None takes free ones.
         hold_time_max: seconds, the longest hold; also nearly the length of a quarantine after a crash.
-        history: whether each node writes a history of its protocol messages, `history_path(name)`.
+        history: True if each node writes a history of its protocol messages, `history_path(name)`.
         settings: more lines for every node.toml, by name, for example ``{"sync_interval": 0.5}``.
-        tell: called every few seconds of a wait for nodes, with what each of them lacks; in another thread where
-            the wait is a twin ``…_async``.
+        tell: called every few seconds of a wait for nodes, with what each of them lacks; in another thread if the
+            wait is a twin ``…_async``.
 
     Attributes:
         nodes: the names of all nodes.
-        directory: where everything is.
-        addresses: "host:port" of every node, in the order of ``nodes``.
+        directory: directory of all files of the cluster.
+        addresses: addresses of every node as "host:port", in the order of ``nodes``.
     """
 
     def __init__(
@@ -167,11 +167,11 @@ class LocalCluster:
         return self.node_directory(name) / "data"
 
     def log_path(self, name: str) -> Path:
-        """Where the node's standard output and error go. It grows over restarts."""
+        """Return the file of the node's standard output and error. It grows over restarts."""
         return self.node_directory(name) / "node.log"
 
     def history_path(self, name: str) -> Path:
-        """Where the node writes its history, if ``history`` was asked for."""
+        """Return the file of the node's history, if ``history`` was asked for."""
         self._index(name)
         return self.directory / HISTORIES / f"{name}.jsonl"
 
@@ -193,15 +193,15 @@ class LocalCluster:
         return process.pid if process is not None and process.poll() is None else None
 
     def running(self, name: str) -> bool:
-        """Whether the node's process is there, paused or not."""
+        """Return True if the node's process is there, paused or not."""
         return self.pid(name) is not None
 
     def exit_code(self, name: str) -> int | None:
-        """How the node's process ended, minus the signal's number where one killed it; None while it runs."""
+        """Return the exit code of the node's process: minus the signal's number if one killed it; None while it runs."""
         return self._processes[name].poll()
 
     def command(self, name: str) -> list[str]:
-        """What runs one node."""
+        """Return the command that runs one node."""
         return [sys.executable, "-m", "quorumq.node", "--config", str(self.config_path(name))]
 
     def spawn(self, name: str) -> None:
@@ -268,7 +268,7 @@ class LocalCluster:
             self._signal(name, signal.SIGCONT)
 
     def status(self, name: str, timeout: float = 2.0) -> dict[str, Any]:
-        """What the node says of itself (docs/operations.md).
+        """Return the node's status (docs/operations.md).
 
         Raises:
             Unreachable: it does not answer within ``timeout`` seconds.
@@ -285,7 +285,7 @@ class LocalCluster:
         """Wait until nodes answer, can vouch for their directories, and see each other.
 
         Args:
-            names: which; None for all that run and are not paused.
+            names: names of the nodes; None for all that run and are not paused.
             timeout: seconds.
             quarantine: also wait until none of them is in quarantine any more.
 
@@ -397,7 +397,7 @@ class LocalCluster:
         path.write_text(config_text(values, self._tables(name)))
 
     def _tables(self, name: str) -> dict[str, dict[str, str]]:
-        """Where the node and its clients find which node: tables of its configuration."""
+        """Return the tables of a node's configuration that give the addresses of all nodes to it and its clients."""
         return {"nodes": dict(zip(self.nodes, self.addresses, strict=True))}
 
     def _remove(self) -> None:
@@ -449,10 +449,10 @@ def lack(
     connected: bool,
     quarantine: bool,
 ) -> str:
-    """What the node ``name`` at ``address`` lacks to be ready, in words; "" if nothing.
+    """Return what the node ``name`` at ``address`` lacks to be ready, in words; "" if nothing.
 
-    It has to answer within ``probe`` seconds; where ``connected``, to vouch for its directory and to see all of
-    ``names``; where ``quarantine``, to be out of it.
+    It has to answer within ``probe`` seconds. If ``connected``, it has to vouch for its directory and to see all of
+    ``names``. If ``quarantine``, it has to be out of it.
     """
     try:
         facts = status_of(address, probe)

@@ -10,7 +10,7 @@ from typing import Final
 from quorumq.core.errors import UsageError
 
 PORTS: Final = (20_000, 32_000)
-"""Where free ports are looked for: below the range from which systems take ports for outgoing connections."""
+"""Range in which free ports are looked for: below the one from which systems take ports for outgoing connections."""
 
 
 def _bindable(port: int) -> bool:
@@ -24,7 +24,7 @@ def _bindable(port: int) -> bool:
 
 
 def given_ports(base: int, count: int) -> list[int]:
-    """``count`` ports in a row from ``base`` on; UsageError where one is taken."""
+    """``count`` ports in a row from ``base`` on; UsageError if one is taken."""
     if not 0 < base <= 65_536 - count:
         raise UsageError(f"port {base}: give one from 1 to {65_536 - count}, so that {count} in a row exist")
     ports = list(range(base, base + count))
@@ -38,19 +38,19 @@ def given_ports(base: int, count: int) -> list[int]:
 
 
 class HeldPorts:
-    """Free loopback ports that nobody else gets from here until `release`.
+    """Free loopback ports that no other program gets from here until `release`.
 
-    Bound and not listened on, a port can be bound and listened on by who sets SO_REUSEADDR, as nodes do, and not by who
-    does not. So a node finds its port free at each of its starts. Only Linux has it so; elsewhere nothing is held.
+    If a port is bound and not listened on, programs that set SO_REUSEADDR, as nodes do, can bind and listen on it, and
+    others cannot. So a node finds its port free at each of its starts. Only Linux has it so; elsewhere nothing is held.
 
     Args:
-        count: how many.
+        count: number of ports.
 
     Attributes:
-        numbers: of the ports.
+        numbers: numbers of the ports.
 
     Raises:
-        UsageError: there are not so many.
+        UsageError: there are fewer than ``count`` free ports.
     """
 
     def __init__(self, count: int) -> None:
@@ -62,7 +62,7 @@ class HeldPorts:
                 break
             port, sock = draw.randrange(*PORTS), socket.socket()
             try:
-                sock.bind(("127.0.0.1", port))  # without SO_REUSEADDR: it is refused where somebody holds it
+                sock.bind(("127.0.0.1", port))  # without SO_REUSEADDR: it is refused if the port is held
             except OSError:
                 sock.close()
                 continue
@@ -75,14 +75,14 @@ class HeldPorts:
             raise UsageError(f"no {count} free ports from {PORTS[0]} to {PORTS[1]} on 127.0.0.1; give --port")
 
     def release(self) -> None:
-        """Anybody may have them. Safe to repeat."""
+        """Give the ports up to all programs. Safe to repeat."""
         for sock in self._held:
             sock.close()
         self._held.clear()
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` loopback ports that nobody listens on now. Somebody else may take one the moment after."""
+    """Return ``count`` loopback ports that are not listened on now. Another program may take one the moment after."""
     ports = HeldPorts(count)
     ports.release()
     return ports.numbers
