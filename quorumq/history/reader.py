@@ -34,7 +34,7 @@ def histories_of(path: Path) -> list[Path]:
 def read_history(
     paths: Iterable[str | os.PathLike[str]], others: Counter[str] | None = None
 ) -> Iterator[Row]:
-    """The lines of these files, one file after the other, each checked.
+    """Yield the lines of these files, one file after the other, each checked.
 
     A last line without its newline is the mark of a killed writer and is left out.
 

@@ -32,7 +32,7 @@ class Field(NamedTuple):
 class KindOf(NamedTuple):
     """One kind of line: who writes it, which fields it must and may have, and what it says.
 
-    ``outcomes`` lists what ``outcome`` may be; empty where anything goes.
+    ``outcomes`` lists what ``outcome`` may be; empty if anything goes.
     """
 
     writers: tuple[str, ...]

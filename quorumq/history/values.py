@@ -60,24 +60,24 @@ def register_value(group: Group) -> dict[str, object]:
 
 
 def origin_text(origin: Origin) -> str:
-    """An origin as it is written: ``node.n.nonce.k``, the nonce in hex. Node ids have no dot."""
+    """Return an origin as it is written: ``node.n.nonce.k``, the nonce in hex. Node ids have no dot."""
     return f"{origin.node}.{origin.n}.{origin.nonce:x}.{origin.k}"
 
 
 def parse_origin(text: str) -> Origin:
-    """The inverse of `origin_text`; ValueError if it is none."""
+    """Return the inverse of `origin_text`; ValueError if it is none."""
     node, n, nonce, k = text.split(".")
     return Origin(node, int(n), int(nonce, 16), int(k))
 
 
 def owner_text(owner: Owner) -> str:
-    """An owner as it is written: ``node.n.nonce#time@node``, nonce and time in hex."""
+    """Return an owner as it is written: ``node.n.nonce#time@node``, nonce and time in hex."""
     (n, nonce), ballot = owner.incarnation, owner.ballot
     return f"{owner.node}.{n}.{nonce:x}#{ballot.time:x}@{ballot.node}"
 
 
 def parse_owner(text: str) -> Owner:
-    """The inverse of `owner_text`; ValueError if it is none."""
+    """Return the inverse of `owner_text`; ValueError if it is none."""
     who, ballot = text.split("#")
     node, n, nonce = who.split(".")
     at, by = ballot.split("@")
@@ -85,10 +85,10 @@ def parse_owner(text: str) -> Owner:
 
 
 def token_text(ballot: Stamp) -> str:
-    """A fencing token: 20 digits, ``@`` and the node id, so that texts sort as tokens do."""
+    """Return a fencing token: 20 digits, ``@`` and the node id, so that texts sort as tokens do."""
     return f"{ballot.time:020d}@{ballot.node}"
 
 
 def spans_value(spans: Iterable[Span]) -> list[list[object]]:
-    """Spans as they are written."""
+    """Return spans as they are written."""
     return [[origin_text(span.origin), span.start, span.stop] for span in spans]

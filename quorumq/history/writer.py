@@ -23,7 +23,7 @@ monotonic: Final[Callable[[], float]] = (
 
 
 def mono_clock() -> tuple[float, int]:
-    """The clocks of a real process: monotonic seconds, and the time of day in milliseconds."""
+    """Return the clocks of a real process: monotonic seconds, and the time of day in milliseconds."""
     return monotonic(), time.time_ns() // 1_000_000
 
 
@@ -115,7 +115,7 @@ class HistoryWriter:
 
         Args:
             kind: one of `KINDS`.
-            fields: its fields; ``at``, ``wall_ms`` and ``within`` are filled in where they are not given, and
+            fields: its fields; ``at``, ``wall_ms`` and ``within`` are filled in if they are not given, and
                 ``who`` may be given by a writer that speaks for several.
         """
         if "at" not in fields or "wall_ms" not in fields:

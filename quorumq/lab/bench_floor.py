@@ -104,7 +104,7 @@ def serve_by_epoll(passer: Passer, socks: Sequence[socket.socket]) -> None:
 
 
 def serve_by_trio(passer: Passer, socks: Sequence[socket.socket]) -> None:
-    """The same, with a task for each."""
+    """Read all until one ends, with a task of trio for each."""
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -129,7 +129,7 @@ def frames_of(number: int) -> list[bytes]:
 
 
 def ask_by_epoll(sock: socket.socket, messages: int) -> list[float]:
-    """Send one frame after the other; what each message took, in seconds."""
+    """Send one frame after the other; return the seconds that each message took."""
     found = []
     with selectors.DefaultSelector() as selector:
         selector.register(sock, selectors.EVENT_READ)
@@ -146,7 +146,7 @@ def ask_by_epoll(sock: socket.socket, messages: int) -> list[float]:
 
 
 def ask_by_trio(sock: socket.socket, messages: int) -> list[float]:
-    """The same, on trio's stream."""
+    """Send one frame after the other on trio's stream; return the seconds that each message took."""
 
     async def main() -> list[float]:
         found = []

@@ -73,7 +73,7 @@ class Meter:
                 self.counts[count] += 1
 
     def take(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Counts, and nanoseconds by layer, since this was called last."""
+        """Return counts, and nanoseconds by layer, since this was called last."""
         self._switch(self._layer)
         found = dict(self.counts), dict(self.ns)
         self.counts.clear()
@@ -216,7 +216,7 @@ class HotCluster:
         return self.replies.pop(self._keys)
 
     def ask(self, name: NodeId, request: Any) -> Any:
-        """A client's request there, and the reply back, over the wire as they are."""
+        """Pass a client's request there, and the reply back, over the wire as they are."""
         self.time += 0.001
         node, timed = self.nodes[name], self.meter.timed
         data = b"".join(timed("client", encode_message, request, request=1))
@@ -314,7 +314,7 @@ def measure(
 
 
 def calls_by_file(profiler: cProfile.Profile, messages: int) -> list[dict[str, Any]]:
-    """Calls of Python functions a message, and µs in them while they were counted, by file; most calls first."""
+    """Return calls of Python functions a message, and µs in them while they were counted, by file; most calls first."""
     calls: Counter[str] = Counter()
     seconds: dict[str, float] = defaultdict(float)
     for entry in profiler.getstats():

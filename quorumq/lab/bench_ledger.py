@@ -57,7 +57,7 @@ class Payloads:
         self._filler = hashlib.shake_256(run.to_bytes(8, "big")).digest(size - _HEAD.size)
 
     def make(self, producer: int, number: int, published_ns: int) -> bytes:
-        """The payload of one message."""
+        """Return the payload of one message."""
         rest = _HEAD.pack(b"", self.run, producer, number, published_ns)[DIGEST_BYTES:] + self._filler
         return hashlib.blake2b(rest, digest_size=DIGEST_BYTES).digest() + rest
 
@@ -93,15 +93,15 @@ class Ledger:
 
     @property
     def published(self) -> int:
-        """Messages whose publish was answered OK."""
+        """Return the number of messages whose publish was answered OK."""
         return sum(self._published.values())
 
     def add_published(self, producer: int, count: int) -> None:
-        """``producer`` published its messages up to ``count``, and each was answered OK."""
+        """Note that ``producer`` published its messages up to ``count``, and each was answered OK."""
         self._published[producer] = max(count, self._published.get(producer, 0))
 
     def add_settled(self, runs: Iterable[Sequence[int]]) -> None:
-        """Acks were answered for these (producer, start, stop) runs of numbers."""
+        """Note that acks were answered for these (producer, start, stop) runs of numbers."""
         for producer, start, stop in runs:
             counts = self._acked.setdefault(producer, bytearray())
             if stop > len(counts):
@@ -114,7 +114,7 @@ class Ledger:
                 counts[number] = min(counts[number] + 1, 255)
 
     def check(self, *, repeats: bool = False) -> None:
-        """Every published message was acked exactly once, and nothing else was.
+        """Check that every published message was acked exactly once, and nothing else was.
 
         Args:
             repeats: True if a node was killed: some messages may be acked twice.
@@ -157,7 +157,7 @@ class Ledger:
 
 
 def runs_of(numbers: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """(producer, number) pairs as [producer, start, stop] runs, in the order given; repeats stay repeats."""
+    """Return (producer, number) pairs as [producer, start, stop] runs, in the order given; repeats stay repeats."""
     runs: list[list[int]] = []
     for producer, number in numbers:
         if runs and runs[-1][0] == producer and runs[-1][2] == number:
@@ -168,7 +168,7 @@ def runs_of(numbers: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, Any]:
-    """Latencies in milliseconds, by nearest rank; empty if there are none."""
+    """Return latencies in milliseconds, by nearest rank; empty if there are none."""
     if not seconds:
         return {}
     ordered = sorted(seconds)

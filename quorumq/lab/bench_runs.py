@@ -92,11 +92,11 @@ class Bench:
     addresses: Sequence[str]  # addresses of the nodes
     options: Mapping[str, Any]  # as given on the command line
     progress: Callable[[str, int, int], None]  # called with what is done, how much of it, and of how much
-    cluster: LocalCluster | None = None  # the nodes, where they were made for this
+    cluster: LocalCluster | None = None  # the nodes, if they were made for this
     timeline: list[tuple[float, int]] = field(default_factory=list)
     """Progress of the last step that `follow` followed: (seconds of the monotonic clock, messages done by then)."""
     processor: list[tuple[float, int]] = field(default_factory=list)
-    """The same with seconds of processor time that the nodes had used, where that can be seen."""
+    """The same with seconds of processor time that the nodes had used, if that can be seen."""
     said: queue.Queue[Told] = field(default_factory=queue.Queue)
     workers: list[Worker] = field(default_factory=list)
 
@@ -166,7 +166,7 @@ class Bench:
         return self._collect(self.consumers, "consumed")
 
     def next(self) -> Told:
-        """The next line from any worker.
+        """Return the next line from any worker.
 
         Raises:
             WorkerFailed: a worker is gone, or says that it failed, or all are silent for a minute.
@@ -254,7 +254,7 @@ class Bench:
         return sum(pages) * os.sysconf("SC_PAGE_SIZE") if pages else None
 
     def nodes_cpu_s(self) -> float | None:
-        """Processor seconds that the nodes have used so far, where that can be seen."""
+        """Return processor seconds that the nodes have used so far; None if that cannot be seen."""
         ticks = [int(words[11]) + int(words[12]) for words in self._of_nodes("stat")]
         return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
@@ -264,7 +264,7 @@ def _rate(messages: int, seconds: float) -> dict[str, Any]:
 
 
 def _span_s(lines: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds from the first start to the last end."""
+    """Return seconds from the first start to the last end."""
     return float(max(line["ended_ns"] for line in lines) - min(line["began_ns"] for line in lines)) / 1e9
 
 
@@ -280,17 +280,17 @@ def tenths(points: Sequence[tuple[float, int]]) -> list[float]:
 
 
 def by_tenth(timeline: Sequence[tuple[float, int]]) -> list[int]:
-    """Messages a second in each tenth of what was done."""
+    """Return messages a second in each tenth of what was done."""
     return [round(timeline[-1][1] / 10 / seconds) for seconds in tenths(timeline)]
 
 
 def cpu_by_tenth(processor: Sequence[tuple[float, int]]) -> list[float]:
-    """Microseconds of processor time a message in each tenth of what was done."""
+    """Return microseconds of processor time a message in each tenth of what was done."""
     return [round(1e6 * seconds / (processor[-1][1] / 10), 1) for seconds in tenths(processor)]
 
 
 def longest_pause_s(timeline: Sequence[tuple[float, int]]) -> float:
-    """The longest time in which nothing was done."""
+    """Return the longest time in which nothing was done."""
     moments = [timeline[0][0], *(at for (_, before), (at, done) in pairwise(timeline) if done > before)]
     return max((after - before for before, after in pairwise(moments)), default=0.0)
 
@@ -392,7 +392,7 @@ class Stream(Bench):
         return None
 
     def more(self) -> dict[str, Any]:
-        """More to tell of the run."""
+        """Return more results of the run."""
         return {}
 
 

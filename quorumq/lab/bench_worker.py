@@ -186,7 +186,7 @@ class Consuming:
             slots.release()
 
     def settled(self, numbers: list[tuple[int, int]], outcomes: Sequence[Outcome]) -> None:
-        """Acks were answered."""
+        """Note that acks were answered."""
         self._settled += numbers
         self._outcomes.update(outcome.value for outcome in outcomes)
 
@@ -204,7 +204,7 @@ class Consuming:
             self.report()
 
     def finish(self) -> None:
-        """The last line of a run."""
+        """Write the last line of a run."""
         line = {"is": "consumed", "seen": self.seen, "redelivered": self.redelivered}
         latencies = {"latencies": self.latencies, "ack_latencies": self.ack_latencies}
         cpu_s = time.process_time() - self.cpu

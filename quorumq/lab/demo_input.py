@@ -52,7 +52,7 @@ MALFORMED: Final = "malformed"
 class Piece(NamedTuple):
     """One message to be: source, and where it comes from.
 
-    ``encoding`` is "" where the worker finds it out as Python does (byte order mark, coding comment, UTF-8).
+    ``encoding`` is "" if the worker finds it out as Python does (byte order mark, coding comment, UTF-8).
     """
 
     source: bytes
@@ -71,7 +71,7 @@ class Piece(NamedTuple):
 
 
 def installation_files() -> list[Path]:
-    """Every ``.py`` file of the base interpreter's standard library and site-packages, each once, sorted."""
+    """Return every ``.py`` file of the base interpreter's standard library and site-packages, each once, sorted."""
     base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
     base |= {f"installed_{name}": path for name, path in base.items()}
     known = sysconfig.get_scheme_names()
@@ -121,7 +121,7 @@ def pieces_of_installation(
 
 
 def malformed_pieces() -> list[Piece]:
-    """The malformed files that come with quorumq: each fails in a way of its own, on any Python."""
+    """Return the malformed files that come with quorumq: each fails in a way of its own, on any Python."""
     folder = resources.files("quorumq.lab") / "malformed"
     return [
         Piece(entry.read_bytes(), f"malformed/{entry.name}", malformed=True)
@@ -131,7 +131,7 @@ def malformed_pieces() -> list[Piece]:
 
 
 def pieces_of_lines(path: Path) -> list[Piece]:
-    """One piece for each line of a file that is not blank, without its line end.
+    """Return one piece for each line of a file that is not blank, without its line end.
 
     Raises:
         UsageError: it cannot be read, has fewer than `LINES_MIN` lines, or a line is too long for a message.
@@ -192,7 +192,7 @@ def _pieces_of(path: Path, cut: bool) -> Iterator[Piece]:
 
 
 def _definitions(source: bytes, path: Path) -> Iterator[Piece]:
-    """The functions and classes at the top of a file; none if it does not parse, so that it is sent whole."""
+    """Yield the functions and classes at the top of a file; none if it does not parse, so that it is sent whole."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         text = source.decode(encoding)

@@ -111,7 +111,7 @@ class Run:
                     await self._work(pieces)
                     await trio.to_thread.run_sync(self._stop_workers)
                 finally:
-                    self._stop_workers(patience=0.0)  # where they still run, it failed or was interrupted
+                    self._stop_workers(patience=0.0)  # if they still run, it failed or was interrupted
             return self._judge(len(pieces))
 
     # ------------------------------------------------------------------------- the work
@@ -350,7 +350,7 @@ class Run:
 
 
 def key_of(message_id: MessageId) -> MessageKey:
-    """A message of the demo as the judge knows it."""
+    """Return a message of the demo as the judge knows it."""
     return TOPIC, message_id.partition.number, origin_text(message_id.origin), message_id.seq
 
 

@@ -76,7 +76,7 @@ class Stopped:
 
 
 def keys_of(row: Row) -> Iterator[MessageKey]:
-    """The messages that a line of a history names."""
+    """Yield the messages that a line of a history names."""
     for origin, start, stop in row["spans"]:
         for seq in range(start, stop):
             yield row["topic"], row["partition"], origin, seq
@@ -124,7 +124,7 @@ class Account:
 
     @property
     def redelivered(self) -> int:
-        """Deliveries beyond the first of each message."""
+        """Return the number of deliveries beyond the first of each message."""
         return self.delivered - len(self.deliveries)
 
     @property
@@ -152,11 +152,11 @@ class Account:
     # ------------------------------------------------------------------------------ judging
 
     def lost(self) -> list[MessageKey]:
-        """Published, and neither acked nor a dead letter."""
+        """Return the messages that were published, and are neither acked nor a dead letter."""
         return [key for key in self.published if key not in self.acks and key not in self.letters]
 
     def delivered_after_ack(self) -> list[MessageKey]:
-        """One entry for each delivery that should not have been (see the top of this file)."""
+        """Return one entry for each delivery that should not have been (see the top of this file)."""
         return [
             key
             for key, entries in self.deliveries.items()
@@ -168,7 +168,7 @@ class Account:
         ]
 
     def overlapping(self) -> list[MessageKey]:
-        """One entry for each delivery that came while an earlier one was inside its hold and not settled."""
+        """Return one entry for each delivery that came while an earlier one was inside its hold and not settled."""
         found: list[MessageKey] = []
         for key, entries in self.deliveries.items():
             ordered = sorted(entries, key=lambda entry: entry.token)
@@ -206,12 +206,12 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Nothing lost, nothing delivered that must not be, and the faults really happened."""
+        """Return True if no message was lost or delivered wrongly, and the faults really happened."""
         broken = self.lost or self.delivered_after_ack or self.overlapping or self.strangers
         return not broken and not self.missing
 
     def as_json(self) -> dict[str, Any]:
-        """One object of plain values: what `--json` prints."""
+        """Return one object of plain values: what `--json` prints."""
         killed, stopped = self.killed, self.stopped
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         plain["never_published"] = plain.pop("strangers")
@@ -243,7 +243,7 @@ def judge(
     expected: int,
     seconds: float,
 ) -> Verdict:
-    """The verdict on one run, by all histories, read to their ends, and the dead-letter listing.
+    """Return the verdict on one run, by all histories, read to their ends, and the dead-letter listing.
 
     A fault that did not happen is None; ``malformed`` are the messages that are so on purpose, and ``expected`` is how
     many the publisher set out to publish.

@@ -57,7 +57,7 @@ class Scene:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Return the seconds since the beginning."""
         return time.monotonic() - self.began
 
     @property
@@ -98,7 +98,7 @@ class View:
                 self.console.print(event, markup=False)
 
     def event(self, text: str) -> None:
-        """Something happened that a person should notice."""
+        """Show an event that a person should notice."""
         line = f"{self.scene.seconds:5.1f} s  {text}"
         if self._live is None:
             self.console.print(line, markup=False)
@@ -167,7 +167,7 @@ def _coloured(state: str) -> Any:
 
 
 def verdict_table(verdict: Verdict) -> Any:
-    """The numbers of a run as a rich table."""
+    """Return the numbers of a run as a rich table."""
     from rich.table import Table
     from rich.text import Text
 

@@ -62,7 +62,7 @@ class Work:
     _away_until: float = 0.0  # the others are asked
 
     async def run(self) -> None:
-        """Until `stopping`."""
+        """Work until `stopping`."""
         while not self.stopping:
             try:
                 messages = await self._fetch()
@@ -103,7 +103,7 @@ class Work:
         await self._ack(good)
 
     async def _ack(self, messages: Sequence[Message]) -> None:
-        """Until each has its answer: an ack may be repeated, anywhere, and says the same or less."""
+        """Ack until each has its answer: an ack may be repeated, anywhere, and says the same or less."""
         left = list(messages)
         while left:
             with contextlib.suppress(Unanswered):

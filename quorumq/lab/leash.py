@@ -98,7 +98,7 @@ class Leashed(subprocess.Popen[Any]):
 
 
 def logged(command: Sequence[str], log: Path, cwd: Path | None = None) -> Leashed:
-    """A process in a session of its own, so that Ctrl-C does not reach it, which adds what it prints to a file."""
+    """Start a process in a session of its own, out of reach of Ctrl-C; its output is added to a file."""
     with open(log, "ab") as file:
         return Leashed(
             command,

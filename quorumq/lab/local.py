@@ -150,20 +150,20 @@ class LocalCluster:
     # ------------------------------------------------------------------------ where things are
 
     def address(self, name: str) -> str:
-        """The host:port of one node."""
+        """Return the host:port of one node."""
         return self.addresses[self._index(name)]
 
     def node_directory(self, name: str) -> Path:
-        """Everything of one node: node.toml, node.log and data/."""
+        """Return everything of one node: node.toml, node.log and data/."""
         self._index(name)
         return self.directory / name
 
     def config_path(self, name: str) -> Path:
-        """The node's configuration file."""
+        """Return the node's configuration file."""
         return self.node_directory(name) / "node.toml"
 
     def data_path(self, name: str) -> Path:
-        """The node's data directory."""
+        """Return the node's data directory."""
         return self.node_directory(name) / "data"
 
     def log_path(self, name: str) -> Path:
@@ -176,7 +176,7 @@ class LocalCluster:
         return self.directory / HISTORIES / f"{name}.jsonl"
 
     def log_tail(self, name: str, lines: int = LOG_TAIL_LINES) -> str:
-        """The last lines of a node's log; "" if it has none."""
+        """Return the last lines of a node's log; "" if it has none."""
         try:
             with open(self.log_path(name), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 400 * lines))
@@ -188,7 +188,7 @@ class LocalCluster:
     # ---------------------------------------------------------------------------- processes
 
     def pid(self, name: str) -> int | None:
-        """The node's process id while it runs (paused counts as running), else None."""
+        """Return the node's process id while it runs (paused counts as running), else None."""
         process = self._processes.get(name)
         return process.pid if process is not None and process.poll() is None else None
 
@@ -197,7 +197,7 @@ class LocalCluster:
         return self.pid(name) is not None
 
     def exit_code(self, name: str) -> int | None:
-        """Return the exit code of the node's process: minus the signal's number if one killed it; None while it runs."""
+        """Return the exit code of the node's process: minus a signal's number if killed; None while it runs."""
         return self._processes[name].poll()
 
     def command(self, name: str) -> list[str]:
@@ -298,7 +298,7 @@ class LocalCluster:
         self._wait(list(names), timeout, connected=True, quarantine=quarantine)
 
     def stop(self) -> None:
-        """Stop everything that was started, cleanly where that works within seconds. Safe to repeat."""
+        """Stop everything that was started, cleanly if that works within seconds. Safe to repeat."""
         self._paused.clear()
         end(self._processes.values(), STOP_LIMIT_S)
 
@@ -370,7 +370,7 @@ class LocalCluster:
         process.send_signal(number)
 
     def _secret_path(self) -> Path:
-        """The cluster's secret: of the earlier run in this directory, or a new one."""
+        """Return the cluster's secret: of the earlier run in this directory, or a new one."""
         path = self.directory / "secret"
         if not path.exists():
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -379,7 +379,7 @@ class LocalCluster:
         return path
 
     def _cluster_id(self) -> str:
-        """The cluster's id: of the earlier run in this directory, or that of any local cluster."""
+        """Return the cluster's id: of the earlier run in this directory, or that of any local cluster."""
         try:
             return str(tomllib.loads(self.config_path(self.nodes[0]).read_text())["cluster_id"])
         except FileNotFoundError:

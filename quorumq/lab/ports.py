@@ -24,7 +24,7 @@ def _bindable(port: int) -> bool:
 
 
 def given_ports(base: int, count: int) -> list[int]:
-    """``count`` ports in a row from ``base`` on; UsageError if one is taken."""
+    """Return ``count`` ports in a row from ``base`` on; UsageError if one is taken."""
     if not 0 < base <= 65_536 - count:
         raise UsageError(f"port {base}: give one from 1 to {65_536 - count}, so that {count} in a row exist")
     ports = list(range(base, base + count))

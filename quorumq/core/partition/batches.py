@@ -109,7 +109,7 @@ class Batches:
     # ------------------------------------------------------------- questions
 
     def parts_of(self, batch: StoredBatch) -> list[Span]:
-        """The messages that are in this very batch; others of its sections may stand in another one."""
+        """Return the messages that are in this very batch; others of its sections may stand in another one."""
         return [
             part
             for section in batch.header.sections
@@ -138,7 +138,7 @@ class Batches:
         return subtract(span, self._not_wanted(self.reclaimed.within(span)))
 
     def _not_wanted(self, spans: list[Span]) -> list[Span]:
-        """``spans``, reclaimed here, without what a group that came later would read."""
+        """Return ``spans``, reclaimed here, without the parts that a group that came later would read."""
         if not self.wanted:
             return spans
         return [part for span in spans for part in subtract(span, self.wanted.within(span))]
@@ -153,7 +153,7 @@ class Batches:
 
     @property
     def lost(self) -> int:
-        """Messages that are known here and that no replica has, as each of the others has said."""
+        """Return the number of messages that are known here and that no replica has, as each of the others has said."""
         return self.absent.count(len(self.members) - 1)
 
     # ------------------------------------------------------- batches come and go
@@ -172,7 +172,7 @@ class Batches:
                 self.pack()
 
     def put(self, span: Span, slot: Slot) -> list[Span]:
-        """``span`` is present from now on, there; what of it had been reclaimed and is back."""
+        """Note that ``span`` is present from now on, in ``slot``; return the parts that were reclaimed before."""
         self.index.put(span, slot)
         if span.origin not in self.present.runs:
             self._count_origins(1)
@@ -227,7 +227,7 @@ class Batches:
         return back
 
     def load_damaged(self, record: BatchStored, now: Now) -> None:
-        """A start found this batch damaged: what nothing else here has of it is known, and absent.
+        """Note that a start found this batch damaged: messages that no other batch here has are known, and absent.
 
         All else in the journal comes first.
         """
@@ -241,7 +241,7 @@ class Batches:
         self._lose(record.number, lost, now)
 
     def damage(self, batch: StoredBatch, now: Now) -> list[Span]:
-        """The batch cannot be read: its messages, which are absent here from now on."""
+        """Note that a batch cannot be read; return its messages, which are absent here from now on."""
         lost = self._unlist(batch)
         self._lose(batch.number, lost, now)
         return lost
@@ -263,14 +263,14 @@ class Batches:
         return found
 
     def drop(self, batch: StoredBatch) -> list[Span]:
-        """The payload of a batch goes: its messages, which stay known, as reclaimed."""
+        """Drop the payload of a batch; return its messages, which stay known, as reclaimed."""
         gone = self._unlist(batch)
         for part in gone:
             self.reclaimed.add(part)
         return gone
 
     def _unlist(self, batch: StoredBatch) -> list[Span]:
-        """Take a batch out; the messages that were in it."""
+        """Take a batch out; return the messages that were in it."""
         parts = self.parts_of(batch)
         for part in parts:
             self.index.remove(part)
@@ -286,7 +286,7 @@ class Batches:
         return parts
 
     def learn_reclaimed(self, spans: Iterable[Span], now: Now) -> list[Span]:
-        """A peer has reclaimed these: where their payload never came here, it need not come any more. Which."""
+        """Note that a peer has reclaimed these; return those without payload here, which need not come any more."""
         learned: list[Span] = []
         for span in [span for span in spans if span.origin not in self.closed]:
             for gap in self.index.gaps(span):
@@ -299,12 +299,12 @@ class Batches:
         return learned
 
     def want(self, span: Span) -> None:
-        """Some group would read ``span``, which was reclaimed."""
+        """Note that some group would read ``span``, which was reclaimed."""
         self.wanted.add(span)
         self.digests.stale[span.origin] = None
 
     def unwant(self, span: Span) -> None:
-        """No group would read ``span``, which was reclaimed."""
+        """Note that no group would read ``span``, which was reclaimed."""
         if self.wanted.remove(span):
             self.digests.stale[span.origin] = None
 
@@ -379,7 +379,7 @@ class Batches:
     # --------------------------------------------------------- what is missing
 
     def note_offered(self, sender: NodeId, spans: Iterable[Span], now: Now) -> list[Span]:
-        """``sender`` has these; those that have been missing here for a while."""
+        """Note that ``sender`` has these; return those that have been missing here for a while."""
         missing: list[Span] = []
         for span in spans:
             if span.origin in self.closed:
@@ -394,7 +394,7 @@ class Batches:
         return missing
 
     def note_nowhere(self, sender: NodeId, spans: Iterable[Span]) -> None:
-        """``sender``, if it is a replica, has not got these."""
+        """Note that ``sender``, if it is a replica, does not have these."""
         for span in spans if sender in self.members else ():
             for part, entry in self.absent.within(span):
                 denied = (*without(entry, sender).denied, sender)

@@ -53,7 +53,7 @@ class Behind:
         self.key, self.place = key, (section, seq)
 
     def turn(self) -> bool:
-        """This pass is done; whether another one is left."""
+        """End this pass; return True if another one is left."""
         if self.last:
             return False
         self.last, self.key = True, FIRST

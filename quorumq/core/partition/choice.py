@@ -65,7 +65,7 @@ class Picked:
         self.messages_left = min(self.messages_left, lot - self.company - self.messages)
 
     def append(self, want: Want) -> None:
-        """Append, joined to the last one where it goes on."""
+        """Append, joined to the last one if it goes on."""
         if self.wants:
             last = self.wants[-1]
             if (last.n, last.span.origin, last.span.stop) == (want.n, want.span.origin, want.span.start):
@@ -97,7 +97,7 @@ class Choice:
         company: int | None = None,
         named: tuple[Span, ...] = (),
     ) -> tuple[Picked, float | None]:
-        """FETCH, step 1: the oldest available messages within the limits, and when to look again.
+        """FETCH, step 1: return the oldest available messages within the limits, and when to look again.
 
         With several coordinators fetching, what ranks first for this one comes first; the rest only if it has been
         available for ``steal_after`` seconds. The time returned is that time, if messages were passed over.
@@ -244,7 +244,7 @@ class Choice:
                         picked.bytes += size if span == cut or overdue else self.batches.bytes_of(span)
 
     def _ranked(self, batch: StoredBatch, span: Span, fetchers: list[NodeId], mine: bool) -> list[Span]:
-        """The parts of ``span`` whose chunk ranks first for this node among ``fetchers`` (or does not)."""
+        """Return the parts of ``span`` whose chunk ranks first for this node among ``fetchers`` (or does not)."""
         parts: list[Span] = []
         me = self.node.me
         start = span.start
@@ -263,7 +263,7 @@ class Choice:
 
 
 def cut_to_fit(batch: StoredBatch, slot: Slot, span: Span, picked: Picked) -> tuple[Span | None, int]:
-    """The longest head of ``span`` within the limits, and its bytes; None where what is picked is enough."""
+    """Return the longest head of ``span`` within the limits, and its bytes; None if enough is picked."""
     header = batch.header
     first = span.start + slot.shift
     begin = header.end_of(first - 1)

@@ -28,7 +28,7 @@ class Closing(Duty):
         self.promised: dict[Origin, None] = {}
 
     def candidates(self, idle_s: float, now: Now, most: int) -> list[Origin]:
-        """Some origins to ask all replicas about: promised, or idle for ``idle_s``, and done with here."""
+        """Return some origins to ask all replicas about: promised, or idle for ``idle_s``, and done with here."""
         found: list[Origin] = []
         idle_since = self.batches.idle_since
         for origin, since in list(itertools.islice(idle_since.items(), 4 * most)):
@@ -54,7 +54,7 @@ class Closing(Duty):
         return not any(view.holds_any(origin) for view in self.views.with_holds())
 
     def on_ask(self, asked: tuple[Origin, ...], now: Now) -> tuple[list[OriginsPromised], tuple[Origin, ...]]:
-        """Promise; the records of that, and with which of the origins we are done: those closed here among them."""
+        """Promise; return the records of that, and the origins that are done with, those closed here among them."""
         closed = self.batches.closed
         origins = [origin for origin in asked if may_close(origin)]
         records = self.promise(origins)

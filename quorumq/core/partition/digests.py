@@ -134,7 +134,7 @@ class Digests:
     """The digests of one table.
 
     Attributes:
-        root: the tree; None where it is empty.
+        root: the tree; None if it is empty.
         stale: origins whose digest has to be made anew: all that who changes the table writes here.
     """
 
@@ -217,7 +217,7 @@ class Digests:
                 return
 
     def at(self, place: int) -> Node | None:
-        """Return the node of that name, made up where it is part of one that is not parted."""
+        """Return the node of that name, made up if it is part of one that is not parted."""
         node, depth = self.root, depth_of(place)
         for level in range(depth):
             if node is None:

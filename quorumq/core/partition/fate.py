@@ -127,7 +127,7 @@ class HoldAsk(NamedTuple):
 
 
 def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
-    """ON HOLD: whether ``ask.owner`` has this message from now on, as far as it goes by this replica.
+    """HOLD: grant this message to ``ask.owner`` from now on, as far as it goes by this replica, or refuse.
 
     Answers a vote without its span: `Granted`, `Resolved`, `NotDue` or `Refused`, and the other fields of that.
     """
@@ -187,12 +187,12 @@ def not_due(lease: Lease, facts: Facts, asked: Record) -> tuple[int, Stamp, floa
 
 
 def is_owner(held: Held, owner: Owner) -> bool:
-    """A hold belongs to one attempt of one incarnation of one node: all three must match."""
+    """Return True if the hold is this owner's: attempt, incarnation and node must all match."""
     return held.owner == owner
 
 
 def is_above(ballot: Stamp, ballots: Ballots, facts: Facts) -> bool:
-    """Ballots only rise: above the highest granted for the message, or the floor where we have no memory."""
+    """Return True if the ballot is above the highest granted for the message, or the floor if none is remembered."""
     if ballots.highest is None:
         return ballot.time > facts.floor and ballot.time > ballots.floor
     return ballot > ballots.highest
@@ -204,7 +204,7 @@ def may_replace(held: Held, owner: Owner) -> bool:
 
 
 def floor_of(ballots: Ballots, facts: Facts) -> int:
-    """Up to this time stamps may have been granted for the message, and forgotten."""
+    """Return the time up to which stamps may have been granted for the message, and forgotten."""
     return max(facts.floor, ballots.floor)
 
 
@@ -223,7 +223,7 @@ class ReleaseAsk(NamedTuple):
 
 
 def on_release(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ReleaseAsk) -> Fate:
-    """RELEASE or LEAVE: the hold ends where the owner matches exactly. Counts no attempt."""
+    """RELEASE or LEAVE: end the hold if the owner matches exactly. Counts no attempt."""
     lease = release(lease, ask.owner)
     return record, unhinted(lease) if ask.theirs else lease, ballots, None
 
@@ -234,7 +234,7 @@ class ExtendAsk(NamedTuple):
 
 
 def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
-    """EXTEND: the hold lasts until ``ask.until`` at least, where exactly this owner has it. Answers whether it does."""
+    """EXTEND: prolong the hold to ``ask.until`` at least, if exactly this owner has it. Answers whether it does."""
     lease = in_time(record, lease, facts)
     held = lease.held
     if held is not None and is_acked(record, facts, held.generation):  # by another delivery
@@ -247,7 +247,7 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
 
 
 def may_extend(held: Held | None, owner: Owner) -> bool:
-    """EXTEND is granted only where exactly this owner holds now; nothing else revives a hold."""
+    """Return True if exactly this owner holds now; nothing else revives a hold."""
     return held is not None and is_owner(held, owner)
 
 
@@ -258,7 +258,7 @@ def on_expire(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
 
 
 def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:
-    """Without a hold whose time has run out, whether its timer has come or not: an attempt has ended."""
+    """Return the lease without a hold whose time has run out, timer or not: an attempt has ended."""
     held = lease.held
     if held is None or held.deadline > facts.now:
         return lease
@@ -273,7 +273,7 @@ class AckAsk(NamedTuple):
 
 
 def on_ack(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: AckAsk) -> Fate:
-    """ACK: it is written, and the hold of this delivery ends. Another one may be live: its hold stays.
+    """ACK: write it, and end the hold of this delivery. Another one may be live: its hold stays.
 
     Answers whether this delivery is `exclusive`, and the record as it stands.
     """
@@ -335,7 +335,7 @@ def is_retry(record: Record, lease: Lease, facts: Facts, ask: RejectAsk) -> bool
 
 
 def on_merge(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Record) -> Fate:
-    """MERGE, read repair, anti-entropy, replay: the larger record stays. Answers how the message reads then."""
+    """MERGE, read repair, anti-entropy, replay: keep the larger record. Answers how the message reads then."""
     kept, stands = merge(record, facts, ask)
     if kept is not record:
         lease = outlives(lease, facts, kept)
@@ -343,7 +343,7 @@ def on_merge(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: 
 
 
 def merge(record: Record, facts: Facts, theirs: Record) -> tuple[Record, Record]:
-    """The record to keep, and how the message reads.
+    """Return the record to keep, and how the message reads.
 
     OPEN at n = 0 is never written down: it is what a covered message is without a record of its generation.
     """
@@ -396,15 +396,15 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, as
 
 
 def on_counted(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Attempts) -> Fate:
-    """A peer's count, or the journal's: the higher one stays, unless an ACK has ended them all."""
+    """Merge a peer's count, or the journal's: the higher one stays, unless an ACK has ended them all."""
     done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
     return record, lease if done else counted(lease, ask), ballots, None
 
 
 def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tuple[Owner, Attempts]) -> Fate:
-    """The voters knew of attempts that this replica had missed: they ended before the hold that is won here.
+    """Add attempts that the voters knew and this replica had missed: they ended before the hold that is won here.
 
-    Asked by its owner, with the greatest count of who granted it.
+    Asked by its owner, with the greatest count of the replicas that granted it.
     """
     owner, attempts = ask
     record, lease, ballots, _ = on_counted(record, lease, ballots, facts, attempts)
@@ -415,18 +415,18 @@ def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tu
 
 
 def on_delay(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Delay) -> Fate:
-    """NOT_DUE, adopted by the asker; anti-entropy; replay. An ACK has ended all delays."""
+    """Adopt a delay: of NOT_DUE, anti-entropy or replay. An ACK has ended all delays."""
     done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
     return record, lease if done else delayed(lease, ask), ballots, None
 
 
 def on_hint(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: float) -> Fate:
-    """A NOK said that another owner holds the message: it is left out of our choices until ``ask``."""
+    """Leave the message out of our choices until ``ask``: a NOK said that another owner holds it."""
     return record, lease if lease.hint == ask else lease._replace(hint=ask), ballots, None
 
 
 def on_reclaim(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
-    """The payload goes, and with it the memory of ballots: no ACK is exclusive until it is back."""
+    """Drop the memory of ballots with the payload: no ACK is exclusive until it is back."""
     return record, unhinted(lease), NO_BALLOTS, None
 
 
@@ -438,7 +438,7 @@ def on_return(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
 def on_restored(
     record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tuple[Held | None, Ballots]
 ) -> Fate:
-    """A clean stop kept a hold, or none, and ballots, which may have been restored already."""
+    """Restore a hold, or none, and ballots from a clean stop; they may have been restored already."""
     held, theirs = ask
     if held is not None:
         known = attempts_at(lease, Record(held.generation, held.n, Kind.OPEN))
@@ -510,7 +510,7 @@ def as_read(record: Record, facts: Facts, generation: int) -> Record:
 
 
 def with_hold(lease: Lease, held: Held | None) -> Lease:
-    """The lease with this hold, and no other owner beside it."""
+    """Return the lease with this hold, and no other owner beside it."""
     rivals = lease.rivals if held is not None else ()
     made: Lease = _new(Lease, (held, rivals, lease.attempts, lease.delay, lease.hint))
     return made
@@ -546,7 +546,7 @@ def count_attempt(lease: Lease, held: Held, **how: bool) -> Lease:
 
 
 def counted(lease: Lease, attempts: Attempts) -> Lease:
-    """With the greater of the two."""
+    """Return the lease with the greater of the two counts."""
     ours = lease.attempts
     if ours is not None:
         attempts = greater(ours, attempts)
@@ -556,13 +556,13 @@ def counted(lease: Lease, attempts: Attempts) -> Lease:
 
 
 def attempts_at(lease: Lease, asked: Record) -> Attempts:
-    """The attempts that have ended at the generation and redrive number of ``asked``."""
+    """Return the attempts that have ended at the generation and redrive number of ``asked``."""
     found = lease.attempts
     return found if found is not None and found[:2] == asked[:2] else NO_ATTEMPTS
 
 
 def delayed(lease: Lease, delay: Delay) -> Lease:
-    """With the delay of the higher (generation, n, ballot), ours where they are equal."""
+    """Return the lease with the delay of the higher (generation, n, ballot), ours if they are equal."""
     ours = lease.delay
     if ours is not None and (ours.generation, *ours[:2]) >= (delay.generation, *delay[:2]):
         return lease
@@ -570,7 +570,7 @@ def delayed(lease: Lease, delay: Delay) -> Lease:
 
 
 def delay_at(lease: Lease, facts: Facts, asked: Record) -> Delay | None:
-    """The delay that keeps the message from being delivered at ``asked``."""
+    """Return the delay that keeps the message from being delivered at ``asked``."""
     delay = lease.delay
     if delay is None or (delay.generation, delay.n) != asked[:2] or delay.due <= facts.now:
         return None

@@ -244,7 +244,7 @@ class GroupView:
             changes.idle.append(key[1])
 
     def cut(self, span: Span) -> list[tuple[Span, int]]:
-        """``span`` in pieces that a rule is done with in one step, and in how many runs of messages each is, about."""
+        """Return ``span`` in pieces that a rule is done with in one step, each with its number of runs, about."""
         most = limits.RUNS_PER_STEP
         return [
             (part, max(1, runs, more))
@@ -269,7 +269,7 @@ class GroupView:
         return published_ms >= from_ms or not from_ms  # 0 covers clocks from before 1970 too
 
     def record_pieces(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
-        """``span`` in pieces of one record each, as ``generation`` reads them (the current one if None).
+        """Return ``span`` in pieces of one record each, as ``generation`` reads them (the current one if None).
 
         Ask it of messages that the generation covers: what an older one recorded of them is void, and they are
         OPEN at n = 0 (docs/protocol.md, "group, generation").
@@ -282,7 +282,7 @@ class GroupView:
         ]
 
     def readable(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
-        """The parts of ``span`` that may be delivered but for holds and delays, with their records.
+        """Return the parts of ``span`` that may be delivered but for holds and delays, with their records.
 
         Args:
             span: messages of one batch.
@@ -296,7 +296,7 @@ class GroupView:
         ]
 
     def shown(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
-        """``span`` with its records as PEEK shows them; arguments as for `readable`."""
+        """Return ``span`` with its records as PEEK shows them; arguments as for `readable`."""
         return self.home.record_pieces(span) if covered else self.home.record_pieces(span, 0)
 
     def asked(self, generation: int, n: int) -> Record:
@@ -310,7 +310,7 @@ class GroupView:
         return _new(Record, (generation, n, kind, None))  # type: ignore[no-any-return]
 
     def letters(self, span: Span) -> list[tuple[Span, Letter | None]]:
-        """``span`` in pieces with the letter that goes with a delivery: in a dead-letter group, why it died."""
+        """Return ``span`` in pieces, each with the letter of its deliveries: in a dead-letter group, why it died."""
         if self.source is None:
             return [(span, None)]
         return [(part, record.letter) for part, record in self.source.records.within(span)]
@@ -326,11 +326,11 @@ class GroupView:
     # ------------------------------------------------------------------- leases
 
     def held(self, span: Span) -> list[tuple[Span, Held]]:
-        """The holds within ``span``."""
+        """Return the holds within ``span``."""
         return [(part, lease.held) for part, lease in self.leases.within(span) if lease.held is not None]
 
     def all_held(self) -> list[tuple[Span, Held]]:
-        """Every hold."""
+        """Return every hold."""
         return [(part, lease.held) for part, lease in self.leases.items() if lease.held is not None]
 
     @property
@@ -365,7 +365,7 @@ class GroupView:
             self.given_up[owner] = (max(until, held.deadline), given)
 
     def attempts_of(self, origin: Origin) -> list[Counted]:
-        """The attempts counted of an origin's messages."""
+        """Return the attempts counted of an origin's messages."""
         found: list[Counted] = []
         for part, lease in self.leases.spans_of(origin):
             if lease.attempts is not None:
@@ -373,7 +373,7 @@ class GroupView:
         return found
 
     def delays_of(self, origin: Origin, now: float) -> list[NotDue]:
-        """The delays of an origin's messages as a peer hears them: durations, never times."""
+        """Return the delays of an origin's messages as a peer hears them: durations, never times."""
         found: list[NotDue] = []
         for part, lease in self.leases.spans_of(origin):
             if lease.delay is not None:
@@ -404,7 +404,7 @@ class GroupView:
         self.digests.clear([*self.records.runs, *self.leases.runs])
 
     def keep_holds(self, origin: Origin) -> None:
-        """The origin is closed: of its leases only what is held is kept, as long as it is."""
+        """Drop the leases of a closed origin, but for holds, as long as they last."""
         self.digests.stale[origin] = None
         for part, lease in self.leases.spans_of(origin):
             self.leases.put(part, Lease(lease.held, lease.rivals) if lease.held is not None else None)
@@ -442,7 +442,7 @@ class GroupView:
         return self.behind is not None and not self.behind.last and not self.home.skipping
 
     def void_leases(self) -> None:
-        """Without attempts and delays of generations before `since`."""
+        """Drop attempts and delays of generations before `since`."""
         for span, lease in list(self.leases.items()):
             attempts, delay = lease.attempts, lease.delay
             left = lease._replace(
@@ -472,7 +472,7 @@ class GroupView:
     # ------------------------------------------------------------- a clean stop
 
     def memory_at_stop(self) -> tuple[BallotAtStop, ...]:
-        """Every ballot and floor of its own that is remembered of a message, for CLEAN_STOP."""
+        """Return every ballot and floor of its own that is remembered of a message, for CLEAN_STOP."""
         return tuple(
             BallotAtStop(part, ballots.highest or (0, ""), ballots.floor)
             for part, ballots in self.ballots.items()
@@ -518,7 +518,7 @@ class GroupView:
 
 
 def counted(span: Span, attempts: Attempts) -> Counted:
-    """The attempts at ``span`` as the journal and peers get them."""
+    """Return the attempts at ``span`` as the journal and peers get them."""
     return Counted(span, attempts.n, attempts.ended, attempts.generation, *attempts[3:])
 
 
@@ -527,7 +527,7 @@ kind_of: Any = attrgetter("kind")
 
 
 def wakes(lease: Lease, now: float) -> list[float]:
-    """When the message becomes free by itself: its delay is due, its hint is over."""
+    """Return the times when the message becomes free by itself: its delay is due, its hint is over."""
     times = [lease.delay.due] if lease.delay is not None and lease.delay.due > now else []
     return [*times, lease.hint] if lease.hint > now else times
 
@@ -554,6 +554,6 @@ def encode_lease(lease: Lease) -> bytes | None:
 
 
 def encode_record(record: Record) -> bytes:
-    """A record as bytes for a digest; of a letter only its ballot, which decides which of two stays."""
+    """Return a record as bytes for a digest; of a letter only its ballot, which decides which of two stays."""
     ballot = tuple(record.letter.ballot) if record.letter is not None else ()
     return repr((record.generation, record.n, int(record.kind), ballot)).encode()

@@ -27,7 +27,7 @@ class Learning(Duty):
         return self._learn(self.views.named(name).home, fate.on_merge, kept, now)
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
-        """NOT_DUE, adopted by the asker: the higher (generation, n, ballot) wins, at equality ours stays."""
+        """Adopt the delays of a NOT_DUE: the higher (generation, n, ballot) wins, at equality ours stays."""
         told = [
             (span, Delay(n, ballot, now.mono + remaining, generation))
             for span, n, ballot, remaining, generation in delays
@@ -36,12 +36,12 @@ class Learning(Duty):
         return self._learn(self.views.named(name), fate.on_delay, told, now)
 
     def adopt_won(self, name: str, owner: Owner, won: Counted, now: Now) -> list[Effect]:
-        """A coordinator learns of attempts that it missed, by the voters for a hold of its own."""
+        """Adopt attempts that this coordinator missed, from the voters for a hold of its own."""
         ask = (owner, Attempts(won.generation, won.n, won.ended, *won[4:]))
         return self._learn(self.views.named(name), fate.on_won, [(won.span, ask)], now)
 
     def adopt_attempts(self, name: str, attempts: tuple[Counted, ...], now: Now) -> list[Effect]:
-        """The greater count stays."""
+        """Adopt counts of attempts; the greater count stays."""
         told = [(item.span, Attempts(item.generation, item.n, item.ended, *item[4:])) for item in attempts]
         return self._learn(self.views.named(name), fate.on_counted, told, now)
 
@@ -54,7 +54,7 @@ class Learning(Duty):
         return effects + self.adopt_attempts(name, state.attempts, now)
 
     def hint(self, name: str, span: Span, until: float, now: Now) -> None:
-        """A NOK said that another owner holds ``span``: leave it out of our choices until then, and of no vote."""
+        """Leave ``span`` out of our choices until then, and of no vote: a NOK said that another owner holds it."""
         self._learn(self.views.named(name), fate.on_hint, [(span, until)], now)
 
     def _learn(

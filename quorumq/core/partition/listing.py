@@ -26,7 +26,7 @@ _new: Any = tuple.__new__
 
 
 def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -> PeekReply:
-    """PEEK: a page of what this replica sees, oldest first, holding nothing and counting nothing.
+    """PEEK: return a page of what this replica sees, oldest first, holding nothing and counting nothing.
 
     A page ends at its limit, at a megabyte of dead letters, or after many batches or runs with nothing to show. The
     cursor says at which record of a batch to go on. If that batch was reclaimed meanwhile, it goes on from the
@@ -87,7 +87,7 @@ def slices_of(batches: Batches, topic: str, spans: Iterable[Span]) -> tuple[Slic
 def survey_of(
     batches: Batches, view: GroupView, message: Survey, now: Now
 ) -> tuple[tuple[Peeked, ...], Span | None]:
-    """Survey: the group's state of every message known here, payload or not, in the order of ids.
+    """Survey: return the group's state of every message known here, payload or not, in the order of ids.
 
     Returns:
         The states found, and the last span that was looked at; None if that is all.
@@ -125,7 +125,7 @@ def shown_of(batches: Batches, views: Mapping[str, GroupView], span: Span, now: 
 def unsettled_of(
     batches: Batches, view: GroupView, message: Survey
 ) -> tuple[tuple[Peeked, ...], tuple[Span, ...], Span | None]:
-    """Survey for a group that begins: every message known here, reclaimed or not, in the order of ids.
+    """Survey for a group that begins: return every message known here, reclaimed or not, in the order of ids.
 
     Returns:
         What the generation has settled, and what it has not; and the last span, as in `survey_of`.
@@ -183,7 +183,7 @@ def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, St
 
 
 def known_spans(batches: Batches, after: Span | None) -> Iterator[Span]:
-    """All that is known here behind ``after``, in order."""
+    """Return all that is known here behind ``after``, in order."""
     tables = (batches.present, batches.absent, batches.reclaimed)
     for origin in origins_from(batches, after):
         start = after.stop if after is not None and origin == after.origin else 0

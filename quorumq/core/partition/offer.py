@@ -52,7 +52,7 @@ class Offer:
             self.told_until = 0.0
 
     def forget_batch(self, key: tuple[int, int]) -> None:
-        """Nothing of the batch with that key in `ready` is available any more."""
+        """Drop the batch with that key from `ready`: none of its messages is available any more."""
         self.ready.pop(key)
         if not self.ready.size:
             self.told_until = 0.0
@@ -91,7 +91,7 @@ class Kept:
         return self.messages.get(why, 0)
 
     def oldest(self, *whys: int) -> list[Key]:
-        """For each of the reasons the oldest batch with such a message, if there is one."""
+        """Return for each of the reasons the oldest batch with such a message, if there is one."""
         found: list[Key] = []
         for why in whys:
             counts = self.batches.get(why)
@@ -103,7 +103,7 @@ class Kept:
         return found
 
     def put(self, key: Key, span: Span, before: int | None, why: int | None) -> None:
-        """All of ``span``, in the batch with ``key``, was not offered for one reason, and is now for another."""
+        """Change the reason why ``span``, all in the batch with ``key``, is not offered."""
         self.spans.put(span, why)
         size = span[2] - span[1]
         if before is not None:

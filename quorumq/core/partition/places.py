@@ -67,15 +67,15 @@ class SlotRuns:
         return len(self.rows)
 
     def keys(self) -> list[int]:
-        """The starts, in order."""
+        """Return the starts, in order."""
         return [row[0] for row in self.rows]
 
     def values(self) -> list[Run]:
-        """The runs, in order."""
+        """Return the runs, in order."""
         return [_run(row) for row in self.rows]
 
     def items(self) -> list[tuple[int, Run]]:
-        """Both."""
+        """Return the starts and the runs."""
         return [(row[0], _run(row)) for row in self.rows]
 
     def bisect_left(self, start: int) -> int:
@@ -85,7 +85,7 @@ class SlotRuns:
     def irange(
         self, minimum: int | None = None, maximum: int | None = None, reverse: bool = False
     ) -> Iterator[int]:
-        """The starts from the one to the other, in order; in ``reverse`` the last of them alone."""
+        """Return the starts from the one to the other, in order; in ``reverse`` the last of them alone."""
         if reverse:
             assert minimum is None
             assert maximum is not None
@@ -100,7 +100,7 @@ def _run(row: Any) -> Run:
 
 
 def _overlap(runs: SlotRuns, start: int, stop: int) -> list[Run]:
-    """The runs that share a message with ``[start, stop)``, in order, not clipped."""
+    """Return the runs that share a message with ``[start, stop)``, in order, not clipped."""
     seen = runs.seen
     if seen[0] <= start and stop <= seen[1]:
         return [seen]

@@ -52,7 +52,7 @@ class Recall(ClosingDuty):
     # ---------------------------------------------------- the journal, and a start
 
     def snapshot(self, now: Now) -> list[JournalRecord]:
-        """The small state of every group, for the head of a journal segment. Holds are never in it."""
+        """Return the small state of every group, for the head of a journal segment. Holds are never in it."""
         partition, limit = self.batches.partition, limits.SPANS_PER_REQUEST_MAX
         promised = list(self.closing.promised)
         records: list[JournalRecord] = [
@@ -163,7 +163,7 @@ class Recall(ClosingDuty):
                         yield view, span, Held(fate.NOBODY, until, 0, 0)
 
     def memory_at_stop(self, most: int) -> list[MemoryAtStop]:
-        """The ballots that CLEAN_STOP keeps: of each group all of them, or none where they are too many.
+        """Return the ballots that CLEAN_STOP keeps: of each group all of them, or none if they are too many.
 
         Args:
             most: ballots, of all groups together.
@@ -190,7 +190,7 @@ class Recall(ClosingDuty):
     # --------------------------------------------------- a start after a crash
 
     def holds_to_tell(self, now: Now, granted: Iterable[Granted]) -> list[HeldThere]:
-        """Every live hold, for a replica that was started again (core/recovery.py)."""
+        """Return every live hold, for a replica that was started again (core/recovery.py)."""
         return [
             HeldThere(view.name, span, held.owner, held.n, held.deadline - now.mono, held.generation)
             for view, span, held in self._holds(now, granted)

@@ -5,7 +5,7 @@ this replica, and returns effects; an answer that promises something durable is 
 knows of quorums: counting is the coordinators' work (core/rounds.py).
 
 Below are the tables: `Batches` and `Views`. Anti-entropy, RECLAIM and the other duties are classes of their own, which
-the node calls where they need nothing else of the replica.
+the node calls if they need nothing else of the replica.
 
 The shortest way to see why a rule exists is to switch it off in the explorer (docs/verification.md) and read the
 counterexample.
@@ -100,7 +100,7 @@ class Replica:
     # ------------------------------------------------------------------ helpers
 
     def alter(self, topic: Topic, now: Now) -> None:
-        """The topic's register has changed: its settings, its epoch."""
+        """Take over a changed register of the topic: its settings, its epoch."""
         self.topic = topic
         self.sync.rekey(topic.digest_key)
         self.choice.ttl_s = topic.ttl_s
@@ -115,12 +115,12 @@ class Replica:
         return now.mono < self.quarantine_until
 
     def end_quarantine(self, reported: Iterable[Reported], now: Now) -> None:
-        """All other replicas have told their holds: keep the union, and vote from now on."""
+        """Keep the union of the holds that all other replicas have reported, and vote from now on."""
         self.recall.learn_holds(reported, now)
         self.quarantine_until = now.mono
 
     def group(self, name: str) -> GroupView:
-        """The view of group ``name``; made when first named."""
+        """Return the view of group ``name``; made when first named."""
         return self.views.groups.get(name) or self.views.named(name)
 
     def is_stale(
@@ -163,7 +163,7 @@ class Replica:
     def on_hold(
         self, sender: NodeId, incarnation: Incarnation, message: m.Hold, now: Now
     ) -> tuple[m.HoldReply, list[Effect]]:
-        """ON HOLD: vote on each message. The reply need not wait for a disk: holds are in no journal."""
+        """HOLD: vote on each message. The reply need not wait for a disk: holds are in no journal."""
         error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
         doubtful = message.overdue and self.node.is_doubtful(now)
         if error or doubtful or self.abstains(message.ballot, now):
@@ -209,7 +209,7 @@ class Replica:
         return reply, [Persist(records)] if records else []
 
     def delayed_parts(self, span: Span) -> list[Span]:
-        """The parts of ``span`` that were published with a delay, whether it is over or not."""
+        """Return the parts of ``span`` that were published with a delay, whether it is over or not."""
         return [
             part
             for part, slot in self.batches.index.within(span)
@@ -224,12 +224,12 @@ class Replica:
         return not self.may_vote(now) or not self.node.clock.merge(ballot.time)
 
     def on_expire(self, name: str, span: Span, owner: Owner, now: Now) -> list[Effect]:
-        """The time of a hold may have run out: remove it, count the attempt, and make the message available."""
+        """Remove a hold if its time has run out, count the attempt, and make the message available."""
         view = self.views.find(name)
         if view is None:
             return []
         (span, _), *rest = view.cut(span)
-        if rest:  # where every second message was acked, each is a run
+        if rest:  # if every second message was acked, each is a run
             left = span._replace(start=span.stop, stop=rest[-1][0].stop)
             self.node.at(now.mono, ("expire", self.partition, name, left, owner))
         changes = Changes()
@@ -242,7 +242,7 @@ class Replica:
     # ---------------------------------------------------------- RELEASE, LEAVE
 
     def on_release(self, freed: m.Freed, now: Now) -> None:
-        """RELEASE or LEAVE: remove holds where the owner matches exactly. Counts no attempt."""
+        """RELEASE or LEAVE: remove holds if the owner matches exactly. Counts no attempt."""
         view = self.views.find(freed.group)
         if view is None:
             return
@@ -257,7 +257,7 @@ class Replica:
     # ------------------------------------------------------------------- EXTEND
 
     def on_extend(self, message: m.Extend, now: Now) -> tuple[m.ExtendReply, list[Effect]]:
-        """EXTEND: only where exactly this owner holds now."""
+        """EXTEND: prolong holds if exactly this owner holds now."""
         if not self.may_vote(now):
             return m.ExtendReply(message.round, (), (), "", self.vector()), []
         view = self.views.groups.get(message.group)
@@ -425,7 +425,7 @@ class Replica:
     # ------------------------------------------- PEEK, anti-entropy, closing origins
 
     def on_peek(self, message: m.PeekRequest, now: Now) -> m.PeekReply:
-        """PEEK: a page of what this replica sees, with bodies where they are asked for."""
+        """PEEK: send a page of what this replica sees, with bodies if they are asked for."""
         page = page_of(self.batches, self.views.look(message.group), message, now)
         if not message.bodies:
             return page
@@ -434,7 +434,7 @@ class Replica:
         )
 
     def on_survey(self, message: m.Survey, now: Now) -> m.SurveyReply:
-        """Survey: what the group makes of every message known here."""
+        """Survey: send the group's state of every message known here."""
         view = self.views.look(message.group)
         left: tuple[Span, ...] = ()
         if message.reclaimed:

@@ -49,7 +49,7 @@ class StoredBatch:
 
     @property
     def due(self) -> float:
-        """Before then (monotonic seconds) its messages are not to be delivered."""
+        """Return the time (monotonic seconds) before which its messages are not to be delivered."""
         return self.born + self.header.delay_ms / 1000
 
 
@@ -144,7 +144,7 @@ class StoredBatches(dict[int, StoredBatch]):
     __ne__ = object.__ne__
 
     def clone(self) -> StoredBatches:
-        """A copy that changes on its own."""
+        """Return a copy that changes on its own."""
         twin = StoredBatches(self._partition)
         for number, batch in super().items():
             twin[number] = StoredBatch(number, batch.header, batch.born, batch.durable, batch.key[0])
@@ -153,7 +153,7 @@ class StoredBatches(dict[int, StoredBatch]):
         return twin
 
     def state(self) -> tuple[Any, ...]:
-        """Everything but the headers and when batches were made: equal content gives equal tuples."""
+        """Return everything but the headers and when batches were made: equal content gives equal tuples."""
         return tuple([(number, batch.durable) for number, batch in self.items()])
 
     def check(self) -> None:

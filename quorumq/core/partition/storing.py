@@ -21,14 +21,14 @@ class Storing(ClosingDuty):
     def take(
         self, sender: NodeId, part: Store | Part, topic: Topic, now: Now, *, asked: bool
     ) -> tuple[BatchStored | None, str, str]:
-        """One batch of a STORE: keep what of it is not here yet.
+        """Keep the messages of one batch of a STORE that are not here yet.
 
         Args:
             part: the STORE itself stands for its first one.
             asked: whether a coordinator did; else it is one of anti-entropy.
 
         Returns:
-            what to journal, None where all of it is here; or the error, and what to tell of it.
+            the record to journal, None if all of it is here; or the error, and its detail.
         """
         new, error, detail = self._new_of(part, topic, asked=asked)
         if error or not new:
@@ -103,27 +103,27 @@ class Storing(ClosingDuty):
         self.views.raise_floors(self.batches.load(record, ttl_s, now))
 
     def on_durable(self, number: int, now: Now) -> None:
-        """Batch ``number`` is on disk: its messages are available now."""
+        """Make the messages of batch ``number``, which is on disk, available now."""
         batch = self.batches.stored.get(number)
         if batch is not None:  # else it was found damaged meanwhile
             batch.durable = True
             self.views.refresh_batch(batch, now)
 
     def on_offered(self, number: int, first: int, now: Now) -> None:
-        """The first sections of batch ``number`` were offered to the groups: the next ones."""
+        """Offer the next sections of batch ``number`` to the groups, after the first ones."""
         batch = self.batches.stored.get(number)
         if batch is not None:
             self.views.refresh_batch(batch, now, first)
 
     def on_due(self, number: int, now: Now) -> None:
-        """Batch ``number`` is due by our clock: its messages are available from now on."""
+        """Make the messages of batch ``number``, which is due by our clock, available from now on."""
         self.batches.waiting.pop(number, None)
         batch = self.batches.stored.get(number)
         if batch is not None and batch.durable:
             self.views.refresh_batch(batch, now)
 
     def on_damaged(self, number: int, now: Now) -> None:
-        """Batch ``number`` cannot be read: its messages are absent here from now on, and pulled from a peer.
+        """Make the messages of batch ``number``, which cannot be read, absent; they are pulled from a peer.
 
         Their records and holds stay: a vote needs no payload.
         """

@@ -116,7 +116,7 @@ class Sync(Duty):
                 digests.clear([*digests.stale, *(origin for origin, _ in digests.items())])
 
     def renew(self) -> bool:
-        """Make digests of what has changed anew, as many as this step has time for; False where some are left."""
+        """Make digests of changed origins anew, as many as this step has time for; return False if some are left."""
         node = self.node
         tables: list[Table] = [self.batches, self.batches.closed, *self.views.groups.values()]
         for table in tables:

@@ -12,7 +12,7 @@ from quorumq.core.types import Kind, Now
 
 
 def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
-    """Counts of messages; ages in seconds, None if there is nothing to take an age from.
+    """Return counts of messages; ages in seconds, None if there is nothing to take an age from.
 
     Of a group that begins, what it has looked at is available, and never nothing; ``suspects`` are those of the
     available ones that come in lots. ``dying`` have no deliveries left, and are about to be dead letters. ``dropped``

@@ -70,7 +70,7 @@ class Views:
     # ------------------------------------------------------------------ groups
 
     def begin(self, names: dict[str, None]) -> None:
-        """These groups read here: their views are made as soon as a step has time for them."""
+        """Note groups that read here: their views are made as soon as a step has time for them."""
         # As one: a topic may get a thousand partitions for a hundred groups.
         self.unmade = {**self.unmade, **names}
         self._make()
@@ -84,7 +84,7 @@ class Views:
             self.node.put_off(self.partition)
 
     def named(self, name: str) -> GroupView:
-        """The view of group ``name``; made when first named, at the generation that the group's register names.
+        """Return the view of group ``name``; made when first named, at the generation that the group's register names.
 
         What it then finds here has been available ever since, hence the time 0. Of a group that was deleted it is one
         that only keeps holds.
@@ -132,20 +132,20 @@ class Views:
         return self.node.catalogue.is_group_deleted(self.partition.topic, source_of(name))
 
     def with_holds(self) -> list[GroupView]:
-        """All views, those of deleted groups included, by name."""
+        """Return all views, those of deleted groups included, by name."""
         both = {**self.over, **self.groups}
         return [both[name] for name in sorted(both)]
 
     def sorted(self) -> list[GroupView]:
-        """The groups by name, so that two nodes list them alike."""
+        """Return the groups by name, so that two nodes list them alike."""
         return [self.groups[name] for name in sorted(self.groups)]
 
     def sources(self) -> list[GroupView]:
-        """The groups that have records of their own: those that are not of dead letters."""
+        """Return the groups that have records of their own: those that are not of dead letters."""
         return [view for view in self.groups.values() if view.home is view]
 
     def on_register(self, register: Group, now: Now) -> None:
-        """The group was created, rewound or deleted: what a new generation covers is open again."""
+        """Take over a group that was created, rewound or deleted: a new generation opens what it covers again."""
         name = register.name
         if register.deleted:
             self._end(register)
@@ -182,7 +182,7 @@ class Views:
         self.catch_up(view, now)
 
     def _end(self, register: Group) -> None:
-        """The group was deleted. What is granted from now on, should it be created again, is above all that was."""
+        """End a deleted group. Grants from now on, if it is created again, are above all that were made."""
         for name in (register.name, register.name + DEAD_SUFFIX):
             self.unmade.pop(name, None)
             if name in self.groups:
@@ -217,7 +217,7 @@ class Views:
     # ------------------------------------------------------- what is done bit by bit
 
     def _doubt(self, name: str) -> None:
-        """Have the group, or all where it is "", say again what it wants of all that was reclaimed."""
+        """Have the group, or all if it is "", say again what it wants of all that was reclaimed."""
         if self.batches.reclaimed.runs:
             self.doubted.update(dict.fromkeys([(name, origin) for origin in self.batches.reclaimed.runs], 0))
             self._look_at_doubted()
@@ -252,7 +252,7 @@ class Views:
                 view.behind = behind = None
 
     def _look_at(self, view: GroupView, behind: Behind, batch: StoredBatch, now: Now) -> bool:
-        """Offer what the group may have of a batch; False where the step has no time for all of it."""
+        """Offer what the group may have of a batch; return False if the step has no time for all of it."""
         if behind.passes_over(batch.header.published_ms):
             if self.node.looks_left <= 0:
                 behind.pause(batch.key, 0, 0)
@@ -332,7 +332,7 @@ class Views:
         """Have ``rule`` (core/partition/fate.py) decide about each message of ``span``, batch by batch.
 
         Returns:
-            Its answers, joined where they are the same.
+            Its answers, joined if they are the same.
         """
         closed = bool(self.batches.closed.numbers.runs) and span.origin in self.batches.closed
         read = view.name in self.groups
@@ -402,7 +402,7 @@ class Views:
             self._refresh_one(home.dead, span, now)
 
     def refresh_batch(self, batch: StoredBatch, now: Now, first: int = 0) -> None:
-        """The batch has become durable, or due: its sections, from ``first`` on, as many as one step has time for."""
+        """Refresh a durable, or due, batch: its sections from ``first`` on, as many as one step has time for."""
         stop = first + max(1, REFRESHED_PER_STEP // max(1, len(self.groups)))
         for section in batch.header.sections[first:stop]:
             for view in self.groups.values():
@@ -411,7 +411,7 @@ class Views:
             self.node.at(now.mono, ("batch", self.partition, batch.number, stop))
 
     def refresh_all(self, now: Now) -> None:
-        """After the journal was read."""
+        """Refresh all groups after the journal was read."""
         self.want_anew(self.batches.reclaimed.items())
         for view in self.groups.values():
             for span, _ in self.batches.index.items():
@@ -437,7 +437,7 @@ class Views:
                 self.note(view, span, fate.on_return, self.node.clock.value)
 
     def forget(self, spans: list[Span]) -> None:
-        """The payload of ``spans`` is gone, and with it what was known of it for its own sake."""
+        """Drop state that was kept for the payload of ``spans`` alone, as the payload is gone."""
         for view in self.groups.values():
             for span in spans:
                 self.note(view, span, fate.on_reclaim, None)
