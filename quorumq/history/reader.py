@@ -39,7 +39,7 @@ def read_history(
     A last line without its newline is the mark of a killed writer and is left out.
 
     Args:
-        paths: files in any order; what ends in .gz is unpacked.
+        paths: files in any order; those that end in .gz are unpacked.
         others: lines of kinds that this version does not know are passed over, and counted here by kind. If not given,
             such a line is an error.
 

@@ -1,4 +1,4 @@
-"""The schema of a history: every field, every kind of line, and whether a line is one of them.
+"""The schema of a history: every field, every kind of line, and a check of lines.
 
 docs/history.md is compared with these tables by a test, both ways.
 """
@@ -23,16 +23,16 @@ class HistoryError(ValueError):
 
 
 class Field(NamedTuple):
-    """One field: how it looks and what it says."""
+    """One field: its format and its meaning."""
 
     shape: str  # a key of _SHAPES
     meaning: str
 
 
 class KindOf(NamedTuple):
-    """One kind of line: who writes it, which fields it must and may have, and what it says.
+    """One kind of line: its writers, the fields it must and may have, and its meaning.
 
-    ``outcomes`` lists what ``outcome`` may be; empty if anything goes.
+    ``outcomes`` lists the values of ``outcome``; empty if anything goes.
     """
 
     writers: tuple[str, ...]
@@ -114,7 +114,7 @@ FIELDS: Final[dict[str, Field]] = {
 
 
 def _kind(writers: str, required: str, optional: str, outcomes: str, meaning: str) -> KindOf:
-    """A kind whose names are given as words."""
+    """Return a kind whose names are given as words."""
     must, may = tuple(required.split()), tuple(optional.split())
     return KindOf(tuple(writers.split()), must, may, tuple(outcomes.split()), meaning)
 

@@ -161,7 +161,7 @@ class HistoryWriter:
 
 
 def _cut_torn_line(path: str | os.PathLike[str]) -> None:
-    """Remove what a killed writer left of its last line, so that the next line does not continue it."""
+    """Remove the rest of a killed writer's last line, so that the next line does not continue it."""
     if not os.path.exists(path):
         return
     with open(path, "r+b") as file:

@@ -1,7 +1,7 @@
 """Speed of a cluster here, with a check that every message was really delivered.
 
 The nodes are processes of their own, and so is every producer and every consumer (bench_worker.py), so that
-they share no interpreter lock with each other. This process only starts them, tells them what to do, and keeps
+they share no interpreter lock with each other. This process only starts them, sends them commands, and keeps
 the ledger. All of them are on one machine with one monotonic clock, so times of different processes are compared.
 
 Four things keep the numbers honest. A warm-up of its own topic, through the same processes, is not counted. The
@@ -292,7 +292,7 @@ def _run(workload: Workload, options: dict[str, Any]) -> None:
 
 
 def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster | None) -> dict[str, Any]:
-    """One run, after its warm-up, on ``cluster`` or else on ``options["nodes"]``."""
+    """Run once, after a warm-up, on ``cluster`` or else on ``options["nodes"]``."""
     addresses = list(options["nodes"]) if cluster is None else cluster.addresses
     size = options["size"]
     # A run of large messages has fewer, so that runs of all sizes take about as long.

@@ -1,4 +1,4 @@
-"""The least that one message at a time can take here: programs that pass on what nodes would, and decide nothing.
+"""The least that one message at a time can take here: programs that pass on the frames of nodes, and decide nothing.
 
 A coordinator, two replicas and a client exchange as many frames as a message that is published, delivered and acked
 costs three nodes, one after the other, and write and sync as often. There is no codec, no protocol and no bound. Once
@@ -69,7 +69,7 @@ class Passer:
 
 
 def dialled(port: int) -> socket.socket:
-    """A connection to another of these processes."""
+    """Return a connection to another of these processes."""
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock

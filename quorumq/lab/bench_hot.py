@@ -63,7 +63,7 @@ class Meter:
     def timed(
         self, layer: str, function: Callable[..., Result], *args: Any, count: str = "", **more: Any
     ) -> Result:
-        """Call ``function``; its time is the layer's, but for what it calls of another layer."""
+        """Call ``function``; its time is the layer's, calls of another layer aside."""
         before = self._switch(layer)
         try:
             return function(*args, **more)
@@ -237,7 +237,7 @@ class HotCluster:
     # --------------------------------------------------------------------- what is measured
 
     def publish(self, payloads: Sequence[bytes]) -> None:
-        """One batch, as a producer makes it."""
+        """Publish one batch, as a producer makes it."""
         batch = self.meter.timed(
             "client", lambda: pack_batch(
                 PartitionId(self.topic.id, 0), self.origin, self.seq, 0, encode_records(payloads)

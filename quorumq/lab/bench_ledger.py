@@ -1,8 +1,8 @@
-"""Is what a benchmark measured what it was meant to measure?
+"""Check that a benchmark measured what it was meant to measure.
 
 A queue that loses one message in a thousand, or delivers half of them twice, can be very fast. So every
-message of a benchmark says who published it, as which, and when, under a digest of its whole payload; who
-takes it recomputes the digest; and the ledger counts, for each message one by one, how often it was acked.
+message of a benchmark has its producer, its number, and its time, under a digest of its whole payload. A
+consumer that takes it recomputes the digest. The ledger counts, for each message one by one, how often it was acked.
 A run counts only if that is once for each message that was published, and none else.
 """
 

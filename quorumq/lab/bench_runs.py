@@ -1,4 +1,4 @@
-"""The benchmarks themselves: what each tells its workers, and what it makes of what they say."""
+"""The benchmarks themselves: the commands that each gives its workers, and its evaluation of their reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Told(NamedTuple):
 
 
 class Worker:
-    """One producer or consumer process: a line of JSON in tells it what to do, lines of JSON come out."""
+    """One producer or consumer process: lines of JSON go in as commands, lines of JSON come out."""
 
     def __init__(self, name: str, said: queue.Queue[Told]) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class Worker:
         threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
 
     def tell(self, **command: Any) -> None:
-        """Send a command. What comes of it arrives in the queue."""
+        """Send a command. Its results arrive in the queue."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(command) + "\n")
@@ -160,7 +160,7 @@ class Bench:
             worker.tell(do="consume", **setting)
 
     def finish(self) -> list[dict[str, Any]]:
-        """Have the consumers end; what each measured."""
+        """Have the consumers end; return the measurements of each."""
         for worker in self.consumers:
             worker.tell(do="stop")
         return self._collect(self.consumers, "consumed")
@@ -170,7 +170,7 @@ class Bench:
 
         Raises:
             WorkerFailed: a worker is gone, or says that it failed, or all are silent for a minute.
-            VerificationFailed: a worker found a payload that is not what was published.
+            VerificationFailed: a worker found a payload that was not published.
         """
         try:
             told = self.said.get(timeout=SILENCE_MAX_S)
@@ -428,7 +428,7 @@ class Degraded(Stream):
 
 
 class Latency(Bench):
-    """One worker does everything: what is measured is one message alone, so nothing competes for its interpreter."""
+    """One worker does everything: one message is measured alone, so nothing competes for its interpreter."""
 
     def phase(self, topic: str, messages: int) -> dict[str, Any]:
         setting, ledger = self.setting(topic), Ledger()

@@ -128,7 +128,7 @@ async def fan_in(command: dict[str, Any]) -> None:
 
 
 class Consuming:
-    """One consumer at work: what it found and settled, and its reports."""
+    """One consumer at work: messages that it found and settled, and its reports."""
 
     def __init__(self, client: Client, command: dict[str, Any]) -> None:
         self.client = client
@@ -146,7 +146,7 @@ class Consuming:
         self._outcomes: Counter[str] = Counter()
 
     async def run(self, *, stop: trio.Event) -> None:
-        """Take, check and ack until told to stop."""
+        """Take, check and ack until the command to stop."""
         async with (
             self.client.consumer(
                 self.command["topic"], self.group, hold_time=self.command["hold_time"], prefetch=4 * BATCH
@@ -191,7 +191,7 @@ class Consuming:
         self._outcomes.update(outcome.value for outcome in outcomes)
 
     def report(self, **more: Any) -> None:
-        """Say what was settled since the last report."""
+        """Report the messages settled since the last report."""
         if self._settled:
             line = {"is": "settled", "group": self.group, "runs": runs_of(self._settled)}
             say(**line, outcomes=self._outcomes, **more)
@@ -267,7 +267,7 @@ async def one_by_one(client: Client, command: dict[str, Any]) -> None:
 
 
 async def work() -> None:
-    """Do what standard input says, until it is closed."""
+    """Execute commands of standard input, until it is closed."""
     send, commands = trio.open_memory_channel[dict[str, Any]](64)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read, send)

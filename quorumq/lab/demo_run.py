@@ -330,7 +330,7 @@ class Run:
     # -------------------------------------------------------------------------- the end
 
     def _stop_workers(self, patience: float = WORKER_STOP_S) -> None:
-        """SIGTERM lets a worker finish what it holds; after ``patience`` seconds it is killed. Safe to repeat."""
+        """SIGTERM the workers, which finish what they hold; kill them after ``patience`` seconds. Safe to repeat."""
         end((worker.process for worker in self.workers.values()), patience)
 
     def _judge(self, expected: int) -> Verdict:

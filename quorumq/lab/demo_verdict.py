@@ -182,9 +182,9 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The numbers of one run, and whether it passed.
+    """The numbers of one run, and its verdict.
 
-    ``missing`` says in sentences what did not happen that had to; ``passed`` is what the exit code follows.
+    ``missing`` lists in sentences the events that had to happen and did not; the exit code follows ``passed``.
     """
 
     published: int

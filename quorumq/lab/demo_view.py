@@ -30,7 +30,7 @@ class NodeScene:
 
 @dataclass(slots=True)
 class Worker:
-    """One worker process: what it is called, which node it asks first, and where it writes."""
+    """One worker process: its name, the node that it asks first, and its history file."""
 
     name: str
     node: str

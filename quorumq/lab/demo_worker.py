@@ -122,7 +122,7 @@ class Work:
 
 
 async def main(options: Options) -> None:
-    """Work until told to stop."""
+    """Work until the signal to stop."""
     who = f"client:{options.name}"
     settings = {"hold_time": options.hold_time, "batch": options.batch, "pace": options.pace}
     with HistoryWriter(

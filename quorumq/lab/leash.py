@@ -44,7 +44,7 @@ class _Watcher:
         self._shell: subprocess.Popen[bytes] | None = None
 
     def tell(self, line: str) -> None:
-        """Have the shell hear of a process."""
+        """Have the shell watch a process."""
         with self._lock, contextlib.suppress(OSError):  # the shell was killed: then no process is watched
             if self._shell is None:
                 self._shell = POPEN(

@@ -211,7 +211,7 @@ class LocalCluster:
         self._processes[name] = logged(self.command(name), self.log_path(name), self.node_directory(name))
 
     def start(self, name: str, timeout: float = START_LIMIT_S) -> None:
-        """Start one node from what is in its directory, and wait until it answers.
+        """Start one node from the files in its directory, and wait until it answers.
 
         It answers before its quarantine is over, and before its peers have found it: `wait_ready` waits for more.
 
@@ -233,13 +233,13 @@ class LocalCluster:
         self.wait_ready()
 
     def kill(self, name: str) -> None:
-        """SIGKILL, as a crash: no last words, holds forgotten. Returns when the process is gone."""
+        """SIGKILL the node, as a crash: no last words, holds forgotten. Returns when the process is gone."""
         self._signal(name, signal.SIGKILL)
         self._processes[name].wait()
         self._paused.pop(name, None)
 
     def terminate(self, name: str, timeout: float = STOP_LIMIT_S) -> int:
-        """SIGTERM, and wait: a clean stop, so that the next start has no quarantine.
+        """SIGTERM the node, and wait: a clean stop, so that the next start has no quarantine.
 
         Returns:
             The exit code of the process.
@@ -257,12 +257,12 @@ class LocalCluster:
             ) from None
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: the node stays connected and says nothing, as in a long garbage collection."""
+        """SIGSTOP the node: it stays connected and says nothing, as in a long garbage collection."""
         self._signal(name, signal.SIGSTOP)
         self._paused[name] = None
 
     def resume(self, name: str) -> None:
-        """SIGCONT: the end of `pause`. A node that is not paused is left alone."""
+        """SIGCONT the node, which ends `pause`. A node that is not paused is left alone."""
         if name in self._paused:
             del self._paused[name]
             self._signal(name, signal.SIGCONT)

@@ -34,7 +34,7 @@ class Missing(NamedTuple):
     """Knowledge about messages that are known and not present here."""
 
     since: float  # monotonic seconds
-    # The other replicas that said since then that they have not got them, sorted.
+    # The other replicas that said since then that they do not have them, sorted.
     denied: tuple[NodeId, ...] = ()
 
 
@@ -144,7 +144,7 @@ class Batches:
         return [part for span in spans for part in subtract(span, self.wanted.within(span))]
 
     def content(self, origin: Origin) -> bytes:
-        """Return what replicas compare of an origin: what is present, or reclaimed and not wanted again."""
+        """Return an origin's content for comparison: messages that are present, or reclaimed and not wanted again."""
         gone = self._not_wanted(self.reclaimed.spans_of(origin)) if origin in self.reclaimed.runs else []
         if not gone:
             return self.present.content(origin)
@@ -206,7 +206,7 @@ class Batches:
         self.stored.pack(*settled)
 
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> list[Span]:
-        """Take from a batch of the journal what nothing else here has, at start; what of it had been reclaimed.
+        """Take new messages from a batch of the journal, at start; return those that had been reclaimed.
 
         It has aged as `NodeState.passed_s` says.
         """
@@ -334,7 +334,7 @@ class Batches:
             self.doubtful[batch.number] = {}
 
     def ages_wanted(self, peer: NodeId, ttl_s: float) -> tuple[Span, ...]:
-        """Return a message of each batch whose age we want to hear from ``peer``: of some batches at a time."""
+        """Return a message of each batch whose age to ask ``peer`` for: of some batches at a time."""
         asked: list[Span] = []
         for number in list(islice(self.doubtful, LOOKED_AT)):
             told = self.doubtful.pop(number)
@@ -348,7 +348,7 @@ class Batches:
         return tuple(asked)
 
     def told_age(self, sender: NodeId, number: int, age_ms: int, now: Now) -> bool:
-        """Note a peer's age of a batch; whether the batch, which was waiting, turns out to be due.
+        """Note a peer's age of a batch; return True if the batch was waiting and turns out to be due.
 
         Once RF - majority + 1 peers have answered, at least one of their clocks is right: believed is the youngest age.
         """

@@ -1,4 +1,4 @@
-"""FETCH, step 1: which of the available messages a coordinator asks for.
+"""FETCH, step 1: choice of the available messages that a coordinator asks for.
 
 Several coordinators that fetch for one group begin with different chunks of the backlog, so that they seldom meet.
 """
@@ -216,7 +216,7 @@ class Choice:
                     self._pick(view, self.batches.stored[slot.number], [piece], picked, now)
 
     def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked, now: Now) -> None:
-        """Take as much of ``parts`` as the limits let in; only what is in this very batch."""
+        """Take as much of ``parts`` as the limits let in; only messages in this very batch."""
         timed = self.ttl_s or batch.header.ttl_ms
         overdue = timed and self.is_overdue(batch, now)
         for part in parts:

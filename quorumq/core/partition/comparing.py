@@ -1,4 +1,4 @@
-"""Comparing what one partition has here with what a peer has: down the trees of both, to the origins that differ.
+"""Comparison of one partition here with the same at a peer: down the trees of both, to the origins that differ.
 
 All tables of a partition are compared together: a node's sum is over all of them, so what is alike costs one number.
 """
@@ -133,7 +133,7 @@ class Answer:
         self._listed.append(place)
 
     def tell(self, place: int, theirs: Listed) -> None:
-        """Tell what we have in a node and is not as in a peer's digests."""
+        """Tell our content of a node that differs from a peer's digests."""
         for label, digests in self.trees.digests_in(place):
             heard = theirs.get(label, {})
             differing = [origin for origin, digest in digests if heard.get(origin) != digest]
@@ -175,7 +175,7 @@ class Answer:
         return pieces
 
     def states(self, batches: Batches, views: Views, now: Now) -> list[m.SyncState]:
-        """Return what there is of the origins that differ: records before the messages that they settle."""
+        """Return all content of the origins that differ: records before the messages that they settle."""
         spans: list[Span] = []
         gone: list[Span] = []
         for origin in self._differing.get(BATCHES, ()):

@@ -57,7 +57,7 @@ class Keyed(NamedTuple):
         return self._hash(name) & _PLACES
 
     def digest(self, label: bytes, name: bytes, content: bytes) -> int:
-        """Return the digest of what a table has of an origin.
+        """Return the digest of a table's content for an origin.
 
         Args:
             label: the name of the table.
@@ -135,7 +135,7 @@ class Digests:
 
     Attributes:
         root: the tree; None if it is empty.
-        stale: origins whose digest has to be made anew: all that who changes the table writes here.
+        stale: origins whose digest has to be made anew: each change of the table adds its origin here.
     """
 
     __slots__ = ("root", "stale")
@@ -204,7 +204,7 @@ class Digests:
             self._shrink(path, place)
 
     def _shrink(self, path: list[Node], place: int) -> None:
-        """Join what is little by now, and take out what is empty."""
+        """Join nodes that are small by now, and take out empty ones."""
         for depth, node in enumerate(path):
             if not node.size:
                 if depth:
@@ -260,7 +260,7 @@ class Digests:
         return twin
 
     def check(self, keyed: Keyed, label: bytes, contents: Mapping[Origin, bytes]) -> None:
-        """Assert that what is kept is what is computed anew from ``contents``, but for what is stale."""
+        """Assert that the digests equal those computed anew from ``contents``, stale ones aside."""
         anew, kept = Digests(), self.clone()
         fresh = {origin: None for origin, content in contents.items() if content and origin not in self.stale}
         anew.stale = fresh

@@ -43,7 +43,7 @@ from quorumq.core.types import OPEN_ZERO, STAMP_ZERO, Incarnation, Kind, Owner, 
 _new: Any = tuple.__new__
 """`_new(Lease, fields)` is a Lease in half the time: one for each message that is held or settled."""
 NOBODY = Owner("", Incarnation(0, 0), STAMP_ZERO)
-"""The owner of what two owners were reported of: it matches none, so nothing can be done in its name."""
+"""Owner of a message for which two owners were reported: it matches none, so nothing can be done in its name."""
 
 
 class Held(NamedTuple):
@@ -120,7 +120,7 @@ class HoldAsk(NamedTuple):
     until: float  # the end of the hold
     max_deliveries: int
     ttl: float  # the topic's, in seconds; 0: for ever
-    ended: int = 0  # attempts of the record, as far as who asks knows
+    ended: int = 0  # attempts of the record that the coordinator knows
     last_expired: bool = False  # the last of them ended by expiry
     expiries: int = 0  # how many of them did
     interruptions: int = 0  # deliveries beside them that were interrupted
@@ -219,7 +219,7 @@ def is_expired(facts: Facts, ttl: float) -> bool:
 
 class ReleaseAsk(NamedTuple):
     owner: Owner
-    theirs: bool  # another node's: our own RELEASE, of a lost round, says nothing of who has the message
+    theirs: bool  # another node's: our own RELEASE, of a lost round, says nothing of the holder
 
 
 def on_release(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ReleaseAsk) -> Fate:

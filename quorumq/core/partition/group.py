@@ -1,4 +1,4 @@
-"""One group's view of one partition on one replica: what it knows of each message, in runs.
+"""One group's view of one partition on one replica: the state of each message, in runs.
 
 A group is a reader. What becomes of one message is decided in core/partition/fate.py; here the messages that share
 an answer are kept, and asked, together. "Available" is never a cursor: it is present - tombstones - holds - delays,
@@ -212,7 +212,7 @@ class GroupView:
         return answers
 
     def _keep(self, span: Span, before: Lease, lease: Lease, facts: Facts, changes: Changes) -> Lease:
-        """Put a lease into the table, and what outlasts a restart into ``changes``."""
+        """Put a lease into the table, and its parts that outlast a restart into ``changes``."""
         if facts.closed:
             lease = Lease(lease.held, lease.rivals)
         self.leases.put(span, lease if lease != FREE else None)
@@ -271,7 +271,7 @@ class GroupView:
     def record_pieces(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
         """Return ``span`` in pieces of one record each, as ``generation`` reads them (the current one if None).
 
-        Ask it of messages that the generation covers: what an older one recorded of them is void, and they are
+        Ask it of messages that the generation covers: older records of them are void, and they are
         OPEN at n = 0 (docs/protocol.md, "group, generation").
         """
         facts = self.facts(0.0)
@@ -286,7 +286,7 @@ class GroupView:
 
         Args:
             span: messages of one batch.
-            covered: whether the start predicate holds for that batch.
+            covered: True if the start predicate holds for that batch.
         """
         facts = self.facts(0.0, covered)
         return [
@@ -394,7 +394,7 @@ class GroupView:
         return sorted({*self.records.runs, *lasting})
 
     def content(self, origin: Origin) -> bytes:
-        """Return what replicas compare of an origin: records, attempts and delays; holds are no part of it."""
+        """Return an origin's content for comparison: records, attempts and delays; holds are no part of it."""
         records = self.records.content(origin, encode_record)
         leases = self.leases.content(origin, encode_lease) if origin in self.leases.runs else b""
         return b"%b;%b" % (records, leases) if records or leases else b""
@@ -412,7 +412,7 @@ class GroupView:
     # ----------------------------------------------------------------- a register
 
     def read_by(self, register: Group) -> None:
-        """Read by a newer register; what was recorded before a deletion that it brings is void."""
+        """Read by a newer register; records from before a deletion that it brings are void."""
         self.generation, self.from_ms = register.generation, register.from_ms
         self.skipping = register.latest == Latest.SKIPPING
         if register.buried > self.since:
@@ -427,7 +427,7 @@ class GroupView:
                     view.void_leases()
 
     def offer_anew(self) -> None:
-        """Offer nothing; what there is has to be looked at."""
+        """Offer nothing; all messages here have to be looked at again."""
         self.available, self.suspects, self.kept = Offer(), Offer(), Kept()
         self.behind = None
 
@@ -479,7 +479,7 @@ class GroupView:
         )
 
     def restore_memory(self, floor: int, kept: Iterable[BallotAtStop]) -> None:
-        """Take back the memory of CLEAN_STOP: what was granted before this start is known, as if there were no stop."""
+        """Take back the memory of CLEAN_STOP: grants from before this start are known, as if there were no stop."""
         self.floor = floor
         for span, ballot, own in kept:
             self.restore(span, None, Ballots(Stamp(*ballot) if ballot[0] else None, own))

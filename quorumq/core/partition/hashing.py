@@ -1,4 +1,4 @@
-"""Hashes that are the same on every node: who ranks first for a chunk, and what two replicas compare."""
+"""Hashes that are the same on every node: ranks of nodes for a chunk, and digests that two replicas compare."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MASK = (1 << 64) - 1
 
 @functools.lru_cache(maxsize=1024)
 def salt_of(text: str) -> int:
-    """64 bits that depend on ``text`` alone (never on Python's hash seed)."""
+    """Return 64 bits that depend on ``text`` alone (never on Python's hash seed)."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

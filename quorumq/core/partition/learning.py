@@ -17,7 +17,7 @@ from quorumq.core.types import STAMP_ZERO, Kind, NodeId, Now, Owner, Span
 
 
 class Learning(Duty):
-    """Merges into the groups of one partition what others know."""
+    """Merges knowledge of other nodes into the groups of one partition."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class Learning(Duty):
         return self._learn(self.views.named(name), fate.on_counted, told, now)
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
-        """Anti-entropy: merge what a peer keeps of a group. It comes again if there is no room for it."""
+        """Anti-entropy: merge a peer's state of a group. It comes again if there is no room for it."""
         if self.node.no_room(Kind.ACKED):
             return []
         name = state.group

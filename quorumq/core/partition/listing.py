@@ -1,4 +1,4 @@
-"""PEEK and Survey: what a group makes of the messages of one partition on one node. Nothing is held or counted."""
+"""PEEK and Survey: a group's state of the messages of one partition on one node. Nothing is held or counted."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def unsettled_of(
     """Survey for a group that begins: return every message known here, reclaimed or not, in the order of ids.
 
     Returns:
-        What the generation has settled, and what it has not; and the last span, as in `survey_of`.
+        The messages that the generation has settled, and those it has not; and the last span, as in `survey_of`.
     """
     settled: list[Peeked] = []
     left: list[Span] = []
@@ -157,7 +157,7 @@ def unsettled_of(
 
 
 def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
-    """Append what was found, joined to what is there from ``first`` on; how many bytes of a dead letter it has."""
+    """Append an item, joined to the last one from ``first`` on; return its bytes of a dead letter."""
     before = len(items)
     if before > first:
         join(items, item)

@@ -58,7 +58,7 @@ class Offer:
             self.told_until = 0.0
 
     def withdraw(self, key: tuple[int, int], spans: list[Span]) -> None:
-        """The batch with that key, which had ``spans``, is not here any more."""
+        """Drop the batch with that key, which had ``spans``, as it is not here any more."""
         self.forget_batch(key)
         for span in spans:
             self.spans.remove(span)
@@ -112,7 +112,7 @@ class Kept:
             self._add(key, why, size)
 
     def withdraw(self, key: Key, spans: list[Span]) -> None:
-        """The batch with that key, which had ``spans``, is not here any more."""
+        """Drop the batch with that key, which had ``spans``, as it is not here any more."""
         for span in spans:
             for part, why in self.spans.remove(span):
                 self._add(key, why, -part.size)

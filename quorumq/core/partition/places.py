@@ -24,7 +24,7 @@ class Slot(NamedTuple):
 
 
 class SlotRuns:
-    """Runs of one origin, each with a `Slot`; what a `SpanMap` uses of a SortedDict, it has.
+    """Runs of one origin, each with a `Slot`; it has all that a `SpanMap` uses of a SortedDict.
 
     Attributes:
         rows: start, stop, batch number, shift.

@@ -20,7 +20,7 @@ class Reclaim(Duty):
 
     Attributes:
         settled: batches that no group needs, and since when, the first first.
-        more: whether the last step had no time for all of it.
+        more: True if the last step had no time for all of it.
     """
 
     __slots__ = ("more", "settled")

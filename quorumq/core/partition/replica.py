@@ -1,4 +1,4 @@
-"""One partition on one node: what it answers to HOLD, RELEASE, EXTEND, ACK, REJECT and MERGE.
+"""One partition on one node: its answers to HOLD, RELEASE, EXTEND, ACK, REJECT and MERGE.
 
 Methods are named after the steps of docs/protocol.md, section 3. Each takes one message and the time, changes
 this replica, and returns effects; an answer that promises something durable is inside a Persist. Nothing here
@@ -281,7 +281,7 @@ class Replica:
     # ---------------------------------------------------------------------- ACK
 
     def on_ack(self, sender: NodeId, message: m.Ack, now: Now) -> list[Effect]:
-        """ACK: ACKED, durable, for messages known or not; TOMBED says where this replica is exclusive.
+        """ACK: write ACKED, durable, for messages known or not; TOMBED says for which this replica is exclusive.
 
         In a dead-letter group it is PURGED at the entry's n, which anything newer stands above.
         """
@@ -369,9 +369,9 @@ class Replica:
     # ---------------------------------------------------- MERGE (REDRIVE, repair)
 
     def on_merge(self, sender: NodeId, message: m.Merge, now: Now) -> list[Effect]:
-        """Merge records; say, once durable, where ours is now exactly what was asked and where it is higher.
+        """Merge records; say, once durable, for which messages ours equals the asked one, and for which it is higher.
 
-        Where most of what is asked is alike, and all is done, the answer names nothing.
+        If most of the request is alike, and all is done, the answer names nothing.
         """
         view = self.group(message.group)
         if message.round and any(
@@ -451,10 +451,10 @@ class Replica:
     def on_sync_state(
         self, sender: NodeId, message: m.SyncState, now: Now, *, pull: bool = True
     ) -> list[Effect]:
-        """Anti-entropy, step 3: merge the records, then pull what has been missing here for a while.
+        """Anti-entropy, step 3: merge the records, then pull messages that have been missing here for a while.
 
         Args:
-            pull: whether to ask for payload; else, in a resync, it counts as asked for, so that nothing else asks soon.
+            pull: True to ask for payload; else, in a resync, it counts as asked for, so that nothing else asks soon.
         """
         if message.epoch != self.topic.epoch:
             return []

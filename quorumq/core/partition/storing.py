@@ -25,7 +25,7 @@ class Storing(ClosingDuty):
 
         Args:
             part: the STORE itself stands for its first one.
-            asked: whether a coordinator did; else it is one of anti-entropy.
+            asked: True if a coordinator asked for it; else it is one of anti-entropy.
 
         Returns:
             the record to journal, None if all of it is here; or the error, and its detail.
@@ -99,7 +99,7 @@ class Storing(ClosingDuty):
         return new, error, detail
 
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> None:
-        """Take from a batch of the journal what nothing else here has, at start; `Views.refresh_all` follows."""
+        """Take new messages from a batch of the journal, at start; `Views.refresh_all` follows."""
         self.views.raise_floors(self.batches.load(record, ttl_s, now))
 
     def on_durable(self, number: int, now: Now) -> None:

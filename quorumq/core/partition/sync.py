@@ -35,7 +35,7 @@ PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
 
 WAITING_MAX: Final = 1 << 16
-"""Comparisons with one peer that wait at most: what is left out comes again with a later offer."""
+"""Comparisons with one peer that wait at most: those left out come again with a later offer."""
 
 RENEWED: Final = 5
 """Cost of making one digest anew, in looks."""
@@ -137,7 +137,7 @@ class Sync(Duty):
     # ----------------------------------------------------- what peers have sent
 
     def take(self, sender: NodeId, message: m.SyncOffer | m.SyncListed) -> None:
-        """Note what a peer has sent, to be worked off. Of its first offers only the newest counts."""
+        """Note a peer's message, to be worked off. Of its first offers only the newest counts."""
         if isinstance(message, m.SyncOffer) and not message.places:
             self.offers[sender] = message.sums
             return
@@ -159,7 +159,7 @@ class Sync(Duty):
         return bool(self.owed or self.offers or self.waiting)
 
     def work(self, topic: Topic, now: Now) -> list[Effect]:
-        """Make the offers that are owed, and answer what peers have sent, as far as this step has time."""
+        """Make the offers that are owed, and answer messages of peers, as far as this step has time."""
         node = self.node
         effects: list[Effect] = []
         if not self.is_left() or not self.renew():
@@ -197,7 +197,7 @@ class Sync(Duty):
         return [Send(peer, each) for each in answer.messages(self.batches, self.views, now)]
 
     def everything(self, start: int, most: int, epoch: int, now: Now) -> tuple[list[m.SyncState], int]:
-        """Return what this replica has from place ``start`` on, of some ``most`` origins, and the place to go on from.
+        """Return this replica's state from place ``start`` on, of some ``most`` origins, and the place to go on from.
 
         It is what anti-entropy sends to a replica that has nothing. 0 stands for the end. Nothing may be stale.
         """
@@ -216,7 +216,7 @@ class Sync(Duty):
         return answer.states(self.batches, self.views, now), following
 
     def check(self) -> None:
-        """Assert that the digests are what they are when computed anew."""
+        """Assert that the digests equal those computed anew."""
         for label, table in self.tables():
             if isinstance(table, Batches):
                 origins = [*table.present.runs, *table.reclaimed.runs]
@@ -228,10 +228,10 @@ class Sync(Duty):
     # ------------------------------------------------------------------ pulls
 
     def pull(self, peer: NodeId, missing: list[Span], ends_one: bool, now: Now) -> list[Effect]:
-        """Step 3, behind the records: pull what is missing from ``peer``, which has it. One pull at a time.
+        """Step 3, behind the records: pull missing messages from ``peer``, which has them. One pull at a time.
 
         Args:
-            ends_one: whether it says so at the end of its answer to a pull.
+            ends_one: True if it says so at the end of its answer to a pull.
         """
         if not ends_one and self.pulling_until > now.mono:
             return []
@@ -253,7 +253,7 @@ class Sync(Duty):
         return [Send(peer, m.SyncPull(self.batches.partition, spans))]
 
     def on_pull(self, sender: NodeId, message: m.SyncPull, epoch: int, now: Now) -> list[Effect]:
-        """A peer lacks these: send it the batches, as many as one go may have, and then which are left.
+        """Send a peer the batches that it lacks, as many as one go may have, and then the numbers of the rest.
 
         What is left starts the next pull, so a replica that was away for long catches up at full speed, and
         only one pull of a partition is under way at a time.

@@ -14,7 +14,7 @@ from quorumq.core.types import Kind, Now
 def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
     """Return counts of messages; ages in seconds, None if there is nothing to take an age from.
 
-    Of a group that begins, what it has looked at is available, and never nothing; ``suspects`` are those of the
+    If a group begins, the messages it has looked at are available, and never nothing; ``suspects`` are those of the
     available ones that come in lots. ``dying`` have no deliveries left, and are about to be dead letters. ``dropped``
     are those that expired, since the node started, if the topic drops such. ``held`` and ``delayed`` are of messages
     that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed; ``kept_s`` that of the oldest

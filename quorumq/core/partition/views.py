@@ -217,7 +217,7 @@ class Views:
     # ------------------------------------------------------- what is done bit by bit
 
     def _doubt(self, name: str) -> None:
-        """Have the group, or all if it is "", say again what it wants of all that was reclaimed."""
+        """Have the group, or all if it is "", say again which reclaimed messages it wants."""
         if self.batches.reclaimed.runs:
             self.doubted.update(dict.fromkeys([(name, origin) for origin in self.batches.reclaimed.runs], 0))
             self._look_at_doubted()
@@ -275,7 +275,7 @@ class Views:
         return True
 
     def go_on(self, now: Now) -> bool:
-        """Do more of what earlier steps had no time for; whether that was all."""
+        """Do more of the work that earlier steps had no time for; return True if that was all."""
         self._make()
         for view in list(self.groups.values()):
             self.catch_up(view, now)
@@ -489,7 +489,7 @@ class Views:
                 self._check_kept(view, now)
 
     def _check_kept(self, view: GroupView, now: Now) -> None:
-        """Assert that what is counted as kept is what a recount finds."""
+        """Assert that the counts of kept messages equal a recount."""
         anew = Kept()
         for span, slot in self.batches.index.items():
             batch = self.batches.stored[slot.number]
