@@ -53,7 +53,8 @@ def with_another(before: Attempts, *, expired: bool = False, interrupted: bool =
 def is_exhausted(attempts: Attempts, max_deliveries: int) -> bool:
     """Return True if no delivery is left.
 
-    Who was only rejected before, and expired at the last delivery, has had company there, and gets one more, alone.
+    A message that was only rejected before, and expired at the last delivery, had company there. It gets one more
+    delivery, alone.
     """
     if attempts[2] < max_deliveries:
         return False

@@ -401,7 +401,7 @@ class Batches:
                 self.absent.set(part, entry._replace(denied=tuple(sorted(denied))))
 
     def absent_for_long(self, peer: NodeId, now: Now) -> tuple[Span, ...]:
-        """Return what has been missing for a while and ``peer`` has not denied to have: of some origins at a time."""
+        """Return long missing messages that ``peer`` has not denied to have: of some origins at a time."""
         origins = self.lacking.get(peer) or list(self.absent.runs)
         few, self.lacking[peer] = origins[-LOOKED_AT:], origins[:-LOOKED_AT]
         spans = [

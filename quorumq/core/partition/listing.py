@@ -252,7 +252,7 @@ def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | Non
 
 
 def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: bool) -> list[Peeked]:
-    """Return the same, given if the start predicate covers ``span``, which is due in ``early`` seconds."""
+    """Return the same; ``covered`` by the start predicate or not, ``span`` is due in ``early`` seconds."""
     items: list[Peeked] = []
     readable = SpanSet.from_spans(part for part, _ in view.readable(span, covered))
     facts = view.facts(now.mono, covered, early)

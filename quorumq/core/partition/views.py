@@ -47,7 +47,7 @@ class Views:
         over: views of deleted groups. No client reads them, and they keep holds alone.
         to_reclaim: batches with messages that were settled since RECLAIM last looked.
         unmade: groups that read here, and whose views no step has had time to make yet.
-        doubted: does that group, or any if it is "", want of what was reclaimed of that session, from there on?
+        doubted: group ("": all) and session whose reclaimed messages may be wanted, and the number to go on from.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Views:
     def named(self, name: str) -> GroupView:
         """Return the view of group ``name``; made when first named, at the generation that the group's register names.
 
-        What it then finds here has been available ever since, hence the time 0. Of a group that was deleted it is one
+        Messages found here then have been available ever since, hence the time 0. Of a group that was deleted it is one
         that only keeps holds.
         """
         view = self.find(name)
@@ -202,9 +202,9 @@ class Views:
                     self.batches.want(part)
 
     def want_anew(self, spans: Iterable[Span]) -> None:
-        """Work out again what is wanted of ``spans``, which were reclaimed before or after their records came.
+        """Work out again the wanted parts of ``spans``, which were reclaimed before or after their records came.
 
-        Only so does it follow from what replicas exchange: else those that agree in all of that would differ for ever.
+        Only so does it follow from the exchanged state: else replicas that agree in that would differ for ever.
         """
         gone = [part for span in spans for part in self.batches.reclaimed.within(span)]
         if not gone:
