@@ -64,7 +64,7 @@ class Closing(Duty):
         return records, tuple(origin for origin in origins if origin in closed or self.is_done(origin))
 
     def close(self, numbers: Iterable[Span]) -> list[Effect]:
-        """Drop all but the numbers of these origins, which are over everywhere. One with a present message is not."""
+        """Drop all but the numbers of these origins, which are over everywhere. One with a present message stays."""
         fresh = self.batches.close(numbers)
         if not fresh:
             return []

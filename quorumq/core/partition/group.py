@@ -77,7 +77,7 @@ class GroupView:
         home: the view that keeps the records: this one, or the source of a dead-letter group.
         generation: the current one: records of older ones are void if ``from_ms`` covers the message.
         from_ms: the start predicate: the generation reads batches published at or after this time of day.
-        since: first generation after the group was deleted: records of generations before it are void.
+        since: generation of the group's last deletion: records of generations before it are void.
         skipping: True while the messages here are skipped; then none that was reclaimed here is wanted again.
         dead: the group of this group's dead letters, if a client reads it.
         available: messages that may be delivered with any others; a suspect is never in it.
