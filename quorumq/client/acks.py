@@ -26,7 +26,7 @@ from quorumq.core.errors import (
 ACK_LINGER_S: Final = 0.005
 ACKS_IN_FLIGHT_MAX: Final = 8
 ACK_GRACE_S: Final = 0.1
-"""How much longer than it was told an `ack` waits for its request, whose error says more: which nodes were tried."""
+"""Seconds that an `ack` waits beyond its timeout, because its request's error says more: the nodes that were tried."""
 
 
 class Call:
@@ -39,7 +39,7 @@ class Call:
         self.timeout = timeout
         self.end = trio.current_time() + timeout
         self.error: QuorumqError | None = None
-        self.over = False  # nobody waits for it any more, as its time is over
+        self.over = False  # its time is over and its caller is gone
         self.event = trio.Event()
 
     def give_up(self, *, sent: bool) -> None:
@@ -77,7 +77,7 @@ class AckQueue:
     """
 
     nodes: Nodes
-    watch: Callable[[], Watch | None] = lambda: None  # makes one that is told of the attempts of one request
+    watch: Callable[[], Watch | None] = lambda: None  # makes an observer of one request's attempts
     requests: int = 0  # how many were made, for tests and statistics
     _queue: deque[Call] = field(default_factory=deque)
     _flying: int = 0
@@ -145,7 +145,7 @@ class AckQueue:
     async def _settle(self, calls: list[Call], failures: Failures) -> None:
         tickets = [ticket for call in calls for ticket in call.tickets]
         await self._ask(tickets, left_of(max(call.end for call in calls)), failures)
-        # A receipt that is refused refuses the request: nobody's mistake may become another's.
+        # A receipt that is refused refuses the request: one caller's mistake must not become another's.
         if len(calls) > 1 and failures:
             refused = [call for call in calls if any(was_refused(failures.get(one)) for one in call.tickets)]
             for call in refused:
@@ -168,7 +168,7 @@ class AckQueue:
 
 
 def was_refused(failure: QuorumqError | None) -> bool:
-    """Whether this says that a request was refused as a whole."""
+    """Return True if the failure says that a request was refused as a whole."""
     return isinstance(failure, UsageError) and not isinstance(failure, AlreadyResolved)
 
 

@@ -51,7 +51,7 @@ T = TypeVar("T")
 Made = TypeVar("Made", bound="Bridged")
 
 TURN_S: Final = 0.25
-"""How often the event loop turns at least, where a pool is waited for."""
+"""Longest seconds between two turns of the event loop while a pool is awaited."""
 
 Quick = Callable[[], batches.Pending | None]
 """Begins a call without a task, and gives what to wait for; None where it takes one."""
@@ -61,10 +61,10 @@ Quick = Callable[[], batches.Pending | None]
 class Call:
     """One call on its way through the other thread."""
 
-    work: Callable[[], Awaitable[Any]]  # what to do there
+    work: Callable[[], Awaitable[Any]]  # to be run in the other thread
     answer: asyncio.Future[Any]  # where the caller waits
     quick: Quick | None = None  # does the same without a task, where that can be
-    pending: batches.Pending | None = None  # what ``quick`` gave, until it has its outcome
+    pending: batches.Pending | None = None  # result of ``quick``, until it has its outcome
     scope: trio.CancelScope | None = None  # around ``work``, once that has begun
     value: Any = None  # how it ended: so, or by an error
     error: BaseException | None = None
@@ -76,7 +76,7 @@ class Bridge(Portal):
     """Runs trio in a thread, and calls in it from an event loop.
 
     Waking the other side costs more than a call, so all that is asked in one turn of the event loop goes over at once,
-    and likewise all that was answered.
+    and so do all answers.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -96,9 +96,9 @@ class Bridge(Portal):
         quick: Quick | None = None,
         **more: object,
     ) -> T:
-        """As `Portal.call`, awaited in the event loop in which this was made.
+        """Call in the other thread like `Portal.call`, awaited in the event loop in which this was made.
 
-        ``quick`` does the same there without a task: what it gives has the outcome. None where it cannot.
+        ``quick`` does the same there without a task: its result has the outcome. It returns None if it cannot.
         """
         self.check_process()
         if asyncio.get_running_loop() is not self._loop:
@@ -143,7 +143,7 @@ class Bridge(Portal):
                 self._nursery.start_soon(self._work, call, call.scope)
 
     def _begin_quick(self, call: Call, quick: Quick) -> bool:
-        """Whether the call needs no task: it is answered, or will be when what it waits for has its outcome."""
+        """Return True if the call needs no task: it is answered, or will be when `quick`'s result has its outcome."""
         try:
             pending = call.pending = quick()
         except BaseException as error:
@@ -159,7 +159,7 @@ class Bridge(Portal):
         return True
 
     def _end_quick(self, call: Call) -> None:
-        """What the call waits for has its outcome."""
+        """Answer a call whose `pending` has its outcome."""
         pending, call.pending = call.pending, None
         if pending is None:  # the caller was cancelled before
             return
@@ -196,7 +196,7 @@ class Bridge(Portal):
         self._answered.append(call)
         if not self._answered_woken:
             self._answered_woken = True
-            with suppress(RuntimeError):  # the event loop is closed: nobody waits
+            with suppress(RuntimeError):  # the event loop is closed: no caller waits
                 self._loop.call_soon_threadsafe(self._take_answers)
 
     def _take_answers(self) -> None:
@@ -222,7 +222,7 @@ class Bridge(Portal):
     def handler(self, task: Task) -> Task:
         """``task`` for the other thread: an ``async def`` runs in the event loop all the same.
 
-        Either kind sees the context variables of whoever calls this, and changes only its own copy.
+        Either kind sees the context variables of this method's caller, and changes only its own copy.
         """
         task.check()
         context, inner = copy_context(), task.handler
@@ -263,7 +263,7 @@ class Bridge(Portal):
 
 
 class Bridged:
-    """What is made in an event loop, and works in the other thread."""
+    """Base of objects that are made in an event loop and work in the other thread."""
 
     bridge: Bridge
 
@@ -276,10 +276,10 @@ async def _reject(owner: Any, came: list[Message] | Message) -> None:
 
 
 UNDO: Final = {"__anext__": _reject, "take": _reject, "fetch": _reject}
-"""What to do with what a call returned, where the caller was cancelled and will never see it."""
+"""Functions that undo a call by its result. They run if the caller was cancelled and will never see the result."""
 
 QUICK: Final = {"publish": "_publish_now"}
-"""What does the same as a call without a task, where that would wait for nothing but the answer."""
+"""Methods that do the same as a call without a task, if the call would wait for nothing but the answer."""
 
 
 def _bridge(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -313,7 +313,7 @@ class Pending(Bridged):
 
     @property
     def done(self) -> bool:
-        """Whether `wait` would return or raise at once."""
+        """Return True if `wait` would return or raise at once."""
         return self._inner.done
 
     @like(batches.Pending.wait)
@@ -384,7 +384,7 @@ class Client(Bridged, waiting.Client):
         finally:
             await self.bridge.aclose()
 
-    work = waiting.Client.work  # which calls `work_all`, in the event loop
+    work = waiting.Client.work  # calls `work_all`, in the event loop
 
     @like(waiting.Client.producer)
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
@@ -397,7 +397,7 @@ class Client(Bridged, waiting.Client):
         return self._here(Consumer, super().consumer(topic, group, **options))
 
     def _here(self, kind: type[Made], made: Any) -> Made:
-        """What was just made, as its class here."""
+        """Turn a new object of `quorumq.client` into its class here."""
         made.__class__ = kind
         made.bridge = self.bridge
         return cast("Made", made)
@@ -448,7 +448,7 @@ def _connecting(
         client = await Client.open(*args, **more)  # type: ignore[arg-type]
         try:
             yield client
-        except BaseException:  # what is not confirmed is given up
+        except BaseException:  # unconfirmed messages are given up
             await client.bridge.aclose()
             raise
         await client.close()

@@ -18,7 +18,7 @@ import trio
 Job = Callable[..., Awaitable[object]]
 
 IDLE_MAX: Final = 8
-"""So many tasks of a crew wait for a job, at most."""
+"""Tasks of a crew that wait for a job, at most."""
 
 
 @dataclass(eq=False)
@@ -70,13 +70,13 @@ class Background:
         self._crew.do(task, *args)
 
     async def start(self, task: Job) -> None:
-        """As `spawn`, and return once the task has called ``started``, which it must do at once.
+        """Run ``task`` like `spawn`, and return once it has called ``started``, which it must do at once.
 
         Raises:
             Cancelled: the caller is cancelled; nothing was begun.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        # In a cancelled scope trio would keep the task there, where nobody ends it.
+        # In a cancelled scope trio would keep the task there, and nothing would end it.
         with trio.CancelScope(shield=True):
             await self.nursery.start(self._sheltered, task)
 
@@ -124,7 +124,7 @@ async def background() -> AsyncIterator[Background]:
 
 
 def _is_only(exc: BaseException, body: BaseException) -> bool:
-    """Whether ``exc`` is ``body``, or a group of nothing but it and cancellations."""
+    """Return True if ``exc`` is ``body``, or a group of nothing but it and cancellations."""
     if isinstance(exc, BaseExceptionGroup) and exc is not body:
         return all(_is_only(item, body) for item in exc.exceptions)
     return exc is body or isinstance(exc, trio.Cancelled)

@@ -1,4 +1,4 @@
-"""How much a group has still to do: what the nodes say that they have, merged."""
+"""Remaining work of a group: the nodes' counts, merged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GroupConsumer(NamedTuple):
 
 
 class PartitionBacklog(NamedTuple):
-    """What a group has still to do in one partition; fields as in `Backlog`."""
+    """Remaining work of a group in one partition; fields as in `Backlog`."""
 
     partition: int
     ready: int
@@ -44,14 +44,14 @@ class PartitionBacklog(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """What a group has still to do, as the nodes see it at the moment: near enough for an autoscaler.
+    """Remaining work of a group, as the nodes see it at the moment: near enough for an autoscaler.
 
     ``ready`` may be delivered now, ``held`` is being worked on, ``delayed`` waits for its time, and ``dead`` are dead
     letters. ``oldest`` is the age in seconds of the oldest message that is ready, held or delayed; None: there is none.
     ``delivered`` and ``settled`` (acked, rejected or dead-lettered) are messages of the last minute, and ``consumers``
     who asked for any meanwhile, as far as nodes answer that did not start since. ``suspects`` are those of the ready
     ones that were in hand when consumers ended, and come in lots of at most 4 with nothing else.
-    ``dying`` are out of deliveries: nobody gets them, and they are dead letters within seconds.
+    ``dying`` are out of deliveries: no consumer gets them, and they are dead letters within seconds.
     ``dropped`` expired, since the nodes started, in a topic that drops what expires.
     """
 
@@ -73,7 +73,7 @@ class BacklogCalls(Calls):
     """Tells how much a group has still to do."""
 
     async def backlog(self, topic: str, group: str, *, timeout: float | None = None) -> Backlog:
-        """How many messages a group has ready, held, delayed and dead, how old the oldest is, and who reads.
+        """Count a group's ready, held, delayed and dead messages, with the age of the oldest one and the consumers.
 
         Every node is asked what its replicas have in memory. Of what is ready, held or delayed the middle of their
         answers counts, which is what a majority has; of dead letters the most. What was delivered and settled is
@@ -88,7 +88,7 @@ class BacklogCalls(Calls):
 
         Raises:
             NotFound: no such topic, or no such group of it.
-            TooFewReplicas: of some partition no replica answered.
+            TooFewReplicas: no replica of some partition answered.
         """
         topic, group = source_of(topic, group)
         known = await self.context.metadata(topic, timeout=timeout)
@@ -120,7 +120,7 @@ class BacklogCalls(Calls):
 def merged(
     number: int, views: Sequence[m.GroupPart], answers: Sequence[m.DescribeGroupReply]
 ) -> PartitionBacklog:
-    """What the replicas of one partition say, and what all nodes delivered of it."""
+    """Merge the views of one partition's replicas, and all nodes' counts of its deliveries."""
 
     def middle(values: Iterable[int]) -> int:
         ordered = sorted(values)

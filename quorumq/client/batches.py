@@ -31,7 +31,7 @@ _new_tuple: Final[Callable[[type[MessageId], tuple[object, ...]], MessageId]] = 
 
 
 class Times(NamedTuple):
-    """What all messages of a batch share, in milliseconds; 0 for none."""
+    """Times shared by all messages of a batch, in milliseconds; 0 for none."""
 
     delay_ms: int
     ttl_ms: int
@@ -47,7 +47,7 @@ def times_of(
     wall_ms: int,
     topic: Topic | None = None,
 ) -> Times:
-    """What a message's options say of its times, in a topic if that is known; raises UsageError out of bounds."""
+    """Convert a message's time options, checked against a topic if that is known; raise UsageError out of bounds."""
     times = Times(delay_ms(delay, not_before, wall_ms), ttl_ms(ttl))
     check_order(*times, 0.0 if topic is None else topic.ttl_s)
     return times
@@ -60,7 +60,7 @@ def check_timeout(timeout: Duration) -> None:
 
 
 class Run(NamedTuple):
-    """Messages that follow each other in one batch: so many, from an index on."""
+    """Consecutive messages of one batch: ``count`` messages from index ``first`` on."""
 
     record_batch: RecordBatch
     first: int
@@ -70,7 +70,7 @@ class Run(NamedTuple):
 class Pending:
     """A message that was taken, and may not be stored yet.
 
-    Where one is let go and nobody has waited for it, and its message is given up, the producer's next call raises that.
+    If the caller drops one without waiting and its message is given up, the producer's next call raises that.
     """
 
     __slots__ = ("_index", "_record_batch")
@@ -84,7 +84,7 @@ class Pending:
 
     @property
     def done(self) -> bool:
-        """Whether `wait` would return or raise at once."""
+        """Return True if `wait` would return or raise at once."""
         return self._record_batch.done
 
     async def wait(self) -> MessageId:
@@ -105,7 +105,7 @@ class Pending:
         return self._outcome()
 
     def _outcome(self) -> MessageId:
-        """What `wait` returns or raises, where it is `done`."""
+        """Return or raise the result of `wait`, once it is `done`."""
         error = self._record_batch.failure(self._index)
         if error is not None:
             raise again(error)
@@ -127,7 +127,7 @@ class RecordBatch:
     partition: PartitionId
     opened: float  # when its first message came
     times: Times
-    silent: dict[RecordBatch, None]  # batches with failures that nobody has heard of, nor can
+    silent: dict[RecordBatch, None]  # batches with failures that no caller has received, nor can
     timeout: float | None = None  # seconds that its messages have; the producer's if None
     made: float = 0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
     records: list[bytes] = field(default_factory=list)
@@ -135,13 +135,13 @@ class RecordBatch:
     count: int = 0
     batch: Batch | None = None  # once it is numbered and encoded
     origin: Origin | None = None
-    seal: bytes = b""  # of the session whose origin it is
+    seal: bytes = b""  # the seal of the origin's session
     first: int = 0
     sent: bool = False
     done: bool = False
-    heard: set[int] = field(default_factory=set)  # indexes of those whose failure somebody was told
-    forgotten: set[int] = field(default_factory=set)  # indexes of those that nobody can wait for any more
-    logged: int = 0  # of those that failed, so many were logged
+    heard: set[int] = field(default_factory=set)  # indexes of messages whose failure reached a caller
+    forgotten: set[int] = field(default_factory=set)  # indexes of messages that no caller can wait for any more
+    logged: int = 0  # number of failed messages that were logged
     error: QuorumqError | None = None
     refused: dict[int, QuorumqError] = field(default_factory=dict)  # messages that were refused alone
     event: trio.Event = field(default_factory=trio.Event)
@@ -154,7 +154,7 @@ class RecordBatch:
 
     @property
     def full(self) -> bool:
-        """Whether no message may be added, however small."""
+        """Return True if no message may be added, however small."""
         return self.count >= BATCH_MESSAGES_MAX
 
     def add(self, records: Sequence[bytes], size: int) -> int:
@@ -178,7 +178,7 @@ class RecordBatch:
         return MessageId(self.partition, self.origin, self.first + index)
 
     def ids(self, index: int, count: int) -> list[MessageId]:
-        """The ids of so many of its messages."""
+        """Return the ids of ``count`` of its messages, from ``index`` on."""
         assert self.origin is not None
         first = self.first + index
         names = zip(repeat(self.partition), repeat(self.origin), range(first, first + count))
@@ -198,7 +198,7 @@ class RecordBatch:
             then()
 
     def forget(self, index: int) -> None:
-        """Nobody can wait for one of its messages any more. May be called in any thread."""
+        """Note that no caller can wait for one of its messages any more. May be called in any thread."""
         if not self.done:
             self.forgotten.add(index)
         elif (self.error is not None or index in self.refused) and index not in self.heard:
@@ -217,7 +217,7 @@ class RecordBatch:
         return range(self.count) if self.error is not None else self.refused
 
     def take_failures(self, *, forgotten: bool = False) -> list[QuorumqError]:
-        """Why messages were given up that nobody has heard of, or nobody can hear of: one for each, told now."""
+        """Return the errors of given-up messages that no caller has received, or can if ``forgotten``; each once."""
         found = [index for index in self.failures() if index not in self.heard]
         if forgotten:
             found = [index for index in found if index in self.forgotten]
@@ -236,7 +236,7 @@ class DerivedParcel(RecordBatch):
 
     @property
     def full(self) -> bool:
-        """Whether no message may be added, however small."""
+        """Return True if no message may be added, however small."""
         return super().full or self.runs >= SECTIONS_MAX
 
     def place(self, name: tuple[Origin, int], record: bytes) -> int:
@@ -268,7 +268,7 @@ class DerivedParcel(RecordBatch):
         return pack_sections(self.partition, sections, wall_ms, records, **self.times._asdict())
 
     def outputs(self, topic: str) -> Iterator[Output]:
-        """What is derived from what, for the history; ``topic`` is the one that they are published to."""
+        """Yield each output with its input, for the history; ``topic`` is the one that they are published to."""
         for (source, index), (name, seq), record in zip(self.inputs, self.names, self.records, strict=True):
             of = source.id
             label = topic_label(of.partition.topic, source.topic)
@@ -282,7 +282,7 @@ class DerivedParcel(RecordBatch):
         return MessageId(self.partition, *self.names[index])
 
     def ids(self, index: int, count: int) -> list[MessageId]:
-        """The ids of so many of its messages."""
+        """Return the ids of ``count`` of its messages, from ``index`` on."""
         return [MessageId(self.partition, *name) for name in self.names[index : index + count]]
 
     def refuse(self, index: int, error: QuorumqError) -> None:

@@ -3,9 +3,9 @@
 A thread of its own runs trio and the client of client.py in it (portal.py); a call here runs there while the caller
 waits. So holds are extended and answers read while the program computes, and there is one implementation of everything.
 
-Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. Whatever
-interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended; messages that came all the same
-are given back, to be delivered again at once.
+Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. An
+exception that interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended. Messages that came
+all the same are given back, to be delivered again at once.
 
 with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
     client.publish("jobs", b"payload")
@@ -62,7 +62,7 @@ def _blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[C
 
 
 class Counterpart(Generic[Inner]):
-    """What stands here for something of `quorumq.client`, ``inner``, whose calls run in ``portal``."""
+    """Blocking counterpart of ``inner``, an object of `quorumq.client` whose calls run in ``portal``."""
 
     __slots__ = ("inner", "portal")
 
@@ -84,12 +84,12 @@ class Entered(Counterpart[Served]):
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        with suppress(Closed):  # whoever waited has heard of it, or nobody did
+        with suppress(Closed):  # a caller that waited has received it; else no caller did
             self.portal.call(self.inner.__aexit__, *exc_info)
 
 
 def _same(name: str, doc: str = "") -> Any:
-    """An attribute of the async message, to be read here as well; ``doc`` where that has none of its own."""
+    """An attribute of the async message, to be read here as well; ``doc`` if that has no docstring of its own."""
     doc = doc or getattr(delivered.Message, name).__doc__
     return property(attrgetter(f"inner.{name}"), doc=doc)
 
@@ -132,7 +132,7 @@ class Message(Counterpart[delivered.Message]):
 def _delivered(
     portal: Portal, settler: SettleCalls, take: Callable[[], Awaitable[list[delivered.Message]]]
 ) -> list[Message]:
-    """What ``take`` gets. What comes for a caller who was interrupted is given back as interrupted."""
+    """Return the messages of ``take``. If the caller is interrupted, its messages are given back as interrupted."""
 
     async def reject(messages: list[delivered.Message]) -> None:
         await settler.reject(messages, interrupted=True, timeout=INTERRUPTED_S)
@@ -161,7 +161,7 @@ class Pending(Counterpart[batches.Pending]):
 
     @property
     def done(self) -> bool:
-        """Whether `wait` would return or raise at once."""
+        """Return True if `wait` would return or raise at once."""
         return self.inner.done
 
     wait = _blocking(batches.Pending.wait)
@@ -223,7 +223,7 @@ class Consumer(Entered[consuming.Consumer]):
             timeout: seconds to wait; 0 takes what has been fetched already.
 
         Returns:
-            None where none came in time, or the consumer is closed.
+            None if none came in time, or the consumer is closed.
 
         Raises:
             TooFewReplicas, UsageError: as iterating `quorumq.client.Consumer` does.

@@ -41,7 +41,7 @@ class Peek(NamedTuple):
     topic: str
     partition: int
     peeked: m.Peeked
-    published_ms: int  # 0 where no bodies were asked for, or the node has none
+    published_ms: int  # 0 if no bodies were requested, or the node has none
     bodies: dict[int, Parts]  # by number, where bodies were asked for
 
     def ids(self, topic: bytes) -> list[MessageId]:
@@ -51,7 +51,7 @@ class Peek(NamedTuple):
 
 
 class Redriven(NamedTuple):
-    """What became of a redrive."""
+    """Result of a redrive."""
 
     messages: int
     refused: tuple[tuple[Span, QuorumqError], ...]  # already acked, purged or redriven since
@@ -78,7 +78,7 @@ class BrowseCalls(Calls):
         Args:
             topic, group: whose; dead letters are listed for "g" with ``which="dead"``, and for "g!dead" as that
                 queue has them: ready, held or delayed.
-            which: what to show.
+            which: state of the messages to list.
             partition: only this one; all if None.
             complete: ask several replicas, so that everything that a majority has is there, in the order of ids.
             bodies: bring keys, headers and payloads along, where the answering replica has them: the first 8 MiB of
@@ -150,11 +150,11 @@ class BrowseCalls(Calls):
         *,
         timeout: float | None = None,
     ) -> dict[MessageId, Peek]:
-        """What became of messages for a group, as a majority knows it.
+        """Return the state of messages for a group, as a majority knows it.
 
         Args:
             topic, group: whose; "g!dead" and "t.deadletters" mean the same.
-            ids: of that topic, in any order; also as text, and one alone.
+            ids: ids of messages of that topic, in any order; also as text, and one alone.
             timeout: seconds for each request; the client's if None.
 
         Returns:
@@ -178,7 +178,7 @@ class BrowseCalls(Calls):
             at, most = 0, LOOKUP_FIRST
             after: Span | None = None
             while at < len(names):
-                # What is between is skipped; but a page may end before the message, and then the next follows it.
+                # Messages between are skipped. But a page may end before the message, and then the next one follows it.
                 skip = just_before(names[at].origin, names[at].seq)
                 if after is None or (
                     skip is not None and (skip.origin, skip.stop) > (after.origin, after.stop)
@@ -224,7 +224,7 @@ class BrowseCalls(Calls):
 
         Raises:
             NotStored: too few replicas answered, and nothing was redriven.
-            OutcomeUnknown: likewise, and some may be redriven: redrive the same items again.
+            OutcomeUnknown: too few replicas answered, and some may be redriven: redrive the same items again.
         """
         topic, group = source_of(topic, group)
         by_partition: dict[int, list[m.Resolved]] = {}
@@ -260,7 +260,7 @@ class BrowseCalls(Calls):
         return Redriven(count, tuple(refused))
 
     async def _peeks_of(self, topic: str, group: str, items: Any, timeout: float | None) -> list[Peek]:
-        """What `redrive` was given, with what it was given as ids looked up."""
+        """Return the items given to `redrive`, with ids among them looked up."""
         given = [items] if isinstance(items, Peek | MessageId | str) else list(items)
         names = ids_of(item for item in given if not isinstance(item, Peek))
         known = await self.lookup(topic, group, names, timeout=timeout) if names else {}

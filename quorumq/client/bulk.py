@@ -16,15 +16,15 @@ from quorumq.core.errors import Conflict, QuorumqError, TooLarge, UsageError
 from quorumq.core.printable import plural
 
 NAMED: Final = 5
-"""The text of `NotAllStored` says of so many messages what became of them."""
+"""Messages whose outcome the text of `NotAllStored` names, at most."""
 
 
 class NotAllStored(QuorumqError):
-    """Of many messages that were published by one call, some were not stored, or may not be.
+    """Some messages of one call that published many were not stored, or may not be.
 
     Attributes:
-        ids: of each message in its place: its id, or None where it is not known to be stored.
-        errors: by its place, from 0, why each other one was given up. `NotStored` and what is wrong with the message
+        ids: id of each message in its place; None if it is not known to be stored.
+        errors: reason why each other one was given up, by its place from 0. `NotStored` and errors of the message
             itself (`TooLarge`, TypeError …): it is not stored. `OutcomeUnknown`: it may be.
         untaken: the place from which on nothing was taken, all of it is not stored, for ``errors[untaken]``; None
             where all messages were taken.
@@ -76,8 +76,8 @@ class Bulk:
     put_run: Callable[
         ..., Awaitable[list[Run]]
     ]  # takes payloads of the same options: all, or none where it raises
-    options: Options  # of all messages; with ``derived_from`` they are its outputs ``index``, ``index + 1`` …
-    run_bytes: int  # payloads are taken together up to so many bytes; 0 takes each message alone
+    options: Options  # for all messages; with ``derived_from`` they are its outputs ``index``, ``index + 1`` …
+    run_bytes: int  # bytes of payloads taken together, at most; 0 takes each message alone
     _count: int = 0
     _errors: dict[int, Exception] = field(default_factory=dict)
     _untaken: int | None = None
@@ -89,7 +89,7 @@ class Bulk:
         self._outputs = count(self.options.get("index", 0)) if is_derived else None
 
     async def take(self, messages: Iterable[Outgoing]) -> bool:
-        """Take messages; whether more may come: not where no more can be stored."""
+        """Take messages, and return True if more may come. False: no more can be stored."""
         most = self.run_bytes
         run: list[bytes] = []
         size = 0
@@ -107,7 +107,7 @@ class Bulk:
                     taken, run, size = run, [], 0
                     if not (await self._take_payloads(taken) and await self._take_one(message)):
                         return False
-        except Exception:  # of ``messages``: those before are stored
+        except Exception:  # raised by ``messages``: those before are stored
             await self._take_payloads(run)
             raise
         return await self._take_payloads(run)
@@ -196,6 +196,6 @@ class Bulk:
             error.add_note(str(besides))
 
     def abandon(self) -> None:
-        """Nobody wants to hear of the rest: the caller was cancelled."""
+        """Drop the outcomes of the rest: the caller was cancelled."""
         for _, (record_batch, index, length) in self._runs:
             record_batch.heard.update(range(index, index + length))

@@ -2,7 +2,7 @@
 
 A Client owns the connections and the background tasks; producers and consumers are made from it and end before
 it. Every wait for a node has a timeout, and what is raised at its end says which addresses were tried and
-what each answered. Background tasks never raise: whoever waits for their work hears of its failure.
+what each answered. Background tasks never raise: callers that wait for their work get its failure.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["Client", "Peek", "Redriven", "connect", "suspending_clock"]
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 3.0
 FETCH_LANES: Final = 8
-"""So many `Client.fetch` at once have connections of their own, which can be hung up where one is cancelled."""
+"""`Client.fetch` calls at once that have connections of their own, which can be hung up if one is cancelled."""
 
 
 async def _serve(
@@ -74,8 +74,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         timeout: seconds for an operation, all its attempts included, unless the call says otherwise.
         clock: the clock of every deadline, in seconds (`Message.deadline`).
         wall_ms: the time of day in milliseconds since 1970.
-        nodes: where the cluster can be reached.
-        history: where what happens is written down, or None.
+        nodes: addresses and connections of the cluster.
+        history: writer of the client's history; None without one.
     """
 
     # Here are the ways to publish and to receive; the calls about topics, groups, listings and settling are in the
@@ -95,7 +95,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
 
         Args:
             addresses: "host:port" of one or several nodes; the others are learned from them.
-            nursery: where the client's tasks run. Where that is cancelled the client ends at once: nothing is flushed,
+            nursery: nursery of the client's tasks. If it is cancelled the client ends at once: nothing is flushed,
                 and what consumers had fetched ahead comes again when its hold has run out.
             options: as of `connect`.
 
@@ -111,7 +111,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         Cancelled while it flushes, the client ends at once, as it does where it is left by an exception.
 
         Raises:
-            NotStored, OutcomeUnknown, …: messages were given up and nobody has waited for them; all others are stored,
+            NotStored, OutcomeUnknown, …: messages were given up and no caller waited for them; all others are stored,
                 and the client is closed.
         """
         try:
@@ -142,7 +142,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             topic: its name.
             linger: seconds that a batch waits to be filled while another of its partition is under way. 0.01 if not
                 given.
-            batch_bytes: a batch closes when it has so many. None follows the load: 64 KiB where no batch is under
+            batch_bytes: bytes at which a batch closes. None follows the load: 64 KiB if no batch is under
                 way, up to 512 KiB while many are, and for what one call of `Producer.publish_many` brings.
             in_flight: batches sent and not answered, at most; 8 if not given.
             buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.send` waits above it. 16 MiB if
@@ -164,10 +164,10 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
                 (``orders.*``: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands for
                 the topics that match, those to come included.
             group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
-            start: where the group begins if it is new: "earliest", with the oldest message, or "latest", with what is
+            start: position of a new group: "earliest", with the oldest message, or "latest", with what is
                 published from now on. "earliest" if not given.
             hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
-                30 s if None, or the cluster's ``hold_time_max`` where that is less.
+                30 s if None, or the cluster's ``hold_time_max`` if that is less.
             prefetch: messages fetched ahead, at most; 1000 if not given. What is fetched is what tasks wait for, and
                 what would be used up within about half a second at the pace seen: nothing where the handler takes
                 longer.
@@ -203,7 +203,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         """Call ``handler`` with each message of a group, and settle the message by how that ends, until told to stop.
 
         The message is acked when the handler returns. An exception of a class in ``retry`` rejects it, to come again
-        after the topic's ``backoff``, or 1, 2, 4 … 60 s where it has none; at its last attempt, and after any other
+        after the topic's ``backoff``, or 1, 2, 4 … 60 s if it has none; at its last attempt, and after any other
         exception, it becomes a dead letter with the class, the text and the stack. What the handler settled itself
         stays as it is. The hold is extended while the handler runs.
 
@@ -214,7 +214,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         Topics that are not there yet, or are deleted, are waited for; that is logged.
 
         Raises:
-            NotFound: the group was deleted, or its topic makes none by itself and nobody has created it.
+            NotFound: the group was deleted, or its topic makes none by itself and the group was never created.
             UsageError: an argument or the fetch can never work.
             What the handler raises that is no `Exception`, as SystemExit. Nodes that do not answer raise nothing: they
             are logged (``quorumq.client``), and tried again.
@@ -241,7 +241,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         stop: Stop | None = None,
         signals: bool | None = None,
     ) -> Worked:
-        """As `work`, with several handlers of several topics at once.
+        """Work like `work`, with several handlers of several topics at once.
 
         Args:
             tasks: each with the arguments of `work`; ``concurrency`` is each one's own.
@@ -280,14 +280,14 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
 
         Args:
             topic: its name, or a pattern; dead letters as in `consumer`.
-            group: who reads.
-            max_messages, max_bytes: at most so much. Where many producers publish one by one, some 128 come at once.
-            min_messages: wait for so many, as long as ``max_wait`` and a quarter of the hold time allow.
+            group: name of the reading group.
+            max_messages, max_bytes: limits of the reply. If many producers publish one by one, some 128 come at once.
+            min_messages: messages to wait for, as long as ``max_wait`` and a quarter of the hold time allow.
             max_wait: seconds to wait for them; 0 takes what is there.
             hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None.
-            start: where the group begins if it is new.
-            ids: only these messages of one topic, also as text, as many of them as the group may be given now, whatever
-                ``max_messages`` and ``min_messages`` say. What became of the others says `lookup`.
+            start: position of a new group.
+            ids: only these messages of one topic, also as text, as many of them as the group may be given now, without
+                regard to ``max_messages`` and ``min_messages``. `lookup` says what became of the others.
             node: ask only this one (id or address).
             timeout: seconds without an answer of any node, before it raises; the client's if None.
 
@@ -349,7 +349,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         return alive
 
 
-for base in Client.__bases__:  # what is called wrongly is named as it was called
+for base in Client.__bases__:  # a wrong call is named by the method that was called
     for name, call in vars(base).items():
         if inspect.isfunction(call) and not name.startswith("_"):
             call.__qualname__ = f"{Client.__name__}.{name}"
@@ -436,6 +436,6 @@ suspending_clock = monotonic
 
 
 def default_clock() -> Callable[[], float]:
-    """The clock for deadlines: the system's, or trio's where that is a virtual one (tests, simulation)."""
+    """Return the clock for deadlines: the system's, or trio's if that is a virtual one (tests, simulation)."""
     virtual = type(trio.lowlevel.current_clock()).__name__ != "SystemClock"
     return trio.current_time if virtual else suspending_clock

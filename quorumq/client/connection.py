@@ -3,12 +3,12 @@
 Two tasks per connection: one reads and hands each reply to who waits for it, one writes what has been queued,
 as much as there is at once. What finds nothing queued before it is given to the socket itself, which takes it mostly;
 and what comes is taken from the socket itself, once it is there.
-Nobody else touches the stream, so a waiter that is cancelled never leaves half a frame behind.
+No other task touches the stream, so a waiter that is cancelled never leaves half a frame behind.
 
-A third looks for signs of life while anybody waits: a machine that stands still keeps its connections, and takes
-whatever fits into its buffers. Where no byte has come for a while it asks for one, by a LEAVE of nothing, which any
-node answers at once. Without an answer, first those are sent elsewhere whose requests may as well be carried out
-twice; later everybody is. A node that is only slow answers, and keeps its requests.
+A third looks for signs of life while a request waits: a machine that stands still keeps its connections, and takes
+all that fits into its buffers. If no byte has come for a while it asks for one, by a LEAVE of nothing, which any
+node answers at once. Without an answer, requests that may as well be carried out twice are sent elsewhere first;
+later all are. A node that is only slow answers, and keeps its requests.
 
 What a waiter needs to know when its connection dies is whether its request may have reached the node: a frame
 that the writer never began is *not sent*, which makes the difference between NotStored and OutcomeUnknown.
@@ -47,20 +47,20 @@ INFLIGHT_MAX: Final = INFLIGHT_REQUESTS_MAX - 56
 EXTEND is never stuck behind them unread."""
 
 TICK_S: Final = 0.2
-"""How often a connection is looked at on which somebody waits. All that follows is counted in ticks, not in seconds, so
-that a client that stood still itself does not take its own pause for the node's."""
+"""Seconds between two looks at a connection with waiting requests. All that follows is counted in ticks, not in
+seconds, so that a client that stood still itself does not take its own pause for the node's."""
 
 PING_TICKS: Final = 1
-"""Without a byte for so long, a sign of life is asked for."""
+"""Ticks without a byte after which a sign of life is asked for."""
 
 PATIENT_PING_TICKS: Final = 5
 """The same where all that wait are FETCHes and others that are not sent elsewhere."""
 
 SILENT_TICKS: Final = 2
-"""Without one for so long after that, requests go elsewhere that may be carried out twice."""
+"""Ticks without one after that until requests go elsewhere that may be carried out twice."""
 
 LOST_TICKS: Final = 10
-"""Without one for so long, the connection is given up."""
+"""Ticks without one until the connection is given up."""
 
 REPEATABLE: Final = frozenset({
     m.Publish, m.AckRequest, m.ExtendRequest, m.LeaveRequest, m.Metadata, m.OpenSession,
@@ -77,7 +77,7 @@ class Lost(Exception):
     """The connection is gone, or a request on it had no answer in time.
 
     Args:
-        cause: what happened, for people.
+        cause: reason in words.
         sent: whether the request may have reached the node.
     """
 
@@ -109,7 +109,7 @@ async def dial_tcp(address: str) -> trio.SocketStream:
 
     Raises:
         UsageError: not an address.
-        OSError: nobody answers there.
+        OSError: the address does not answer.
     """
     host, port = split_address(address)
     return await trio.open_tcp_stream(host, port)
@@ -128,7 +128,7 @@ def dial_tls(ca: str) -> Dial:
         stream = TlsStream(await dial_tcp(address), context, host)
         try:
             await stream.shake()
-        except OSError as error:  # of ssl, too
+        except OSError as error:  # also from ssl
             await trio.aclose_forcefully(stream)
             hint = plain_hint(True) if ca == own_ca() else ""
             raise ConnectionError(f"{reason_of(error)}{hint}") from None
@@ -144,7 +144,7 @@ class Connection:
     """A connection to one node, once HELLO was accepted. Made by `open_connection`.
 
     Args:
-        address: where it was dialled, for messages to people.
+        address: dialled address, for messages to people.
         stream: closed by `run` when it ends.
         protocol: with its welcome.
     """
@@ -158,9 +158,9 @@ class Connection:
         self.ended = trio.Event()
         """Set once `run` has ended and the stream is closed."""
         self.silent = False
-        """Whether a sign of life was asked for and has not come."""
+        """True after a sign of life was asked for and has not come."""
         self.late: list[m.ClientReply] = []
-        """Replies that came during `finish`, and that nobody waited for any more."""
+        """Replies that came during `finish` to requests without a waiter."""
         self._finishing = False
         self._tls = stream if isinstance(stream, TlsStream) else None
         self._stream = stream if self._tls is None else self._tls.inner
@@ -173,7 +173,7 @@ class Connection:
         socket = self._stream.socket if isinstance(self._stream, trio.SocketStream) else None
         self._socket = socket if os.name == "posix" else None
         self._wake = trio.Event()
-        self._asked = trio.Event()  # set where anybody waits
+        self._asked = trio.Event()  # set while a request waits
         self._heard = False  # anything, since the last tick
         self._slots = trio.Semaphore(INFLIGHT_MAX)
         self._time = trio.lowlevel.current_clock().current_time
@@ -195,7 +195,7 @@ class Connection:
         finally:
             self._fail(self.lost or "the connection was closed here")
             with trio.CancelScope(shield=True):
-                # Forceful: what is still queued is of no use to anyone once nobody waits for its reply.
+                # Forceful: queued bytes are of no use once no caller waits for the replies.
                 await trio.aclose_forcefully(self._stream)
             self.ended.set()
 
@@ -206,9 +206,9 @@ class Connection:
     async def finish(self) -> None:
         """Send what is queued and hang up, but read on until the node has as well.
 
-        It drops what it had parked for this connection. A reply that it had begun by then, to a request that nobody
-        waits for any more, is in `late`: with `close`, the messages of a FETCH would wait for their holds to run out.
-        Where the node does not answer this waits, so give it a deadline, and `close` after it.
+        It drops what it had parked for this connection. A reply that it had begun by then, to a request without a
+        waiter, is in `late`: with `close`, the messages of a FETCH would wait for their holds to run out.
+        If the node does not answer this waits, so give it a deadline, and `close` after it.
         """
         self._finishing = True
         self._wake.set()
@@ -274,7 +274,7 @@ class Connection:
 
         Args:
             orphan: see `ask`.
-            end: when whoever waits for the reply waits no more, by trio's clock.
+            end: time at which the reply's waiter stops waiting, by trio's clock.
 
         Raises:
             TooLarge: the request is over a limit of the wire.
@@ -303,7 +303,7 @@ class Connection:
         except OSError:
             if self._tls is None:
                 return False
-            taken = 0  # what is sealed has to be sent next
+            taken = 0  # a sealed record has to be sent next
         self._outbox.clear()
         waiter.sent = True
         waiter.pieces = []
@@ -311,7 +311,7 @@ class Connection:
         return taken == len(data)
 
     def _abandon(self, waiter: Waiter) -> None:
-        """Nobody waits any more: take the request back if it is still here."""
+        """Take a request without a waiter back if it is still here."""
         if not waiter.sent:
             waiter.withdrawn = True
             self._waiters.pop(waiter.number, None)
@@ -329,7 +329,7 @@ class Connection:
                 waiter.event.set()
 
     async def _guard(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run one of the two tasks; whatever ends it ends the connection, with its reason."""
+        """Run one of the two tasks; its end, by any cause, ends the connection with its reason."""
         try:
             await task()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as exc:
@@ -450,7 +450,7 @@ class Connection:
             wanted = RECEIVE_BYTES if read < RECEIVE_BYTES else self._wanted()
 
     def _wanted(self) -> int:
-        """How many bytes to ask for: all that is missing of a large reply, within reason."""
+        """Return the number of bytes to ask for: all that is missing of a large reply, within reason."""
         return min(max(self._protocol.missing_bytes, RECEIVE_BYTES), RECEIVE_BYTES_MAX)
 
 
@@ -468,7 +468,7 @@ async def open_connection(
         token: shows who the client is; "" where nodes do not ask.
 
     Raises:
-        Lost: nobody there, no answer in time, not the protocol, or a node that has too many clients; ``sent`` is False.
+        Lost: no answer at all or in time, not the protocol, or a node that has too many clients; ``sent`` is False.
         UsageError: the node refused HELLO: another cluster, no common version, not allowed.
     """
     protocol = ClientProtocol(cluster_id, token)
@@ -478,7 +478,7 @@ async def open_connection(
         with trio.move_on_after(timeout):
             try:
                 stream = await dial(address)
-            except UsageError as exc:  # an address that the nodes gave, and nobody here can mend
+            except UsageError as exc:  # an address from the nodes, which this client cannot mend
                 raise Lost(str(exc), sent=False) from exc
             await stream.send_all(protocol.hello(wall_ms))
             while protocol.welcome is None:
@@ -503,7 +503,7 @@ async def open_connection(
 
 
 def reason_of(exc: BaseException) -> str:
-    """What went wrong on a socket, in a few words: the system's text, without numbers of ours around it."""
+    """Describe an error of a socket in a few words: the system's text, without the numbers that Python adds."""
     found: BaseException = exc
     while found.__cause__ is not None:
         found = found.__cause__
