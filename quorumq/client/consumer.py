@@ -30,10 +30,10 @@ EXTEND_SHARE: Final = 0.5
 """After this share of its hold time, the hold of what was handed over is extended."""
 
 MAX_UNSETTLED: Final = 100
-"""So many messages `async for` hands over that are not settled, unless told otherwise."""
+"""Unsettled messages that `async for` hands over, at most, by default."""
 
 STUCK_S: Final = 10.0
-"""After so long without a place for another one, it is logged."""
+"""Seconds without a place for another one after which it is logged."""
 
 STALL_S: Final = 0.5
 """A shorter stop of the event loop is not named as the cause of a hold that ran out."""
@@ -114,17 +114,17 @@ class Consumer:
         self._prefetch_bytes = prefetch_bytes
         self._node = node
         # FETCHes have connections of their own: a node lets go of what it has parked when its connection ends, and
-        # would else win for nobody what this consumer gives back when it is closed. Nor do acks wait behind bodies.
+        # would else hold for no consumer what this one gives back when it is closed. Nor do acks wait behind bodies.
         self._pool = f"consumer {next(context.numbers)}"
         self._ahead = Prefetch(context, self._unpack, lambda: len(self._working))
         self._working: dict[Message, float] = {}  # handed over and not settled -> when
-        self._fewer = trio.lowlevel.ParkingLot()  # who waits until there are fewer of them
+        self._fewer = trio.lowlevel.ParkingLot()  # tasks that wait until there are fewer of them
         self._scope = trio.CancelScope()
         self._fetching = trio.CancelScope()  # within it
         self._entered = False
         self._ended: trio.Event | None = None
         self._turn = 0
-        self._full_since: float | None = None  # since when somebody was kept waiting for a place
+        self._full_since: float | None = None  # time since which a task waits for a place
 
     @property
     def unsettled(self) -> int:
@@ -172,7 +172,7 @@ class Consumer:
             messages=self.prefetch,
             size=self._prefetch_bytes,
             expected=expected if self.expects_topics else None,
-            # Who keeps holds for as long as it takes is waited for as long, too. Others may collect messages.
+            # A consumer that extends holds for ever is waited for as long, too. Others may collect messages.
             patience=self.max_extend if self.max_extend == float("inf") else self.hold_time,
         )
         await context.start(self._run)
@@ -228,7 +228,7 @@ class Consumer:
     def _end_fetching(self) -> None:
         assert self._ended is not None
         self._ended.set()
-        self._ahead.closed = True  # where the client is closed first, whoever waits has to hear of it
+        self._ahead.closed = True  # if the client is closed first, tasks that wait have to hear of it
         self._ahead.arrival.unpark_all()
         self._fewer.unpark_all()
 
@@ -264,7 +264,7 @@ class Consumer:
 
         Args:
             max_messages: in a list, at most.
-            timeout: end when nothing has come for so many seconds.
+            timeout: seconds without a message after which it ends.
 
         Raises:
             as iterating does.
@@ -276,11 +276,11 @@ class Consumer:
         """The messages that are there, waiting for the first if need be.
 
         Args:
-            max_messages: at most so many.
+            max_messages: number of messages, at most.
             timeout: seconds to wait; 0 takes what has been fetched already.
 
         Returns:
-            1 to ``max_messages`` messages; none where none came in time, or the consumer is closed.
+            1 to ``max_messages`` messages; none if none came in time, or the consumer is closed.
 
         Raises:
             as iterating does.
@@ -323,7 +323,7 @@ class Consumer:
         if self._full_since is None:
             self._full_since = now
         while len(self._working) >= most and not self._ahead.closed:
-            # Who asks again and again, each time for a moment, waits as long as who asks once.
+            # A task that asks again and again, each time for a moment, waits as long as one that asks once.
             with trio.move_on_after(max(0.0, self._full_since + STUCK_S - now)):
                 await self._fewer.park()
             now = self._context.clock()
@@ -359,7 +359,7 @@ class Consumer:
             ahead.wanted -= wanted
 
     def _take(self, most: int) -> list[Message]:
-        """What `Prefetch.take` hands over; from now on its holds are extended."""
+        """Return the messages of `Prefetch.take`; from now on their holds are extended."""
         found = self._ahead.take(most)
         if found:
             self._working.update(zip(found, repeat(self._context.clock())))
@@ -418,7 +418,7 @@ class Consumer:
                         self._working.pop(message, None)
 
     def _tell_stall(self, seconds: float, now: float) -> None:
-        """Log that nothing ran for so long, where holds are over by that, or nearly were."""
+        """Log that nothing ran for ``seconds``, if holds are over because of that, or nearly were."""
         over = sum(message.outcome is None and now >= message.deadline for message in self._working)
         if seconds >= EXTEND_SHARE * self.hold_time or (over and seconds >= STALL_S):
             text = (
@@ -445,7 +445,7 @@ class Consumer:
         let_go = self._working.pop
         for message in messages:
             let_go(message, None)  # type: ignore[call-overload]
-            # Of dead letters, those that the new generation does not cover stand: nothing is void as a whole.
+            # Dead letters that the new generation does not cover stand: nothing is void as a whole.
             if message.outcome is Outcome.REWOUND and not is_dead(self.group):
                 receipt = message.delivery.receipt
                 self._ahead.rewound(receipt.partition.topic, receipt.generation)

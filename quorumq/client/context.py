@@ -1,7 +1,7 @@
-"""What producers, consumers and the calls of one client share.
+"""Nodes, clocks, history and names, shared by a client's producers, consumers and calls.
 
-It has the nodes, the clocks, the history, and what was learned of topics and nodes by name. It knows nothing of those
-who use it: a producer or a consumer gets this, and not the client.
+It has the nodes, the clocks, the history, and what was learned of topics and nodes by name. It knows nothing of its
+users: a producer or a consumer gets this, and not the client.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from quorumq.core.types import Topic
 
 RF_DEFAULT: Final = 3
 REFRESH_S: Final = 5.0
-"""How often consumers and producers look whether their topic has got more partitions."""
+"""Seconds between two looks of consumers and producers whether their topic has more partitions."""
 
 
 EACH_S: Final = 3.0
-"""How long a node is waited for that may be down, while the others have answered."""
+"""Seconds to wait for a node that may be down, while the others have answered."""
 
 OPEN_MAX: Final = 1000
-"""Producers of one client that are not closed, at most: whoever makes one for every message hears of it."""
+"""Producers of one client that are not closed, at most: a program that makes one for every message gets an error."""
 
 
 class Flushed(Protocol):
-    """What has something to finish before the client is left."""
+    """Object that has something to finish before the client is left."""
 
     async def aclose(self) -> None: ...
 
@@ -55,11 +55,11 @@ class Context:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # each is had once
 
     def __post_init__(self) -> None:
-        self.clock = self.nodes.clock  # of every deadline, in seconds
+        self.clock = self.nodes.clock  # for every deadline, in seconds
         self.wall_ms = self.nodes.wall_ms  # the time of day in milliseconds since 1970
         self.rng = self.nodes.rng  # for jitter and choices
-        self.log = self.nodes.log  # what nobody hears of otherwise
-        self.host = socket.gethostname()[:100]  # this machine, and a consumer that nobody names
+        self.log = self.nodes.log  # for events that reach no caller
+        self.host = socket.gethostname()[:100]  # this machine, and a consumer without a name
 
     async def start(self, task: Callable[..., Awaitable[None]]) -> None:
         """Run a background task as long as the client lives; returns when it says it has started."""
@@ -114,7 +114,7 @@ class Context:
     async def ask_each(
         self, nodes: Iterable[str], request: m.ClientRequest, what: str, timeout: float | None
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """What each of these nodes answers, asked at once; and why the others do not.
+        """Ask these nodes at once; return the replies by node, and the errors of the others.
 
         Each has ``timeout`` seconds: if None the client's, and at most `EACH_S`.
         """
@@ -135,23 +135,23 @@ class Context:
         return replies, errors
 
     def watch(self, kind: str, **fields: object) -> Watch | None:
-        """What is told of the attempts of a request that names messages, if a history is written."""
+        """Make an observer for the attempts of a request that names messages, if a history is written."""
         return None if self.history is None else Settled(self.history, kind, self.topic_names, fields)
 
     def calling(self, kind: str, topic: str, **fields: object) -> Calling | None:
-        """What is told of the attempts of a request that names a topic, if a history is written."""
+        """Make an observer for the attempts of a request that names a topic, if a history is written."""
         return None if self.history is None else Calling(self.history, kind, topic, fields)
 
     # --------------------------------------------------------------------- names
 
     async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:
-        """As `Client.metadata`."""
+        """Ask for metadata, like `Client.metadata`."""
         reply = await self.ask(m.Metadata(topics), "metadata", timeout, writes=False)
         self.nodes.learn(reply)
         return cast("m.MetadataReply", reply)
 
     async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
-        """As `Client.topic`."""
+        """Return a topic, like `Client.topic`."""
         end = self.end(timeout)
         try:
             reply = await self.metadata(name, timeout=left_of(end))
@@ -159,8 +159,8 @@ class Context:
         except NotFound:
             if not create:
                 raise
-        # Only now that nobody knows it: a creation that overtakes the news of an earlier one would write
-        # the default settings over those that somebody chose.
+        # Only now that no node knows it: a creation that overtakes the news of an earlier one would write
+        # the default settings over chosen ones.
         rf = await self.default_rf(left_of(end))
         request = m.CreateTopic(name, rf, implicit=True)
         watch = self.calling("set_topic", name)
@@ -168,19 +168,19 @@ class Context:
         return self.known(made.topic)
 
     def known(self, topic: Topic) -> Topic:
-        """Remember a topic that a node told of, and return it."""
+        """Remember a topic that a node named, and return it."""
         self.topic_names[topic.id] = topic.name
         if self.history is not None:
             self.history.learn(topic)
         return topic
 
     async def default_rf(self, timeout: float | None) -> int:
-        """On how many nodes a topic is kept where nobody says: an odd number, as far as the nodes go."""
+        """Return the default number of nodes that keep a topic: an odd number, as far as the nodes go."""
         count = min(RF_DEFAULT, len((await self.metadata(timeout=timeout)).nodes))
         return count if count % 2 else max(1, count - 1)
 
     async def hold_time_of(self, given: Duration | None, timeout: float | None) -> float:
-        """What to ask for where ``given`` was: that, or the default as far as the cluster allows it."""
+        """Return the hold time to ask for: ``given``, or the default as far as the cluster allows it."""
         if given is not None:
             return number_of("hold_time", given)
         if self.nodes.hold_time_max is None:

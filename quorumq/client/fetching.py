@@ -1,4 +1,4 @@
-"""FETCH: from which nodes, what comes of the reply, and how what nobody wants is given back.
+"""FETCH: choose nodes, unpack replies, and give unwanted messages back.
 
 Consumers and `Client.fetch` take their messages from here.
 """
@@ -30,7 +30,7 @@ PARK_SHARE: Final = 0.1
 """A node parks a FETCH for at most this share of its hold time (docs/protocol.md, FETCH)."""
 
 PASS_WAIT_S: Final = 0.25
-"""How long one of several nodes may park a `Client.fetch` that has to go round them."""
+"""Seconds that one of several nodes may park a `Client.fetch` that has to go round them."""
 
 AGE_SHARE: Final = 0.25
 """`Client.fetch` stops gathering when its oldest message has used this share of its hold."""
@@ -46,10 +46,10 @@ class ReplicaSet(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """What all FETCHes of one consumer, or of one `Client.fetch`, have in common."""
+    """Fields common to all FETCHes of one consumer, or of one `Client.fetch`."""
 
     group: str
-    name: str  # of who fetches, and its version
+    name: str  # the fetching consumer, and its version
     version: str
     hold_time: float  # seconds
     start: str  # where the group begins if it is new
@@ -70,7 +70,7 @@ async def replica_sets_of(context: Context, name: str, timeout: float | None) ->
 
 
 def named_sets(topic: Topic, ids: Iterable[MessageId]) -> list[ReplicaSet]:
-    """Where messages are, by what one FETCH may name; none where there are none. Raises as `spans_of` does."""
+    """Return the replica sets of messages, with their names as one FETCH may name them. Raises as `spans_of` does."""
     return [
         ReplicaSet(topic.name, (number,), topic.replicas[number] if number < topic.partitions else (), spans)
         for number, spans in spans_of(topic, ids)
@@ -108,7 +108,7 @@ async def fetch_from(
         max_wait: seconds for which a node may park it; cut to what its hold time allows.
         first: the address to ask first.
         idle: there is nothing in hand for this group, so suspects may come.
-        had_lot: what came last were suspects, and first-timers are to come before others.
+        had_lot: the last messages were suspects, and first-timers are to come before others.
 
     Raises:
         TooFewReplicas, UsageError: as `Nodes.ask` does.
@@ -163,7 +163,7 @@ def unpack(
     """The messages of a slice, decoded at once; those that are damaged are left out, and their holds run out.
 
     (Not given back: what its producer wrote unreadably would come again for ever, where as it is it becomes a
-    dead letter after so many deliveries.)
+    dead letter after ``max_deliveries``.)
 
     Args:
         via: the node that it came from.
@@ -224,17 +224,17 @@ def salvage(part: WireSlice) -> list[Parts | None]:
 
 
 def leave_items(parts: Iterable[WireSlice]) -> list[SealedNamed]:
-    """All receipts of slices that nobody has looked into."""
+    """Return all receipts of slices that were not unpacked."""
     return [SealedNamed(delivery.sealed, ()) for part in parts for delivery in part.deliveries]
 
 
 def brought(reply: m.ClientReply) -> list[SealedNamed]:
-    """All receipts of a FETCH's reply that nobody waited for."""
+    """Return all receipts of a FETCH's reply that no caller waited for."""
     return leave_items(cast("tuple[WireSlice, ...]", reply.slices)) if isinstance(reply, m.FetchReply) else []
 
 
 def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
-    """The answer to a FETCH came when nobody waited for it any more: give it all back, without waiting."""
+    """Give back, without waiting, all messages of a FETCH whose answer came when no caller waited for it any more."""
     items = brought(reply)
     try:
         for at in range(0, len(items), SPANS_SETTLED_MAX):
@@ -244,7 +244,7 @@ def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
 
 
 async def give_back(context: Context, items: Sequence[SealedNamed]) -> None:
-    """LEAVE, through any node; if nobody takes it, the holds run out."""
+    """LEAVE, through any node; if no node takes it, the holds run out."""
     for at in range(0, len(items), SPANS_SETTLED_MAX):
         some = items[at : at + SPANS_SETTLED_MAX]
         if context.history is not None:
@@ -271,16 +271,16 @@ class Gathering:
     context: Context
     sets: list[ReplicaSet]
     reader: Reader
-    settler: Settler  # of the messages
+    settler: Settler  # for the messages
     _: KW_ONLY
     max_messages: int
     max_bytes: int
-    min_messages: int  # gather so many, as long as ``until`` and a quarter of the hold time allow
+    min_messages: int  # messages to gather, as long as ``until`` and a quarter of the hold time allow
     until: float  # when to end, by the client's clock
     _messages: list[Message] = field(default_factory=list)
     _slices: list[WireSlice] = field(default_factory=list)
     _bytes: int = 0
-    _alone: bool = False  # what came are suspects
+    _alone: bool = False  # the messages are suspects
     _quiet: int = 0  # replica sets in a row that had nothing
 
     async def run(self) -> list[Message]:

@@ -44,7 +44,7 @@ class Fuse:
             now: seconds, on the clock of `until`.
 
         Returns:
-            Seconds of the pause that begins now; 0.0 where none does.
+            Seconds of the pause that begins now; 0.0 if none does.
         """
         kind = fingerprint(class_name(error), text_of(error), top_frame(error))
         if kind not in self._counts and len(self._counts) >= KINDS_MAX:

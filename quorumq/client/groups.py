@@ -1,4 +1,4 @@
-"""What groups are called, and where they begin to read.
+"""Names of groups, and the positions where they begin to read.
 
 The dead letters of group g are read as group "g!dead" of the same topic, or as topic "t.deadletters" of group g.
 Nodes take either; the client works with the first form throughout, because registers, receipts and replica
@@ -23,7 +23,7 @@ from quorumq.core.spans import merge_spans
 from quorumq.core.types import Group, Span, Topic
 
 Start = Literal["earliest", "latest"] | datetime
-"""Where a group begins: with the oldest message, with what is published from now on, or at a time of day."""
+"""Position where a group begins: the oldest message, the next one published from now on, or a time of day."""
 
 
 def names_of(topics: Sequence[str], group: str) -> tuple[tuple[str, ...], str]:
@@ -50,7 +50,7 @@ def source_of(topic: str, group: str) -> tuple[str, str]:
 
 
 def is_dead(group: str) -> bool:
-    """Whether this is a group of dead letters."""
+    """Return True if this is a group of dead letters."""
     return group.endswith(DEAD_SUFFIX)
 
 
@@ -75,7 +75,7 @@ class GroupCalls(Calls):
     async def create_group(
         self, topic: str, group: str, *, start: Start = "earliest", timeout: float | None = None
     ) -> Group:
-        """Create a group before anybody reads it. One that is there stays as it is.
+        """Create a group before it has consumers. One that is there stays as it is.
 
         Args:
             topic: its name.
@@ -123,9 +123,9 @@ class GroupCalls(Calls):
     async def delete_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
         """Delete a group, with all that is recorded for it and its dead letters, for good.
 
-        What only this group kept is reclaimed. Its consumers, and whoever still acks or rejects a message of it, hear
-        `NotFound`; no consumer makes it again. `create_group` makes a new one of the name, which reads from where it is
-        told and knows nothing of this one; what is being worked on meanwhile is delivered to it once its hold is over.
+        What only this group kept is reclaimed. Its consumers, and clients that still ack or reject a message of it, get
+        `NotFound`; no consumer makes it again. `create_group` makes a new one of the name, which reads from its own
+        start and knows nothing of this one. Messages being worked on meanwhile come to it once their holds are over.
         The last group of a topic deleted, its messages are kept, as for a topic that never had one.
 
         Args:
@@ -183,7 +183,7 @@ class GroupCalls(Calls):
             NotFound: no such topic, group or partition.
             UsageError: an id is of another topic, or there are ids and a partition.
             NotStored: too few replicas answered, and nothing was purged.
-            OutcomeUnknown: likewise, and some may be purged: purge again, which does the rest.
+            OutcomeUnknown: too few replicas answered, and some may be purged: purge again, which does the rest.
         """
         (topic,), group = names_of((topic,), group)
         register = await self.context.topic(topic, timeout=timeout)

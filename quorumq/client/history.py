@@ -1,4 +1,4 @@
-"""What this client did, in the format of docs/history.md.
+"""Lines about this client's calls and deliveries, in the format of docs/history.md.
 
 A line is written where the fact is: `publish`, `ack` and their like around each attempt at one node, `deliver` when
 messages are handed to the application. So checkers can hold what the application saw against what nodes say.
@@ -37,7 +37,7 @@ UNKNOWN: Final = frozenset({Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, "error"
 class History:
     """Writes a client's lines."""
 
-    writer: HistoryWriter  # of this client alone; flushed and closed by who made it
+    writer: HistoryWriter  # for this client alone; flushed and closed by its maker
     clock: Callable[[], float]  # the client's monotonic clock, in seconds
     wall_ms: Callable[[], int]  # its time of day in milliseconds
     _ops: int = 0
@@ -59,7 +59,7 @@ class History:
         )
 
     def label(self, name: str) -> str:
-        """What the lines of a request call a topic that the request names by its name."""
+        """Return the label that a request's lines give a topic that the request names by its name."""
         return self._labels.get(name, name)
 
     def delivered(self, messages: Sequence[Message]) -> None:
@@ -112,7 +112,7 @@ class History:
 
         Args:
             topic, partition, group: of what.
-            which: what it was to show: a state, or ``all``.
+            which: requested state of the messages, or ``all``.
             asked: when its first request was sent, by `clock`.
         """
         self.write(
@@ -155,7 +155,7 @@ _deadline: Final = attrgetter("deadline")
 class Output(NamedTuple):
     """A message that is derived from another, both named but for the number, which they share."""
 
-    topic: str  # of the input, and what follows as well
+    topic: str  # the input's, like all that follow
     partition: int
     group: str
     origin: Origin
@@ -173,7 +173,7 @@ def _runs(origin: Origin, numbers: Iterable[int]) -> tuple[Span, ...]:
 
 
 def topic_name(partition: PartitionId, topics: dict[bytes, str]) -> str:
-    """What a history calls a partition's topic, or its id where the name is not known."""
+    """Return the topic label of a partition in a history, or the topic's id in hex if its name is not known."""
     topic = partition.topic
     return topic_label(topic, topics[topic]) if topic in topics else topic.hex()
 
@@ -203,11 +203,11 @@ def failed(reply: m.ClientReply | None, sent: bool) -> tuple[str, dict[str, Any]
 
 
 Item = tuple[dict[str, Any], tuple[Span, ...]]
-"""What a request names by a receipt, or as listed: the fields of its lines, and the messages."""
+"""Messages that a request names by a receipt, or as listed: the fields of its lines, and the spans."""
 
 
 def _made(header: BatchHeader) -> dict[str, object]:
-    """What else is said of a batch that is about to be sent."""
+    """Return the further fields of a batch that is about to be sent."""
     times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
     crcs = "".join(f"{header.crc_of(index):08x}" for index in range(header.size))
     said = {what: seconds for what, seconds in times.items() if seconds}
@@ -258,7 +258,7 @@ class Settled:
                 yield fields, item.spans or (receipt.span,)
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
-        """What came of it, for each message."""
+        """Write the outcome of each message."""
         if not isinstance(reply, m.SettleReply):
             outcome, more = ("ok", {}) if isinstance(reply, m.PublishReply) else failed(reply, sent)
             for item in self._items:
@@ -291,7 +291,7 @@ class Calling:
     kind: str  # "purge", "set_group", "delete_group", "set_topic" or "delete_topic"
     topic: str
     fields: dict[str, object]  # for all its lines
-    _asked: dict[str, object] = field(default_factory=dict)  # what the `invoke` says
+    _asked: dict[str, object] = field(default_factory=dict)  # fields of the `invoke` line
     _label: str = ""
     _op: int = 0
 
@@ -322,7 +322,7 @@ class Calling:
         self.history.write(self.kind, topic=self._label, **self.fields, **more, op=self._op, outcome=outcome)
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
-        """What came of it."""
+        """Write the outcome."""
         outcome = "ok"
         more: dict[str, Any] = {}
         reached = b""

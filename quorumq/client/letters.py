@@ -1,4 +1,4 @@
-"""From a handler's exception to a dead letter.
+"""Dead letters, made from the exceptions of handlers.
 
 The letter is written once, where the failure is known best, and stays with the message. The fingerprint is what
 brings equal failures together later: class, message and innermost frame, without what differs from message to
@@ -16,7 +16,7 @@ from quorumq.core.limits import LETTER_TEXT_MAX
 from quorumq.core.types import STAMP_ZERO, Letter
 
 REASON: Final = "rejected"
-"""What the letter says of why the message died: a consumer rejected it."""
+"""Reason of the death in the letter: a consumer rejected the message."""
 
 SHORT_CHARS_MAX: Final = 200
 
@@ -43,11 +43,11 @@ def make_letter(
     """The dead letter of a message that a consumer gives up.
 
     Args:
-        error: what its handler failed with; None if nothing was raised.
+        error: exception of the handler; None if nothing was raised.
         reason: in words; stands in front of the error's text, or alone.
-        attempt: which delivery this was, 1 for the first.
-        interruptions: how many before it were given back as interrupted.
-        published_ms: of the message.
+        attempt: number of this delivery, 1 for the first.
+        interruptions: number of earlier deliveries that were given back as interrupted.
+        published_ms: publishing time of the message.
         delivered_ms: when this delivery came; milliseconds since 1970, as all times here.
         consumer, consumer_version, host: who gives it up.
 
@@ -99,7 +99,7 @@ def stack_of(error: BaseException) -> str:
 
 
 def top_frame(error: BaseException | None) -> str:
-    """Where it was raised: "module:function" of the innermost frame; "" if it was not raised.
+    """Return "module:function" of the innermost frame; "" if the error was not raised.
 
     Without the line, which moves with every edit above it.
     """

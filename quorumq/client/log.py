@@ -1,4 +1,4 @@
-"""What the client does on its own and nobody is told of by a result or an exception, by `logging`.
+"""Log of the client's own actions that no result and no exception reports, by `logging`.
 
 The logger is ``quorumq.client``. Of each kind of event there is one line in ten seconds at most, and the next one
 says how many there were between.

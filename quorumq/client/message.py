@@ -1,4 +1,4 @@
-"""What a consumer holds in its hands.
+"""Delivered messages in the hands of a consumer.
 
 A message is delivered as one of a *delivery*: consecutive messages won by one ballot, under one receipt. What
 they share is in one `Delivery`, made once; a `Message` adds its own few fields. This is the only part of quorumq
@@ -140,7 +140,7 @@ class Source(Protocol):
 
 
 class Settler(Protocol):
-    """What a message needs to be settled: what `Client` does with many, it has done with itself."""
+    """Calls that settle a message. `Client` does with many messages what a message has done with itself."""
 
     clock: Callable[[], float]
 
@@ -170,7 +170,7 @@ class Settler(Protocol):
 
 
 class Holder(Protocol):
-    """Who works on the messages of a delivery: a consumer, as dead letters name it."""
+    """Consumer that works on the messages of a delivery, as dead letters name it."""
 
     name: str
     version: str
@@ -181,13 +181,13 @@ class Holder(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Delivery:
-    """What the messages of one delivery share."""
+    """Fields shared by the messages of one delivery."""
 
     topic: str  # its name
     sealed: bytes  # the receipt, as the node gave it
-    receipt: Receipt  # what it says
+    receipt: Receipt  # the same, decoded
     attempt: int  # 1 for the first delivery
-    published_ms: int  # of the batch, by the producer's time of day
+    published_ms: int  # the batch's, by the producer's time of day
     delivered_ms: int  # the client's time of day when the delivery came
     hold_time: float  # seconds
     settler: Settler
@@ -203,7 +203,7 @@ class Settleable:
     """Some messages of one delivery, to be settled: a `Message`, or what a receipt from elsewhere names.
 
     Attributes:
-        outcome: what became of it, once settled.
+        outcome: result of settling it; None before.
         failure: why the last attempt to settle it failed; None otherwise.
     """
 
@@ -215,7 +215,7 @@ class Settleable:
     failure: QuorumqError | None
 
     size = 1
-    """How many messages it is."""
+    """Number of messages."""
 
 
 class Named(Settleable):
@@ -274,7 +274,7 @@ class Message(Settleable):
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is, 1 for the first. An estimate: each crash may lose one (docs/protocol.md).
+        """Number of this delivery, 1 for the first. An estimate: each crash may lose one (docs/protocol.md).
 
         Those in `interruptions` are not counted.
         """
@@ -282,7 +282,7 @@ class Message(Settleable):
 
     @property
     def interruptions(self) -> int:
-        """How many deliveries before this one were given back as interrupted (`reject`)."""
+        """Number of earlier deliveries that were given back as interrupted (`reject`)."""
         return self.delivery.interruptions
 
     @property
@@ -309,7 +309,7 @@ class Message(Settleable):
 
     @property
     def is_live(self) -> bool:
-        """Whether its hold is certain at this moment."""
+        """Return True if its hold is certain at this moment."""
         return self.delivery.settler.clock() < self.deadline
 
     def json(self) -> Any:
@@ -360,7 +360,7 @@ class Message(Settleable):
         Args:
             delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for this
                 attempt; at once where the topic has none.
-            interrupted: your program is told to stop, and no longer works on the message. It is available at once, and
+            interrupted: your program has to stop, and no longer works on the message. It is available at once, and
                 no attempt is counted: up to 10 times, and from then on as without this.
             timeout: seconds to go on trying; the client's if None.
 
@@ -381,7 +381,7 @@ class Message(Settleable):
         """Never again, for this group: keep it as a dead letter, with the reason.
 
         Args:
-            error: what the handler failed with; its class, text, stack and fingerprint are kept.
+            error: exception of the handler; its class, text, stack and fingerprint are kept.
             reason: in words, if there is more to say, or no error.
             timeout: seconds to go on trying; the client's if None.
 
