@@ -149,7 +149,7 @@ def revoke(name: str, path: Path, as_json: bool) -> None:
     \b
     quorumq clients revoke shop --file clients.toml
     """
-    read_clients(path)  # says so where there is none
+    read_clients(path)  # raises if there is no file
     with _changing(path) as entries:
         if entries.pop(name, None) is None:
             raise NotFound(f"{path} has no client {name!r}: it has {', '.join(entries) or 'none'}")

@@ -1,4 +1,4 @@
-"""What commands that talk to a cluster have in common: where it is, and how to print."""
+"""Options and output shared by commands that talk to a cluster."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from quorumq.client import Client, MessageId
 
 NODES_DEFAULT: Final = ("127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403")
-"""Where `quorumq dev` listens unless told otherwise."""
+"""Addresses of the nodes of `quorumq dev` by default."""
 
 CONNECT_S: Final = 5.0
-"""How long to look for a node that answers, before saying that there is none."""
+"""Seconds to look for a node that answers, before saying that there is none."""
 
 ANSWER_MAX: Final = 1_000
 """Bytes of an answer to a question."""
@@ -190,7 +190,7 @@ async def cluster(
 
     Args:
         where: the cluster.
-        connect: of the front to use; that for trio if None.
+        connect: front to use; that for trio if None.
 
     Raises:
         Unreachable: no node answers within those seconds, or within a few if they are more; says what to do.
@@ -285,7 +285,7 @@ def table(*columns: str, title: str | None = None, cut: bool = False) -> Any:
     Args:
         columns: heads; ``>`` in front of one is for numbers, ``|`` for short text: neither is ever broken into lines.
         title: above it.
-        cut: cut other text where there is no room, and do not break it into lines.
+        cut: cut other text if there is no room, and do not break it into lines.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -334,7 +334,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def run(main: Callable[..., Awaitable[T]], *args: object) -> T:
-    """What ``main(*args)`` returns, run by trio. Ctrl-C, or SIGTERM, cancels it; the same again stops it at once.
+    """Return the result of ``main(*args)``, run by trio. Ctrl-C or SIGTERM cancels it; the same again stops it at once.
 
     Python would raise KeyboardInterrupt wherever the program happens to be, now and then in the middle of trio's own
     bookkeeping of tasks, which then ends with an internal error instead of cleaning up; and SIGTERM would end it
@@ -383,7 +383,7 @@ def _cancelling(cancel: Callable[[], object]) -> Iterator[list[int]]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        if len(came) > 1:  # it waits for something that cannot be cancelled, as a pipe that nobody reads
+        if len(came) > 1:  # it waits for something that cannot be cancelled, as a pipe without a reader
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         cancel()
@@ -400,7 +400,7 @@ def _cancelling(cancel: Callable[[], object]) -> Iterator[list[int]]:
 
 
 async def read_input(most: int) -> bytes:
-    """What standard input has next, at most ``most`` bytes, as soon as there is any; nothing at its end.
+    """Read standard input, at most ``most`` bytes, as soon as there is any; nothing at its end.
 
     A thread waits for it, by the number of the file: one that waited inside ``sys.stdin`` would still have its lock
     when the program ends on Ctrl-C, and Python aborts on that.
@@ -414,7 +414,7 @@ async def read_input(most: int) -> bytes:
         raise UsageError("standard input is closed, and should be read")
     try:
         number = sys.stdin.fileno()
-    except OSError:  # what stands for standard input is no file
+    except OSError:  # standard input is no file
         return sys.stdin.buffer.read(most)
     while True:
         try:

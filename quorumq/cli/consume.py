@@ -40,21 +40,21 @@ LAST_LOOK_S: Final = 2.0
 BACKOFF_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
 REQUEUE_S: Final = 2.0
-"""How long Ctrl-C waits for the message to be requeued whose command it stopped; else its hold has to run out."""
+"""Seconds that Ctrl-C waits for the requeue of the message whose command it stopped; else its hold has to run out."""
 
 KEY_MAX: Final = 30_000
 """Bytes of a key that QUORUMQ_KEY may have: Linux takes 128 KiB, and a byte may be written as four letters."""
 
 STDERR_CHARS: Final = 2_000
-"""Of what a failed command wrote to its standard error, the end of it, that a dead letter keeps."""
+"""Characters from the end of a failed command's standard error that a dead letter keeps."""
 
 
 class CommandFailed(Exception):
-    """What a dead letter of `--exec` names as its error."""
+    """Error that a dead letter of `--exec` names."""
 
 
 class Plan(NamedTuple):
-    """What to do with each message."""
+    """Options of one `consume`: the messages to take, and the work on each."""
 
     topics: tuple[str, ...]
     group: str
@@ -157,8 +157,8 @@ async def consume(where: Where, **options: Any) -> None:
     names = parsed(plan.ids)
     came: set[MessageId] = set()
     async with cluster(where) as client:
-        # A consumer fetches ahead. Where so many messages are asked for and not more, the next one would be taken
-        # only to be given back, so those are fetched as they are wanted; so is what is there and nothing else.
+        # A consumer fetches ahead. If an exact number of messages is asked for, the next one would be taken only
+        # to be given back, so those are fetched as they are wanted; so is what is there and nothing else.
         exactly = (plan.most is not None or plan.wait == 0) and plan.command is None and len(plan.topics) == 1
         source = _fetches(client, plan) if exactly else _stream(client, plan)
         if names:
@@ -185,7 +185,7 @@ async def _fetch(client: Client, plan: Plan, topic: str = "", **more: Any) -> li
 
 
 async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
-    """Exactly as many messages as are asked for, or fewer where no more come within --wait."""
+    """Yield exactly as many messages as are asked for, or fewer if no more come within --wait."""
     left = float("inf") if plan.most is None else plan.most
     while left:
         wait = limits.LONG_POLL_MAX_S if plan.wait is None else plan.wait
@@ -371,7 +371,7 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
             env=environment,
         )
     finally:
-        if done is None:  # we were cancelled, and the command was told to end
+        if done is None:  # we were cancelled, and the command got the signal to end
             with trio.move_on_after(REQUEUE_S, shield=True), suppress(QuorumqError):
                 await message.reject(interrupted=True)
     if sys.stderr is not None:

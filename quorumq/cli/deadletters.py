@@ -1,4 +1,4 @@
-"""What died, why, and back to life.
+"""Dead letters: listed by problem, shown, redriven and purged.
 
 A thousand dead letters are rarely a thousand problems. The fingerprint that came with each letter brings equal
 failures together, so what is listed is problems, each with a count and a few ids to look at.
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 SAMPLES: Final = 3
 REDRIVE_MESSAGES: Final = 10_000
-"""Messages of one request, where there is no --rate; with one, so many as are due in a tenth of a second."""
+"""Messages of one request without --rate; with one, a request has those due in a tenth of a second."""
 
 
 class Wanted(NamedTuple):
-    """Which dead letters are meant."""
+    """Choice of dead letters."""
 
     topic: str
     group: str
@@ -115,7 +115,7 @@ async def list_letters(
             else _kinds(client, wanted, topic_id, missed)
         )
         for line in lines[:limit] if each else ():
-            with suppress(QuorumqError):  # settled meanwhile, or nobody who has it answers
+            with suppress(QuorumqError):  # settled meanwhile, or no node that has it answers
                 life = await client.show(wanted.topic, line["id"], body=True)
                 line |= {} if life.body is None else body_fields(life.body)
     if as_json:
@@ -329,7 +329,7 @@ async def _kinds(
 async def _chosen(
     client: Client, wanted: Wanted, limit: int | None, missed: dict[MessageId, str]
 ) -> AsyncIterator[Peek]:
-    """The dead letters to redrive; with a limit, so many of those published first.
+    """Yield the dead letters to redrive; with a limit, ``limit`` of those published first.
 
     The letter stays where it is: what is redriven is named by generation and n.
     """
@@ -348,7 +348,7 @@ async def _chosen(
 
 
 def _oldest(found: list[tuple[int, Peek]], limit: int) -> list[tuple[int, Peek]]:
-    """So many of the messages, those published first; the last span is cut."""
+    """Return ``limit`` of the messages, those published first; the last span is cut."""
     kept: list[tuple[int, Peek]] = []
     for published, item in sorted(found, key=lambda pair: pair[0]):
         if limit <= 0:

@@ -34,11 +34,11 @@ WHERE = (
     "or 2d."
 )
 MINUTE_S = 60.0
-"""What is counted within a minute is shown for each second of it."""
+"""Seconds over which nodes count. The counts are shown for each second."""
 
 
 def moment(value: str) -> Any:
-    """Where a group begins, from a person: earliest, latest, a time of day, or how long ago."""
+    """Parse the beginning of a group, from a person: earliest, latest, a time of day, or how long ago."""
     if value in ("earliest", "latest"):
         return value
     try:
@@ -205,7 +205,7 @@ def facts_of(topic: str, group: Group) -> dict[str, Any]:
 
 
 def beginning(line: dict[str, Any]) -> str:
-    """Where a group begins, in words."""
+    """Describe the beginning of a group in words."""
     if line["latest"]:
         return "what was published after it was made"
     return (
@@ -240,7 +240,7 @@ def _print_backlog(found: Backlog) -> None:
 
 
 def per_s(count: int) -> str:
-    """What was counted in a minute, for each second of it."""
+    """Format a count of one minute for each second of it."""
     return f"{count / MINUTE_S:,.1f}"
 
 

@@ -151,7 +151,7 @@ def _line(found: Peek, name: MessageId) -> dict[str, Any]:
 
 
 def body_fields(message: Any) -> dict[str, Any]:
-    """What was published, for JSON."""
+    """Return the parts of a published message, for JSON."""
     headers = {name: header_value(value) for name, value in message.headers.items()}
     return {**text_fields("key", message.key), "headers": headers, **text_fields("payload", message.payload)}
 

@@ -34,7 +34,7 @@ async def each(items: Iterable[Peek]) -> AsyncIterator[Peek]:
 
 
 def first(item: Peek, most: int) -> Peek:
-    """At most so many messages of it, the first ones."""
+    """Cut to the first ``most`` of its messages."""
     span = item.peeked.span
     return item._replace(
         peeked=item.peeked._replace(span=span._replace(stop=min(span.stop, span.start + most)))

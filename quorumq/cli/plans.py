@@ -1,6 +1,6 @@
 """A redrive plan, read and carried out.
 
-A plan is a file of JSON Lines that `python -m spark deadletters` writes and anybody can read, cut or write by hand
+A plan is a file of JSON Lines that `python -m spark deadletters` writes and a person can read, cut or write by hand
 (docs/spark.md, "The redrive plan"): a head, then for each kind of failure a decision, with the messages to redrive
 behind it. It is read line by line, twice: once to find everything that is wrong with it, before anything is done.
 
@@ -44,7 +44,7 @@ OUTCOMES: Final = {
     "unknown": "no longer known here",
     "changed": "settled by somebody else at the same moment",
 }
-"""What can become of a message of a plan, and how it is said to a person."""
+"""Outcomes of a message of a plan, in words for a person."""
 
 
 Text = Annotated[str, Meta(min_length=1)]
@@ -59,7 +59,7 @@ class Head(Struct):
 
 
 class Decision(Struct):
-    """What a plan says of one kind of failure."""
+    """Decision of a plan on one kind of failure."""
 
     verdict: Literal["redrive", "hold", "discard"]
     topic: Text
@@ -246,7 +246,7 @@ async def _redrive(
     """Look at the messages of a decision, some at a time, and redrive those that are dead letters as the plan says."""
     import trio
 
-    # What was looked up is redriven within about ten seconds.
+    # Messages are redriven within about ten seconds after they were looked up.
     look_at = LOOK_AT if rate is None else min(LOOK_AT, max(1, int(10 * rate)))
     most = LOOK_AT if rate is None else max(1, int(rate / 10))
     due = 0.0
@@ -279,7 +279,7 @@ async def _redrive(
 
 
 def became_of(wanted: Wanted, record: Record | None) -> str:
-    """What a message of a plan is now: ``dead`` as it was then, or one of OUTCOMES."""
+    """Return the present state of a message of a plan: ``dead`` as it was then, or one of OUTCOMES."""
     if record is None:
         return "unknown"
     if record.kind == Kind.ACKED:

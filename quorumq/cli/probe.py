@@ -22,7 +22,7 @@ from quorumq.wire.tls import client_context, own_ca, plain_hint, reason_of
 
 
 class Unreachable(QuorumqError):
-    """Nobody answers at an address, or not in time."""
+    """No node answers at an address, or not in time."""
 
     code = "unreachable"
     exit_code = 69
@@ -33,14 +33,14 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
 
     Args:
         address: host:port.
-        requests: what to ask after HELLO; none asks only who is there.
+        requests: requests to send after HELLO; without one only HELLO is answered.
         timeout: seconds for everything together.
 
     Returns:
         The Welcome, then one reply for each request.
 
     Raises:
-        Unreachable: nobody answered there, or not in time.
+        Unreachable: nothing answered there, or not in time.
         QuorumqError: the node refused (the error it named), or what answers there is not quorumq (PeerError).
     """
     end = time.monotonic() + timeout
@@ -94,7 +94,7 @@ def _one(sock: socket.socket, reader: FrameReader, request: Any, number: int, en
 
 
 def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
-    """What the node at ``address`` says of itself (docs/operations.md), and ``wall_ms``, its time of day.
+    """Return a node's own status (docs/operations.md), and ``wall_ms``, its time of day.
 
     Raises:
         Unreachable, PeerError: as `ask`.
@@ -122,7 +122,7 @@ def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, 
 
 
 def nobody(addresses: Sequence[str], causes: Iterable[str]) -> Unreachable:
-    """The error where no node of a cluster answers at these addresses."""
+    """Make the error for a cluster without a node that answers at these addresses."""
     why = "; ".join(dict.fromkeys(causes))
     return Unreachable(
         f"no node answers at {', '.join(addresses)}: {why}. Give the addresses with --node or QUORUMQ_NODES, or start "

@@ -1,4 +1,4 @@
-"""How much is done, on standard error."""
+"""Progress of long commands, on standard error."""
 
 from __future__ import annotations
 

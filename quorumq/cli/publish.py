@@ -123,7 +123,7 @@ async def _payloads(messages: tuple[str, ...], files: tuple[str, ...], lines: bo
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """Lines of standard input, as they come: whoever types them slowly has each published at once."""
+    """Yield lines of standard input, as they come: lines typed slowly are each published at once."""
     rest = b""
     while data := await read_input(1 << 16):
         *whole, rest = (rest + data).split(b"\n")

@@ -59,7 +59,7 @@ async def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_
 
 
 def _check_known(life: Life) -> None:
-    """Fail where nobody who answered knows the message, which therefore may be with who did not.
+    """Fail if no node that answered knows the message, which therefore may be on a node that did not.
 
     Raises:
         TooFewReplicas: that is so; with their names.
@@ -160,7 +160,7 @@ def _state(seen: Seen) -> str:
 
 
 def _lines(paths: tuple[Path, ...], life: Life) -> list[Row]:
-    """What the histories say of the message."""
+    """Return the lines that histories have on the message."""
     if not paths:
         return []
     from quorumq.history import origin_text, read_history, topic_label

@@ -1,4 +1,4 @@
-"""How a cluster is, asked of every node one by one.
+"""State of a cluster, asked of every node one by one.
 
 Each node tells what it knows itself; nothing here waits for a majority, because this is what one looks at
 when there is none. Counts of a partition differ between its replicas for a moment all the time: messages,
@@ -27,7 +27,7 @@ CLOCK_WARN_S: Final = 5.0
 ASK_TIMEOUT_S: Final = 2.0
 
 KEPT_LONG_S: Final = 60.0
-"""What a group has kept for less is not worth a line."""
+"""Seconds of keeping from which on a group is worth a line."""
 
 N = TypeVar("N", int, float)
 
@@ -96,7 +96,7 @@ def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str
     by_address = {address: name for name, address in names.items()}
     rows = []
     for address, facts in asked.items():
-        # An address to begin with that nobody answers at and no node names is of no cluster that we know.
+        # A first address that does not answer, and that no node names, is of no cluster that we know.
         if facts["up"] or address in by_address or not names:
             rows.append({"node": by_address.get(address, ""), "address": address, **facts})
     seen: dict[str, dict[str, Any]] = {}
@@ -148,7 +148,7 @@ DISK_ROOMS: Final = {
     "second": "has only its last reserve of disk space left: only acks, purges and deletions are taken there",
     "none": "has a full disk: only deletions are taken there",
 }
-"""What a node with so much room on its disk is said to do (`disk_room`)."""
+"""Sentence on a node by the room left on its disk (`disk_room`)."""
 
 
 def _middle(values: Sequence[N]) -> N:
@@ -276,7 +276,7 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
 
 
 def _problems_of_files(name: str, row: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the files that a node reads while it runs."""
+    """Yield the problems of files that a node reads while it runs."""
     left = row.get("certificate_expires_s")
     if left is not None and left < CERTIFICATE_WARN_S:
         when = f"ends in {left // 86400} days" if left >= 0 else "has ended"
@@ -371,7 +371,7 @@ def _tables(found: Mapping[str, Any]) -> Any:
 
 
 def _keepers(topics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of each topic whose groups have been on their way for long, the group that keeps the oldest message."""
+    """Name, for each topic that groups have kept on disk for long, the group that keeps the oldest message."""
     return [
         f"{topic['topic']}: group {topic['kept_by']!r} keeps the oldest message on disk, for "
         f"{timedelta(seconds=round(topic['kept_s']))}"

@@ -1,7 +1,7 @@
 """When more directories are lost than the nodes can make up for by themselves.
 
-What is declared, and why it is safe, is in core/survivors.py: the node that is asked refuses whatever it cannot be
-sure of. Here it is said what will be forgotten, asked whether that is meant, and waited until it is over.
+The declaration, and why it is safe, are in core/survivors.py: the node that is asked refuses all that it cannot be
+sure of. The command says what will be forgotten, asks for confirmation, and waits until it is over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from quorumq.core.messages import DeclareSurvivorsReply
 
 ANSWER_S: Final = 30.0
-"""How long a node may take to ask all others, twice, unless told otherwise."""
+"""Seconds that a node may take to ask all others, twice, by default."""
 
 NAMED_MAX: Final = 20
 """Partitions that are named to a person; JSON has all of them."""
@@ -103,7 +103,7 @@ def declare(
 
 
 def _facts(plan: DeclareSurvivorsReply, known: Any) -> dict[str, Any]:
-    """What is left, and of which partitions less than a majority could have been without."""
+    """Return the survivors and learners, and partitions that begin empty or that a majority may have left out."""
     from quorumq.core.rounds import majority_of
 
     empty, short = [], []
@@ -150,7 +150,7 @@ def _names(nodes: Any) -> str:
 
 
 def _wait(addresses: list[str], plan: DeclareSurvivorsReply, seconds: float) -> list[str]:
-    """Which nodes cannot vouch yet after so many seconds."""
+    """Return the nodes that cannot vouch yet after ``seconds``."""
     until = time.monotonic() + seconds
     while True:
         vouch = {row["node"] for row in survey(addresses)["nodes"] if row["up"] and row["vouched"]}

@@ -32,7 +32,7 @@ from quorumq.core.printable import plural
 
 
 def named(text: str) -> Any:
-    """What ``module:object`` names; of built-in exceptions the name alone will do.
+    """Return the object that ``module:object`` names; built-in exceptions need no module.
 
     Raises:
         UsageError: there is no such module, or no such object in it.

@@ -140,7 +140,9 @@ class RecordBatch:
     sent: bool = False
     done: bool = False
     heard: set[int] = field(default_factory=set)  # indexes of messages whose failure reached a caller
-    forgotten: set[int] = field(default_factory=set)  # indexes of messages that no caller can wait for any more
+    forgotten: set[int] = field(
+        default_factory=set
+    )  # indexes of messages that no caller can wait for any more
     logged: int = 0  # number of failed messages that were logged
     error: QuorumqError | None = None
     refused: dict[int, QuorumqError] = field(default_factory=dict)  # messages that were refused alone

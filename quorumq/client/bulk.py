@@ -76,7 +76,9 @@ class Bulk:
     put_run: Callable[
         ..., Awaitable[list[Run]]
     ]  # takes payloads of the same options: all, or none where it raises
-    options: Options  # for all messages; with ``derived_from`` they are its outputs ``index``, ``index + 1`` …
+    options: (
+        Options  # for all messages; with ``derived_from`` they are its outputs ``index``, ``index + 1`` …
+    )
     run_bytes: int  # bytes of payloads taken together, at most; 0 takes each message alone
     _count: int = 0
     _errors: dict[int, Exception] = field(default_factory=dict)

@@ -441,7 +441,7 @@ class Consumer:
     # ------------------------------------------------------------------ settling
 
     def settled(self, messages: Sequence[Settleable]) -> None:
-        """The client says that messages of ours have their verdicts."""
+        """Let go of this consumer's messages that have their verdicts."""
         let_go = self._working.pop
         for message in messages:
             let_go(message, None)  # type: ignore[call-overload]

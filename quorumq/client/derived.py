@@ -40,8 +40,9 @@ def derived_origin(source: MessageId, group: str, output: bytes, index: int) -> 
 def derived_partition(source: MessageId, key: bytes | None, topic: Topic, partitioner: Partitioner) -> int:
     """The partition of an output, among those that its topic was created with.
 
-    By its key; without one, the outputs of one input partition stay together, if the topic has as many as the
-    input: their numbers are then as dense as the inputs', and nodes keep runs of them (docs/protocol.md, section 1, "span").
+    By its key; without one, the outputs of one input partition stay together. If the topic has as many partitions
+    as the input's, numbers are then as dense as the inputs', and nodes keep runs of them (docs/protocol.md, section 1,
+    "span").
     """
     born = topic.born or 1  # created before registers said so: the only count that it certainly had
     return partitioner(key, born) if key is not None else source.partition.number % born

@@ -35,13 +35,13 @@ from quorumq.core.limits import REQUEST_TIMEOUT_S
 from quorumq.wire.codec import error_of
 
 ATTEMPT_TIMEOUT_S: Final = REQUEST_TIMEOUT_S + 0.5
-"""How long one node may take to answer a request that it does not park."""
+"""Seconds that one node may take to answer a request that it does not park."""
 
 DOUBT_S: Final = 3.0
-"""For so long a node that could not be asked, or gave no sign of life, is asked after all others."""
+"""Seconds for which a node that could not be asked, or gave no sign of life, is asked after all others."""
 
 HANG_UP_S: Final = 0.25
-"""For so long a node may finish what it says on a connection that is no longer needed."""
+"""Seconds that a node has to finish its replies on a connection that is no longer needed."""
 
 BACKOFF_MIN_S: Final = 0.02
 BACKOFF_MAX_S: Final = 1.0
@@ -69,13 +69,13 @@ def after_some(error: Unanswered, done: str) -> OutcomeUnknown:
 
 
 class Watch(Protocol):
-    """Is told of each attempt of one request: for the history."""
+    """Observer of each attempt of one request, for the history."""
 
     def asked(self, via: str, request: m.ClientRequest) -> None:
         """``request`` is about to be sent to node ``via``."""
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
-        """Its reply has come; None where none will, and ``sent`` says whether the node may have it."""
+        """Its reply has come; None if none will, and ``sent`` says whether the node may have it."""
 
 
 CLOSED: Final = "the client is closed: use it inside of its `with`"
@@ -95,7 +95,7 @@ class Answered(NamedTuple):
 
 
 class Attempts:
-    """What one request has tried: for the error at its end."""
+    """Attempts of one request, for the error at its end."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -124,7 +124,7 @@ class Attempts:
             self.refused = error
 
     def error(self, seconds: float, *, writes: bool) -> QuorumqError:
-        """What to raise now that the time is over."""
+        """Return the error to raise now that the time is over."""
         causes = [
             f"{where}: {cause}" + (f" ({count} times)" if count > 1 else "")
             for (where, cause), count in self.causes.items()
@@ -150,7 +150,7 @@ class Attempts:
 
 @dataclass(eq=False, kw_only=True)
 class Nodes:
-    """Where the cluster can be reached."""
+    """Addresses and connections of the cluster."""
 
     addresses: list[str]  # "host:port" of some nodes; others are learned from METADATA
     cluster_id: str  # must be the nodes'; "" takes any
@@ -280,7 +280,7 @@ class Nodes:
         return [reply for connection in ending for reply in connection.late]
 
     def check_open(self) -> None:
-        """Raises Closed once the client is closed, and UsageError where it is not at home: it would wait for ever."""
+        """Raise Closed once the client is closed, and UsageError in another trio run: it would wait for ever."""
         if self._closed:
             raise Closed(CLOSED)
         if trio.lowlevel.current_trio_token() is not self._run:
@@ -349,11 +349,11 @@ class Nodes:
             attempt_timeout: seconds for one attempt.
             judge: looks at a reply; an error that it returns has the next node asked.
             orphan: see `Connection.ask`.
-            watch: told of each attempt.
+            watch: observer of each attempt.
 
         Raises:
             UsageError: a node refused it for good. `NotFound` only once every node that could be reached has said so:
-                a node that was away may not have heard of a new topic yet. `OriginClosed` only where no earlier attempt
+                a node that was away may not have heard of a new topic yet. `OriginClosed` only if no earlier attempt
                 may have been carried out; else OutcomeUnknown, from that.
             NotStored, OutcomeUnknown, TooFewReplicas, StorageFull, Busy: the time is over, or would be by when a quota
                 lets it go on; the text says what was tried.
@@ -433,11 +433,11 @@ class Nodes:
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 
     def _order(self, only: Sequence[str], first: str) -> Iterator[str]:
-        """Whom to ask in which order: the one that answered last, those connected, the others; then the doubtful."""
+        """Yield nodes in the order to ask: the one that answered last, those connected, the others, the doubtful."""
         known = only or self.addresses
         head = first or self._first
         asked = head in known and not self._is_doubtful(head)
-        if asked:  # mostly nobody else is
+        if asked:  # mostly no other node is needed
             yield head
         known = list(known)  # as it is now
         start = known.index(head) if head in known else self.rng.randrange(len(known))
@@ -448,7 +448,7 @@ class Nodes:
         yield from ring
 
     def _is_doubtful(self, address: str) -> bool:
-        """Whether it could not be asked just now, or gives no sign of life on any connection."""
+        """Return True if the node could not be asked just now, or gives no sign of life on any connection."""
         if self._doubted.get(address, 0.0) > self._time():
             return True
         silent = [at for (_, at), found in self._connections.items() if found.silent and not found.lost]

@@ -1,4 +1,4 @@
-"""What can be said of a message when it is published."""
+"""Options of a message that is published."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ class NewMessage:
 
 
 Outgoing = bytes | NewMessage
-"""What `Producer.publish_many` takes any number of."""
+"""Items that `Producer.publish_many` takes, in any number."""
 
 
 def parts_of(
     payload: bytes | None, json: Any, key: bytes | str | None, headers: Mapping[str, HeaderValue] | None
 ) -> Parts:
-    """The parts of a message that is published with these; ``json`` is Ellipsis where it is not given.
+    """The parts of a message that is published with these; ``json`` is Ellipsis if it is not given.
 
     Raises:
         TypeError: there is neither a payload nor JSON, or both; or ``json`` cannot be written as JSON.

@@ -29,14 +29,14 @@ from quorumq.core.printable import plural
 from quorumq.core.types import Origin, PartitionId
 
 BATCH_BYTES: Final = 64 * KIB
-"""A batch of a partition where none is under way closes when it has so many bytes, unless told otherwise."""
+"""Bytes at which a batch closes by default, if no other of its partition is under way."""
 
 LOADED_BYTES: Final = 512 * KIB
 """The same where many are under way, and of messages that are taken together. Twice as large saves a node a sixth of
 its work, and has others wait twice as long for their turn."""
 
 LOADED_MESSAGES: Final = 4096
-"""A batch of so many messages does not grow beyond `BATCH_BYTES`: a step that takes it in stays short."""
+"""Messages at which a batch does not grow beyond `BATCH_BYTES`, so that a step that takes it in stays short."""
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class PartitionQueue:
 
     @property
     def numbers(self) -> bool:
-        """Whether messages get their numbers here; else they came with names."""
+        """Return True if messages get their numbers here; else they came with names."""
         return self.kind is RecordBatch
 
 
@@ -61,26 +61,26 @@ class PartitionQueue:
 class Outbox:
     """Fills batches, and keeps them until each has its outcome."""
 
-    context: Context  # whose clocks, history and log
+    context: Context  # has the clocks, the history and the log
     topic: str  # where they go
     session: Session  # numbers the messages that do not bring their names
     _: KW_ONLY
     batch_bytes: int
-    """A batch closes when it has so many, where nothing is under way before it; with each batch that is, when it has
-    twice as many. Nodes pay for batches, hardly for bytes (docs/performance.md)."""
+    """Bytes at which a batch closes if nothing is under way before it; each batch that is doubles them. Nodes pay for
+    batches, hardly for bytes (docs/performance.md)."""
     loaded_bytes: int
-    """But at the latest when it has so many; messages that are taken together count as that load."""
+    """Bytes at which a batch closes at the latest; messages that are taken together count as that load."""
     send_soon: Callable[[PartitionQueue], bool]
-    """Told of a queue of which nothing is under way, when a batch of it is opened; whether it will close and send it,
-    with what is taken meanwhile. What it will not waits for a poke."""
+    """Called when a queue with nothing under way opens a batch. True: it will close and send the batch, with messages
+    taken meanwhile. False: the batch waits for a poke."""
     buffered: int = 0  # bytes of messages that have no outcome yet
-    room: ParkingLot = field(default_factory=ParkingLot)  # who waits for that to fall
+    room: ParkingLot = field(default_factory=ParkingLot)  # tasks that wait for ``buffered`` to fall
     poke: trio.Event = field(default_factory=trio.Event)  # there may be something to close or to send
     closed: deque[tuple[PartitionQueue, RecordBatch]] = field(default_factory=deque)  # wait for their turn
     unanswered: dict[RecordBatch, None] = field(default_factory=dict)  # open, waiting or under way
-    failed: list[RecordBatch] = field(default_factory=list)  # of which some were given up; the last 1,000
+    failed: list[RecordBatch] = field(default_factory=list)  # with given-up messages; the last 1,000
     silent: dict[RecordBatch, None] = field(default_factory=dict)
-    """Those of them with messages that nobody can wait for any more, and nobody has heard of."""
+    """Failed batches with messages that no caller can wait for any more, and whose failure no caller has received."""
     _queues: dict[tuple[int, bool], PartitionQueue] = field(default_factory=dict)
     """By partition, and whether it is derived."""
     _open: dict[PartitionQueue, None] = field(default_factory=dict)  # queues with a batch being filled
@@ -168,7 +168,7 @@ class Outbox:
         return record_batch
 
     def _taken(self, queue: PartitionQueue, record_batch: RecordBatch, size: int, most: int) -> None:
-        """The queue's open batch has grown by so many bytes; it closes where it has ``most``."""
+        """Count ``size`` more bytes in the queue's open batch, and close it if it has ``most``."""
         self.buffered += size
         if (
             record_batch.size >= most
@@ -206,7 +206,7 @@ class Outbox:
         self.closed.append((queue, record_batch))
 
     def _can_close(self, queue: PartitionQueue) -> bool:
-        """Whether there is a session to number its batch by. Else the old one was closed, and another is opened."""
+        """Return True if a session can number its batch. Else the old one was closed, and another is opened."""
         return not queue.numbers or self.session.origin is not None
 
     def close(self, queue: PartitionQueue) -> None:
@@ -278,7 +278,7 @@ class Outbox:
         self.room.unpark_all()
 
     def take_silent(self) -> list[QuorumqError]:
-        """Why messages were given up that nobody can wait for any more, one for each: told now."""
+        """Return the errors of given-up messages that no caller can wait for any more; each once."""
         found: list[QuorumqError] = []
         while self.silent:
             record_batch, _ = self.silent.popitem()
@@ -287,7 +287,7 @@ class Outbox:
         return found
 
     def _log(self, record_batch: RecordBatch) -> None:
-        """Messages of it were given up: say so, as far as nobody can wait for them any more."""
+        """Log that messages of it were given up, as far as no caller can wait for them any more."""
         places = [place for place in record_batch.failures() if place in record_batch.forgotten]
         if len(places) > record_batch.logged:
             self.context.log.error(

@@ -1,4 +1,4 @@
-"""How fast an application uses what it is handed, and so how much is worth fetching before it asks."""
+"""Speed at which an application uses messages, and so the number worth fetching before it asks."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections import deque
 from typing import Final
 
 AHEAD_S: Final = 0.5
-"""What would be used up within so many seconds is worth fetching ahead. What lies longer, somebody else could do."""
+"""Seconds ahead for which messages are worth fetching. Another consumer could work on those that lie longer."""
 
 WEIGHT: Final = 0.25
-"""Of the last hand-over, in the averages."""
+"""Weight of the last hand-over in the averages."""
 
 CYCLE_MIN_S: Final = 1e-4
 
 
 class Pace:
-    """Told of each hand-over, and of each time that somebody comes back for more; several tasks may ask.
+    """Averages over hand-overs, and over the tasks that come back for more; several tasks may ask.
 
-    Who comes back is taken for the one that has been away longest. The averages are right whoever it was, and one
+    A task that comes back is taken for the one that has been away longest. The averages are right for any task, and one
     that never comes back is only taken for slow.
     """
 
@@ -30,7 +30,7 @@ class Pace:
         self._used = 0  # since the last time that it slowed down
 
     def handed(self, now: float, count: int) -> None:
-        """A task was handed so many messages."""
+        """Note that a task was handed ``count`` messages."""
         self._away.append((now, count))
 
     def asked(self, now: float) -> None:
@@ -44,13 +44,13 @@ class Pace:
         self._used += count
 
     def slowed(self) -> None:
-        """What was fetched ahead lay too long: begin anew with little."""
+        """Begin anew with little, because messages fetched ahead lay too long."""
         self._used = 0
 
     def ahead(self, now: float, waiting: int) -> int:
-        """How many messages would be used up within `AHEAD_S`, while so many tasks wait.
+        """Return the number of messages that would be used up within `AHEAD_S`, while ``waiting`` tasks wait.
 
-        At most as many as were used since it slowed down. 0 until somebody has come back.
+        At most as many as were used since it slowed down. 0 until a task has come back.
         """
         if not self._used:
             return 0

@@ -1,6 +1,6 @@
-"""Which partition a message goes to.
+"""Choice of the partition of a message.
 
-With a key, always the same one, whatever the process, the version of Python or the number of producers: the
+With a key, always the same one, in any process, version of Python or number of producers: the
 hash is BLAKE2b, not `hash`. Without a key, one partition for a while and then the next, so that batches fill
 instead of being spread thin.
 """
@@ -50,7 +50,7 @@ class DefaultPartitioner:
         return self.runs(1, partitions)[0][0]
 
     def runs(self, count: int, partitions: int) -> list[tuple[int, int]]:
-        """Where so many messages without a key go: partitions, and how many of them to each, in order."""
+        """Return the partitions of ``count`` messages without a key, each with its number of messages, in order."""
         if partitions == 1:
             return [(0, count)]
         found = []

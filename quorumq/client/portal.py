@@ -1,6 +1,6 @@
 """Runs trio in a thread of its own, and calls in it from others.
 
-Whatever interrupts a caller (Ctrl-C) cancels the call, and is raised once that has ended.
+An exception that interrupts a caller (Ctrl-C) cancels the call, and is raised once that has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quorumq.client.nodes import CLOSED, Closed
 from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
 
 INTERRUPTED_S: Final = 2.0
-"""How long a call that is interrupted may take to end."""
+"""Seconds that a call that is interrupted may take to end."""
 
 PUBLISH_MANY: Final = 256
 """Messages that are handed over to be published in one turn."""
@@ -104,7 +104,7 @@ class Portal:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the thread that trio runs in."""
+        """Return True if this is the thread that trio runs in."""
         return threading.current_thread() is self._thread
 
     def check_process(self) -> None:
@@ -116,7 +116,7 @@ class Portal:
         """End: what is under way is cancelled, and the thread has ended when this returns.
 
         Raises:
-            whatever a background task of the client failed with.
+            the exception of a background task of the client that failed.
         """
         thread = self._thread
         assert thread is not None
@@ -141,7 +141,7 @@ class Portal:
         undo: Callable[[T], Awaitable[object]] | None = None,
         **more: object,
     ) -> T:
-        """What ``await function(*args, **more)`` returns or raises in the other thread.
+        """Return the result of ``await function(*args, **more)`` in the other thread, or raise its exception.
 
         Args:
             function, args, more: what to do.
@@ -196,4 +196,4 @@ class Portal:
             answer.set_exception(error)
         if not answer.done():
             answer.cancel()
-            answer.set_running_or_notify_cancel()  # else nobody who waits for it would hear
+            answer.set_running_or_notify_cancel()  # else its waiters would not wake

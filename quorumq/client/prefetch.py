@@ -4,7 +4,7 @@ Each of a consumer's replica sets has FETCHes of its own and a bounded stock of 
 and the application stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that
 stamped the FETCH, and is the connection still the one it came over? (docs/protocol.md, FETCH.) What is not handed over
 goes back by LEAVE: at close, when its connection is lost, and when it is not used up as soon as expected, so that a
-slow handler neither keeps work from other consumers nor uses up deliveries of messages that nobody saw.
+slow handler neither keeps work from other consumers nor uses up deliveries of messages that no handler saw.
 
 What is fetched is what tasks wait for, and what would be used up within about half a second (pace.py): a handler that
 takes longer finds nothing fetched ahead, and a reader that takes thousands a second has them in stock.
@@ -50,27 +50,27 @@ GIVE_BACK_SHARE: Final = 0.5
 """After this share of what was left of its hold time when it came, what was not handed over is given back."""
 
 LIE_S: Final = 2 * AHEAD_S
-"""And after so many seconds, unless it is there for somebody who may come back."""
+"""Seconds after which a message is given back, unless it is there for a task that may come back."""
 
 LOOK_S: Final = 1.0
-"""How often it is looked for a topic that is not there, and whether what nothing is fetched for is over."""
+"""Seconds between two looks for a topic that is not there, and at a reason to fetch nothing, which may be over."""
 
 FRESH_S: Final = 5.0
 UNAUTHORIZED_S: Final = 60.0
-"""A pool ends by a refusal in its first seconds; later it asks on for so long: the file of clients may be in change."""
+"""Seconds that a pool asks on after a refusal, as the file of clients may be in change. At its start it ends."""
 
 FIRST_S: Final = 1.0
-"""How long, with nothing in hand, no other replica set is asked before the one where suspects wait has answered."""
+"""Seconds, with nothing in hand, before other replica sets are asked while the one with suspects has not answered."""
 
 REST: Final = 4
-"""Having nothing in hand in vain, a consumer is not told again for so many times as long as that took."""
+"""Multiple of the time with nothing in hand in vain, for which a consumer gets no hint of suspects again."""
 
 ACK_TURNS: Final = 2
-"""So many turns of the loop the next FETCH leaves to who was handed something, where nobody waits for more: what is
-acked at once goes first, and the node serves the FETCH while its peers have the ACK, and not the other way about."""
+"""Turns of the loop that the next FETCH leaves to tasks that were handed messages, if no task waits for more. Acks made
+at once go first, and the node serves the FETCH while its peers have the ACK, and not the other way about."""
 
 TEND_S: Final = 0.1
-"""How often that is looked at."""
+"""Seconds between two looks for messages to give back."""
 
 log = logging.getLogger("quorumq.client")
 
@@ -106,7 +106,7 @@ class Prefetched:
         self.at = 0  # the next of these
 
     def is_stale(self, now: float, soon: int, *, wished: bool) -> bool:
-        """Whether it is to be given back, while so many messages would be used up soon, or somebody may come back."""
+        """Return True if it is to go back. ``soon`` messages will be used soon; ``wished``: a task may come back."""
         if self.connection.lost or now >= self.give_back_at:
             return True
         return not wished and (now >= self.came + LIE_S or (not soon and now > self.came))
@@ -121,7 +121,7 @@ class Prefetch:
     in_hand: Callable[[], int]  # how many messages are handed over and not settled
     waiting: int = 0  # tasks that wait for messages
     wanted: int = 0  # messages that they asked for
-    wish: int = 0  # messages that somebody asked for who has not waited until they came, and may come back
+    wish: int = 0  # messages that a task asked for that left before they came, and may come back
     pace: Pace = field(default_factory=Pace)  # how fast messages are used up
     arrival: ParkingLot = field(default_factory=ParkingLot)  # until something came or is the matter
     error: QuorumqError | None = None
@@ -137,9 +137,9 @@ class Prefetch:
     _lot_begun: bool = False  # some of it were handed over, and nothing else is in hand
     _had_lot: bool = False  # nothing came since
     _told: Fetcher | None = None  # where suspects wait for nothing to be in hand
-    _heard: Fetcher | None = None  # likewise, told of while that is no time to make room
+    _heard: Fetcher | None = None  # the same, from a hint at a time when nothing makes room
     _told_at: float = 0.0  # since when
-    _left: int = 0  # of what was in hand then, or in stock
+    _left: int = 0  # messages then in hand or in stock
     _left_at: float = 0.0  # when that changed
     _fresh_until: float = 0.0  # a refusal before is the first word of the cluster
     _refused_at: float | None = None  # since when nothing is allowed that was before
@@ -161,7 +161,7 @@ class Prefetch:
         patience: float,
         expected: tuple[str, ...] | None = None,
     ) -> None:
-        """Have `run` fetch from these, up to so many messages and bytes in all.
+        """Have `run` fetch from these, up to ``messages`` messages and ``size`` bytes in all.
 
         For the sake of suspects nothing is fetched while something in hand is settled every ``patience`` seconds. Where
         ``expected`` topics are given, even none, fetching waits for these, and for any that is deleted meanwhile.
@@ -233,8 +233,8 @@ class Prefetch:
         try:
             while not fetcher.over:
                 await self._fetch(fetcher)
-        except QuorumqError as exc:  # what can never work
-            # Whoever never got an answer lacks the group, which nobody makes.
+        except QuorumqError as exc:  # can never work
+            # A consumer that never got an answer lacks the group, and nothing makes it.
             if isinstance(exc, NotFound) and fetcher.first and self._expected is not None:
                 self._forget(fetcher, nursery)
             else:
@@ -344,7 +344,7 @@ class Prefetch:
         return now < self._refused_at + UNAUTHORIZED_S
 
     def _room(self, fetcher: Fetcher) -> int:
-        """How many messages the next FETCH may bring; 0 while that is not worth one."""
+        """Return the number of messages the next FETCH may bring; 0 while that is not worth one."""
         if self._is_alone():
             return 0
         now = self.context.clock()
@@ -407,19 +407,19 @@ class Prefetch:
 
     def _wake(self, fetcher: Fetcher) -> None:
         """Have it fetch, where that may be worth it; while suspects are about, it is to look again, and again."""
-        if fetcher.over:  # what is in stock of its topic outlives it
+        if fetcher.over:  # its topic's stock outlives it
             return
         if self._told is not None or self._lot or self._room(fetcher):
             fetcher.wake.set()
 
     def handed(self, count: int) -> None:
-        """A task got so many messages."""
+        """Note that a task got ``count`` messages."""
         self.wish = 0
         self.pace.handed(self.context.clock(), count)
         self.want()
 
     def missed(self, count: int) -> None:
-        """A task asked for so many messages, and left before one came: have some where it comes back."""
+        """Note that a task asked for ``count`` messages and left before one came: have some if it comes back."""
         self.wish = count
         self.want()
 
@@ -450,7 +450,7 @@ class Prefetch:
                 self._unstock(stock, len(found))
                 self._lot_begun = bool(lot)
                 return found
-            self._take_out(stock)  # what was damaged in it was not handed over, and is no longer here
+            self._take_out(stock)  # damaged messages in it were not handed over, and are no longer here
         return []
 
     def _is_next(self, lot: list[Prefetched]) -> bool:
@@ -520,7 +520,7 @@ class Prefetch:
         await give_back(self.context, items)
 
     async def leave(self, late: Iterable[m.ClientReply]) -> None:
-        """Give back everything that was not handed over, and what replies brought that nobody waited for."""
+        """Give back everything that was not handed over, and the messages of replies that no task waited for."""
         items = [item for stock in list(self._stock) for item in self._take_out(stock)]
         await self._give_back([*items, *(item for reply in late for item in brought(reply))])
 

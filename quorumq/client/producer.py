@@ -1,4 +1,4 @@
-"""From single messages to batches that are stored once, whatever happens on the way.
+"""Producers: single messages become batches that are stored once, after any failure on the way.
 
 A batch is encoded once, numbered once, and repeated byte for byte through any node until it is confirmed or its
 time is over (docs/protocol.md, PUBLISH and promise G6). Numbers are per partition and dense; a batch that is never
@@ -37,9 +37,9 @@ LINGER_S: Final = 0.010
 IN_FLIGHT: Final = 8
 BUFFER_BYTES: Final = 16 * MIB
 SHARED_LEFT: Final = 0.9
-"""A message with a timeout shares batches as if it had all of it, where so much is left when it is taken."""
+"""Share of its timeout that a message has left when it is taken, at which it shares batches as if it had all of it."""
 YIELD_EVERY: Final = 32
-"""`send` lets other tasks run at least after so many messages."""
+"""Messages after which `send` lets other tasks run."""
 
 
 class Made(NamedTuple):
@@ -70,7 +70,7 @@ class Producer:
     """Publishes to one topic. Made by `Client.producer`; several tasks may share one.
 
     It begins with its first message, and ends with the client. Used as an async context manager it ends there: leaving
-    that flushes, and raises if a message was given up whose `Pending` nobody waited for; leaving it by an exception
+    that flushes, and raises if a message was given up whose `Pending` no caller waited for; leaving it by an exception
     gives up what is not confirmed.
     """
 
@@ -155,10 +155,10 @@ class Producer:
             self._end()
 
     async def aclose(self) -> None:
-        """Flush, then end. A session of which every message is confirmed is closed with it, as far as can be heard.
+        """Flush, then end. If all messages of its session are confirmed, the session is closed too, as far as possible.
 
         Raises:
-            NotStored, OutcomeUnknown, …: messages were given up and nobody has waited for them: the first error, with
+            NotStored, OutcomeUnknown, …: messages were given up and no caller waited for them: the first error, with
                 how many there are.
         """
         try:
@@ -207,7 +207,7 @@ class Producer:
         try:
             return await pending.wait()
         finally:
-            pending._abandon()  # who is cancelled has chosen not to hear
+            pending._abandon()  # a cancelled caller does not want its outcome
 
     async def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
         """Publish messages in their order, as fast as it goes, and return once all are durable on a majority.
@@ -225,7 +225,7 @@ class Producer:
 
         Raises:
             NotAllStored: some are not stored, or may not be: it says which. What is wrong in itself (too large, of a
-                wrong type) is left out and the others are published; where no node can be reached, or there is no such
+                wrong type) is left out and the others are published; if no node can be reached, or there is no such
                 topic or partition, nothing more is taken. It is raised when all that was taken has its outcome.
             Exception: ``messages`` raised it. Those before are stored, or a note at the exception says which are not.
         """
@@ -241,7 +241,7 @@ class Producer:
             bulk.abandon()
 
     async def _bulk(self, **options: Unpack[Options]) -> Bulk:
-        """What `publish_many` does, in steps: for a front whose messages come in parts."""
+        """Begin a `publish_many` in steps, for a front whose messages come in parts."""
         self._tell()
         # A partitioner of the application's is asked about each message.
         runs = options.get("partition") is not None or type(self._partitioner) is DefaultPartitioner
@@ -251,11 +251,11 @@ class Producer:
         """Take a message, to be published in a batch, and return at once; waits only while too much is buffered.
 
         It is encoded at once: change ``payload`` as you like. A failure is raised by `Pending.wait`, or by the next
-        call of this producer where nobody can wait: where the `Pending` was let go.
+        call of this producer if nothing can wait: the `Pending` was let go.
 
         With ``derived_from`` it is an output of that input: its id comes from the input's, so that publishing it
         again, at any time, by anyone to whom the group's input was delivered, makes no second message. Publish, wait,
-        then ack the input: whatever is killed in between, each output is there exactly once. That holds as long as key,
+        then ack the input: after a crash at any point, each output is there exactly once. That holds as long as key,
         headers, payload and ``partition`` depend on nothing but the input. It is one output of one input for ever: an
         input that is redriven, or read again by a rewound group, derives the same id and adds nothing.
 
@@ -269,11 +269,11 @@ class Producer:
             partition: its number; the partitioner's choice if None. What is derived is spread over the partitions
                 that the topic was created with, and without a key the outputs of one input partition stay together.
             derived_from: the message that this one is an output of, as a consumer or `Client.fetch` gave it.
-            index: of several outputs of one input to this topic, which one this is: 0, 1, 2 …
-            delay: seconds or a timedelta: deliver it to nobody before they are over. At most 366 days.
+            index: number of this output among several of one input to this topic: 0, 1, 2 …
+            delay: seconds or a timedelta: deliver it to no consumer before they are over. At most 366 days.
             not_before: instead of a delay, a datetime with a time zone. It is turned into a delay at once, by this
                 machine's clock; what is in the past is no delay.
-            ttl: seconds or a timedelta, counted from now like the delay: where nobody has acked it by then it becomes
+            ttl: seconds or a timedelta, counted from now like the delay: if it is not acked by then it becomes
                 a dead letter with the reason ``expired`` instead of being delivered. The topic's if None.
             timeout: seconds for this message: to be taken, and then until it is given up. The producer's if None.
 
@@ -290,7 +290,7 @@ class Producer:
                 before its delay is over.
             NotFound: no such topic (and the cluster does not create topics by themselves), or no such partition.
             NotStored: no node can be reached to ask about the topic, or the producer is closed.
-            NotStored, OutcomeUnknown, …: messages before this one were given up, which nobody had waited for; a note
+            NotStored, OutcomeUnknown, …: messages before this one were given up, and no caller waited for them; a note
                 says how many. This one was not taken. It is raised once.
             Conflict: another payload was just derived as this output of this input. `Pending.wait` raises it too, where
                 replicas have other bytes under the id: what they have stays, and this was not stored.
@@ -309,11 +309,11 @@ class Producer:
             return None
         record_batch, first, _ = self._put(made)
         pending = Pending(record_batch, first)
-        pending._abandon()  # whoever waits hears, and who is cancelled has chosen not to
+        pending._abandon()  # a caller that waits gets the outcome, and a cancelled one does not want it
         return pending
 
     def _tell(self) -> None:
-        """Raise what nobody can hear of otherwise; once."""
+        """Raise the failures that no caller can receive otherwise; once."""
         errors = self._outbox.take_silent()
         if errors:
             raise self._given_up(errors)
@@ -325,7 +325,7 @@ class Producer:
 
     async def _take(self, payload: bytes | None = None, **options: Unpack[Options]) -> Run:
         """Take one message, as `send` does."""
-        made = self._make(payload, **options)  # what is wrong is said before anything waits
+        made = self._make(payload, **options)  # errors of the message are raised before anything waits
         self._since_yield += 1
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
@@ -444,7 +444,7 @@ class Producer:
                 await self._outbox.room.park()
 
     def _takes(self, size: int, *, numbered: bool) -> bool:
-        """Whether messages of ``size`` bytes can be taken now."""
+        """Return True if messages of ``size`` bytes can be taken now."""
         buffered = self._outbox.buffered
         return (
             self._started
@@ -466,8 +466,8 @@ class Producer:
         """Send what is buffered without lingering, and wait until everything sent before has its outcome.
 
         Raises:
-            NotStored, OutcomeUnknown, …: one of those was given up, or one before of which nobody has heard; the first
-                error.
+            NotStored, OutcomeUnknown, …: one of those was given up, or an earlier one without a caller to receive
+                that; the first error.
         """
         mine = list(self._outbox.unanswered)
         await self._drain()
@@ -518,7 +518,7 @@ class Producer:
                     self._nursery.start_soon(self._refresh)
                     await self._pump()
         finally:
-            self._end()  # where the client is closed first, whoever waits has to hear of it
+            self._end()  # if the client is closed first, tasks that wait have to hear of it
 
     async def _refresh(self) -> None:
         """Spread new messages over partitions that are made meanwhile; a batch stays where it was numbered."""
@@ -580,7 +580,7 @@ class Producer:
             error = exc
             closed = isinstance(exc.__cause__ or exc, OriginClosed)
             if closed and self._session.origin == record_batch.origin:
-                self._session.origin = None  # what is numbered next is numbered under a new session
+                self._session.origin = None  # later batches are numbered under a new session
                 assert self._nursery is not None
                 self._nursery.start_soon(self._reopen)
             register = self._register

@@ -49,7 +49,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.DescribeGroup: m.DescribeGroupReply,
     m.StatusRequest: m.StatusReply,
 }
-"""What answers each request, unless it is `Failed`."""
+"""Reply types by request type; any request may be answered by `Failed`."""
 
 
 class Answer(NamedTuple):
@@ -109,7 +109,7 @@ class ClientProtocol:
 
     @property
     def missing_bytes(self) -> int:
-        """What has to come until the reply that was begun is whole; 0 where none was."""
+        """Bytes that have to come until the reply that was begun is whole; 0 if none was."""
         return self._reader.missing_bytes
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Answer]:

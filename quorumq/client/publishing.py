@@ -14,7 +14,7 @@ from quorumq.client.producer import Producer
 from quorumq.core.errors import NotFound, QuorumqError
 
 PRODUCERS_MAX: Final = 64
-"""Topics that `Client.publish` keeps producers to, where nothing is under way to more."""
+"""Topics that `Client.publish` keeps producers to, if nothing is under way to more."""
 
 
 @dataclass(eq=False)
@@ -41,7 +41,7 @@ class PublishCalls(Calls):
         producer's, see `producer`.
 
         Args:
-            topic: its name; it is created where there is none and the cluster has ``auto_create_topics``.
+            topic: its name; it is created if there is none and the cluster has ``auto_create_topics``.
             payload: the message; None where ``json`` is given.
             options: as of `Producer.send`: json, key, headers, partition, derived_from, index, delay, not_before, ttl,
                 timeout.
@@ -79,12 +79,12 @@ class PublishCalls(Calls):
         if kept is not None and pending is not None:
             self._kept[topic] = self._kept.pop(topic)
             kept.calls += 1
-            record_batch = pending._record_batch  # and not `pending`, which says by its end that nobody waits
+            record_batch = pending._record_batch  # and not `pending`, whose end says that no caller waits
             pending._watch(lambda: self._let_go(topic, kept, record_batch.error))
         return pending
 
     def _let_go(self, topic: str, kept: Kept, error: QuorumqError | None) -> None:
-        """A call has ended. Close the producers that nobody uses and that are not kept."""
+        """Count the end of a call. Close producers that are unused and not kept."""
         kept.calls -= 1
         if isinstance(error, NotFound) and self._kept.get(topic) is kept:
             del self._kept[topic]  # a topic that is made again under this name is another one

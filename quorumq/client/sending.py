@@ -1,4 +1,4 @@
-"""How a producer's batches reach a node: under which session, and in which requests."""
+"""Sending of a producer's batches to a node: sessions and requests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from quorumq.core.printable import plural
 from quorumq.core.types import Batch, Origin, PartitionId
 
 CLOSE_WAIT_S: Final = 1.0
-"""How long a producer that ends waits until the cluster has heard that its session is over."""
+"""Seconds that a producer that ends waits until the cluster has heard that its session is over."""
 
 SESSION_S: Final = ORIGIN_IDLE_S / 2
-"""A session numbers for so long: nodes close one under which nothing comes to a partition for twice that time, and
-refuse the next batch. One message a day must not mean one failed publish a day."""
+"""Seconds for which a session numbers: nodes close one under which nothing comes to a partition for twice that time,
+and refuse the next batch. One message a day must not mean one failed publish a day."""
 
 
 class Session:
@@ -36,7 +36,7 @@ class Session:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is none, or one that is too old to number by."""
+        """Return True if there is no session, or one that is too old to number by."""
         return self.origin is None or self._context.clock() >= self._until
 
     async def open(self, timeout: float) -> None:
@@ -52,7 +52,7 @@ class Session:
         RECLAIM).
 
         Args:
-            used: where it numbered anything; all of that is confirmed.
+            used: partitions in which it numbered anything; all of that is confirmed.
         """
         assert self.origin is not None
         request = m.CloseSession(self.origin, tuple(used), self.seal)
@@ -71,7 +71,7 @@ class Sender(NamedTuple):
     async def send(self, record_batch: RecordBatch) -> None:
         """Publish one batch, again and again if need be; raises why it was given up.
 
-        A batch of derived messages of which some are refused is cut in two, and these again, so that one that is
+        A batch of derived messages is cut in two if some are refused, and these again, so that one that is
         refused takes no others with it: why is in ``record_batch.refused``.
         """
         if isinstance(record_batch, DerivedParcel):

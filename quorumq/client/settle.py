@@ -77,7 +77,7 @@ def items_of(tickets: Iterable[Settleable]) -> list[Item]:
 
 
 def are_single(tickets: Sequence[Settleable]) -> bool:
-    """Whether each ticket is one message."""
+    """Return True if each ticket is one message."""
     return set(map(_size, tickets)) <= {1}
 
 
@@ -216,7 +216,7 @@ _WEAKNESS: Final = {"acked": 0, "ok": 0, "acked_unproven": 1, "acked_after_expir
 
 
 def severity(outcome: str) -> int:
-    """How little an outcome promises: a part of which nothing is known outweighs one that failed."""
+    """Rank an outcome by how little it promises: a part with an unknown outcome outweighs one that failed."""
     return 4 if outcome in LATER else _WEAKNESS.get(outcome, 3)
 
 
@@ -239,7 +239,7 @@ async def settle(
     Args:
         make: the request for some items; called anew for each attempt.
         on_final: told the verdicts, each with its tickets; sets their ``outcome``, or returns why there is none.
-        failures: of those that failed, why.
+        failures: errors by ticket, filled in for those that failed.
         timeout: seconds for all requests together, all attempts included.
         most: spans in one request, if they are to be fewer than others have.
     """
@@ -259,14 +259,14 @@ async def settle(
 
 
 def note_failures(tickets: Iterable[Settleable], failures: Failures) -> None:
-    """What an operation that somebody waits for failed with is on its tickets until the next one."""
+    """Note an awaited operation's failures on its tickets, until the next operation."""
     for ticket in tickets:
         ticket.failure = failures.get(ticket)
 
 
 @contextmanager
 def failures_of(tickets: Sequence[Settleable]) -> Iterator[Failures]:
-    """The failures of an operation that somebody waits for: noted on its tickets, and at the end of the ``with`` the
+    """Collect an awaited operation's failures: noted on its tickets, and at the end of the ``with`` the
     `most_retryable` is raised."""
     failures: Failures = {}
     note_failures(tickets, failures)
@@ -280,7 +280,7 @@ def failures_of(tickets: Sequence[Settleable]) -> Iterator[Failures]:
 
 
 def most_retryable(failures: Iterable[QuorumqError]) -> QuorumqError | None:
-    """The failure to raise where there are several: what may succeed when it is repeated before what never will.
+    """Return the failure to raise among several: one that a repetition may mend before one that never will succeed.
 
     Else who treats one as the end of the matter, as HoldLost often is, would not hear of the others.
     """

@@ -32,7 +32,7 @@ from quorumq.wire.values import SealedNamed
 
 
 class SettleCalls(Calls):
-    """Settles messages, whoever got them: the `Settler` of all that a client delivers."""
+    """Settles messages from any source: the `Settler` of all that a client delivers."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -68,7 +68,7 @@ class SettleCalls(Calls):
         """`Message.ack` of many at once, of any deliveries, topics and groups: the verdict on each, in order.
 
         Raises:
-            as that does, where some failed: ``outcome`` and ``failure`` of each say which.
+            the errors of that method, if some failed: ``outcome`` and ``failure`` of each say which.
             BadReceipt: some were refused.
         """
         messages = settleables_of(messages)
@@ -91,7 +91,7 @@ class SettleCalls(Calls):
         """`Message.reject` of many at once.
 
         Raises:
-            as that does, where some failed: ``failure`` of each says which.
+            the errors of that method, if some failed: ``failure`` of each says which.
         """
         wait = TOPIC_BACKOFF_S if delay is None else seconds_of("delay", delay, DELAY_MAX_S)
         if interrupted:
@@ -114,7 +114,7 @@ class SettleCalls(Calls):
         """`Message.dead_letter` of many at once; ``error`` is what their handler failed with.
 
         Raises:
-            as that does, where some failed: ``failure`` of each says which.
+            the errors of that method, if some failed: ``failure`` of each says which.
             UsageError: some are dead letters already; nothing was sent.
         """
         messages = settleables_of(messages)
@@ -170,7 +170,7 @@ class SettleCalls(Calls):
                 for ticket in tickets:
                     ticket.outcome = outcome if verdict.outcome == "ok" else Outcome.REWOUND
                 return {}
-            # What a minority applied spreads, and so does an earlier attempt whose answer was lost.
+            # An outcome that a minority applied spreads, and so does an earlier attempt whose answer was lost.
             done = "it is not certain whether it was " + ("dead-lettered" if letter else "rejected")
             return {ticket: refusal(ticket, verdict, done) for ticket in tickets}
 
@@ -206,7 +206,7 @@ class SettleCalls(Calls):
         """`Message.extend` of many at once.
 
         Raises:
-            HoldLost: of some the hold is over, and nothing revives it; ``failure`` of each says which.
+            HoldLost: some holds are over, and nothing revives them; ``failure`` of each says which.
             OutcomeUnknown, NotStored: some were not confirmed: their old deadlines stand.
         """
         messages = settleables_of(messages)
@@ -223,7 +223,7 @@ class SettleCalls(Calls):
         *,
         timeout: float | None = None,
     ) -> None:
-        """`extend` on nobody's behalf: what fails is in ``failures``, and neither raised nor left on the messages."""
+        """Extend holds for no caller: errors are in ``failures``, and neither raised nor left on the messages."""
 
         def on_final(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
             if verdict.outcome != "ok":

@@ -15,7 +15,7 @@ from quorumq.wire.batch import Message as Parts
 
 
 class Seen(NamedTuple):
-    """What one group makes of the message, as one node sees it.
+    """State of the message in one group, as one node sees it.
 
     ``state`` is ready, held, delayed, acked, dead, skipped (never to be delivered) or purged; ``remaining`` are the
     seconds of a hold or a delay that are left. ``ended`` deliveries ended without an ack, at redrive number
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """What one node has of the message. ``error``: why it did not say; then the rest is empty.
+    """State of the message on one node. ``error``: why it did not say; then the rest is empty.
 
     ``left_out``: how many groups it has beside ``groups``, which are the first 1,000 by name.
     """
@@ -52,7 +52,7 @@ class Replica(NamedTuple):
 class Life(NamedTuple):
     """The life of one message, from `Client.show`.
 
-    ``published_ms``: when its batch was made, by its producer's clock (ms since 1970); None where no payload is left.
+    ``published_ms``: when its batch was made, by its producer's clock (ms since 1970); None if no payload is left.
     ``session`` is the producer's, which begins with the node that opened it. ``body`` is what was published, where it
     was asked for and a replica has it.
     """
@@ -72,7 +72,7 @@ class ShowCalls(Calls):
     async def show(
         self, topic: str, message: MessageId | str, *, body: bool = False, timeout: float | None = None
     ) -> Life:
-        """What every replica has in memory of one message: who has its payload, and what each group makes of it.
+        """Return every replica's memory of one message: its payload, and its state in each group.
 
         Every replica is asked by itself, and nothing is merged: where they differ, that is seen. What is over is known
         as long as it leaves a trace: a count of deliveries that ended, the last one's fencing token, a tombstone, a
@@ -156,7 +156,7 @@ def seen(shown: m.ShownGroup) -> Seen:
 
 
 def knows(replica: Replica) -> bool:
-    """Whether a group of it has heard of the message: of one that it has not, all is ready, and never delivered."""
+    """Return True if a group of it has heard of the message; else all is ready there, and never delivered."""
     return any(
         seen.state != "ready" or seen.ended or seen.interruptions or seen.token for seen in replica.groups
     )

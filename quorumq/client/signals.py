@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT for pools of workers: each that runs in the main thread hears them, and nobody loses a handler.
+"""SIGTERM and SIGINT for pools of workers: each that runs in the main thread hears them, and other handlers remain.
 
 A process has one handler for a signal. That of a web server, a notebook or the program itself is left alone, and so
 is a signal that is ignored, as Ctrl-C in what a shell has put in the background.
@@ -15,12 +15,12 @@ from typing import Any, Final
 
 OURS: Final = (signal.SIGTERM, signal.SIGINT)
 RUNNERS: Final = ("trio.", "asyncio.runners")
-"""Modules whose handlers only raise KeyboardInterrupt or cancel, because nobody else has one."""
+"""Modules whose handlers only raise KeyboardInterrupt or cancel, because the program has no other one."""
 
 Hear = Callable[[int], object]
 
 _hearing: Final[dict[int, list[Hear]]] = {number: [] for number in OURS}
-_before: Final[dict[int, Any]] = {}  # whose place ours took
+_before: Final[dict[int, Any]] = {}  # handlers that ours replaced
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def stopped_by_signals(
     Args:
         stop: ends a pool.
         post: has a function called in the pool's thread, from a signal's handler too.
-        signals: None hears those that nobody else handles; True all, which others then do not hear; False none.
+        signals: None hears those without another handler; True all, which others then do not hear; False none.
     """
 
     def hear(number: int) -> None:
@@ -53,7 +53,7 @@ def stopped_by_signals(
 
 
 def _take(number: int, *, even_others: bool) -> bool:
-    """Whether the signal is ours now."""
+    """Take the signal over, and return True if it is ours now."""
     handler = signal.getsignal(number)
     if handler is _on_signal:
         return True
@@ -64,8 +64,8 @@ def _take(number: int, *, even_others: bool) -> bool:
 
 
 def _is_nobodys(handler: Any) -> bool:
-    """Whether this is what Python, trio and asyncio do by themselves."""
-    function = getattr(handler, "func", handler)  # of a partial
+    """Return True if this is the default handler of Python, trio or asyncio."""
+    function = getattr(handler, "func", handler)  # asyncio's is a partial
     by_default = handler in (signal.SIG_DFL, signal.default_int_handler)
     return by_default or (getattr(function, "__module__", None) or "").startswith(RUNNERS)
 
@@ -73,6 +73,6 @@ def _is_nobodys(handler: Any) -> bool:
 def _on_signal(number: int, frame: FrameType | None) -> None:
     for hear in tuple(_hearing[number]):
         hear(number)
-    if not _hearing[number]:  # somebody put it back after the last pool: it is not ours any more
+    if not _hearing[number]:  # the handler was put back after the last pool: the signal is not ours any more
         signal.signal(number, _before[number])
         signal.raise_signal(number)

@@ -44,7 +44,7 @@ def seconds_of(name: str, value: Duration, most: float) -> float:
 
 
 def delay_ms(delay: Duration | None, not_before: datetime | None, wall_ms: int) -> int:
-    """How long a message is not to be delivered, rounded up; 0 for a time that is over.
+    """Return the delay of a message in milliseconds, rounded up; 0 for a time that is over.
 
     Args:
         delay: that long; or
@@ -67,12 +67,12 @@ def delay_ms(delay: Duration | None, not_before: datetime | None, wall_ms: int) 
 
 
 def check_order(delay_ms: int, ttl_ms: int, topic_ttl_s: float) -> None:
-    """Refuse a message that would expire before anybody may have it.
+    """Refuse a message that would expire before any consumer may have it.
 
     Args:
-        delay_ms: how long it is not delivered, in milliseconds.
+        delay_ms: delay of its delivery, in milliseconds.
         ttl_ms: after how long it expires, in milliseconds; 0 leaves it to the topic.
-        topic_ttl_s: the topic's, in seconds; 0 for none, or where it is not known.
+        topic_ttl_s: the topic's, in seconds; 0 for none, or if it is not known.
 
     Raises:
         UsageError: the delay is as long or longer.

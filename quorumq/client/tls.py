@@ -48,7 +48,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         return sealed[0] if len(sealed) == 1 else b"".join(sealed)
 
     def hear(self, data: bytes | bytearray) -> bytes:
-        """What bytes say that were received next; b"" while a record is not complete."""
+        """Decrypt the bytes that were received next; b"" while a record is not complete."""
         return self._tunnel.hear(data) or b""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:

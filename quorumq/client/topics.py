@@ -37,19 +37,19 @@ class TopicCalls(Calls):
         Args:
             name: letters, digits, '.', '_' and '-'.
             rf: on how many nodes each message is kept: odd. 3 if None, or 1 where the cluster has fewer nodes.
-            partitions: how many; 1 if None.
-            max_deliveries: after so many a message becomes a dead letter; 5 if None.
+            partitions: number of partitions; 1 if None.
+            max_deliveries: deliveries after which a message becomes a dead letter; 5 if None.
             retention: seconds or a timedelta that payload is kept after the last group is done with it; 0 if None.
-            ttl: seconds or a timedelta after which a message that nobody has acked expires; 0 = never, also if None.
+            ttl: seconds or a timedelta after which a message without an ack expires; 0 = never, also if None.
             backoff: seconds or timedeltas, or one alone, that a rejected message waits where the reject does not say,
                 attempt by attempt; the last one repeats. No wait if None.
             auto_create_groups: whether the first consumer of a group creates it, from the beginning; true if None.
                 Where false, it hears `NotFound`: a group by a mistyped name would keep all messages for ever.
-            on_expiry: what becomes of a message that expires: a dead letter, also if None, or "drop", and it is gone.
+            on_expiry: result of an expiry: a dead letter, also if None, or "drop", and the message is gone.
             timeout: seconds; the client's if None.
 
         Returns:
-            the topic; where it was there, with whatever settings it has beside those given.
+            the topic; if it was there, with its own settings beside those given.
 
         Raises:
             Conflict: the topic exists with another value of something given; names it. Or publishing made it, it has
@@ -113,7 +113,7 @@ class TopicCalls(Calls):
         """Change what is given of a topic's settings; what is None stays. Of two that change one, the last one wins.
 
         Args:
-            partitions: how many there are to be; never fewer than there are. Messages of a key that is published from
+            partitions: number of partitions; never fewer than there are. Messages of a key that is published from
                 now on may go to another partition than those before.
             max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry: as in `create_topic`.
             timeout: seconds; the client's if None.
@@ -141,7 +141,7 @@ class TopicCalls(Calls):
         hears `NotFound` when acking. A topic made later under the same name is another one.
 
         Args:
-            name: of the topic that has the name now: only that one is deleted, however often this is repeated.
+            name: name of the topic. Only the topic that has it now is deleted, however often this is repeated.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -164,7 +164,7 @@ class TopicCalls(Calls):
         """The topic of that name: its id, replicas and settings.
 
         Args:
-            name: of the topic.
+            name: name of the topic.
             create: make it, where the cluster lets publishing do that (``auto_create_topics``).
             timeout: seconds; the client's if None.
 
@@ -183,7 +183,7 @@ class TopicCalls(Calls):
         return await self.context.metadata(*topics, timeout=timeout)
 
     async def status(self, node: str | None = None, *, timeout: float | None = None) -> dict[str, object]:
-        """What a node knows of itself and its peers (docs/operations.md).
+        """Return a node's knowledge of itself and its peers (docs/operations.md).
 
         Args:
             node: its id or address; whichever answers if None.
@@ -218,7 +218,7 @@ def _settings(
     auto_create_groups: bool | None,
     on_expiry: str | None,
 ) -> dict[str, Any]:
-    """A topic's settings as CreateTopic and AlterTopic name them; None where nothing is given."""
+    """Return a topic's settings as CreateTopic and AlterTopic name them; None for those not given."""
     steps = (backoff,) if isinstance(backoff, float | int | timedelta) else backoff or ()
     return {
         "partitions": partitions,

@@ -32,15 +32,15 @@ GRACE_S: Final = 10.0
 CONCURRENCY_MAX: Final = 10_000
 BACKOFF_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
-"""How long what failed waits where its topic has no backoff: doubled each time, lest all attempts be over at once."""
+"""Seconds that a failed message waits at most, if its topic has no backoff. Doubling keeps its attempts apart."""
 LAST_WORD_S: Final = 2.0
-"""How long a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
+"""Seconds that a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
 LETTER_WAIT_S: Final = 60.0
-"""After so long a dead letter is looked at again whose handler failed: it cannot die twice, and has no last attempt."""
+"""Seconds until a dead letter whose handler failed comes again: it cannot die twice, and has no last attempt."""
 STOP_LOOK_S: Final = 0.1
-"""How often it is looked whether the event is set that ends a pool: it may be one that trio cannot wait for."""
+"""Seconds between two looks at the event that ends a pool, as it may be one that trio cannot wait for."""
 UNAUTHORIZED_LOOK_S: Final = 1.0
-"""How often a verdict is sent again that was refused for want of a right, while its message is held."""
+"""Seconds until a verdict that was refused for want of a right is sent again, while its message is held."""
 WRONG_RUNTIME: Final = (
     "no running event loop",
     "no current event loop",
@@ -61,7 +61,7 @@ Handler = Callable[[Message], Any]
 
 
 class Unfit(UsageError):
-    """The handler cannot work here, whatever the message: no message is to blame, and the pool ends."""
+    """The handler cannot work here with any message: no message is to blame, and the pool ends."""
 
     code = "unfit"
 
@@ -85,7 +85,7 @@ def check_handler(handler: Any) -> None:
         raise UsageError(f"the handler {handler!r} has a yield: called, it would do nothing; let it return")
     try:
         signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # of some built-in functions nothing is known
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return
     try:
         signature.bind(None)
@@ -99,13 +99,13 @@ class Stop(Protocol):
     """An event of `trio`, `asyncio` or `threading`."""
 
     def is_set(self) -> bool:
-        """Whether the pool is to end."""
+        """Return True if the pool is to end."""
         ...
 
 
 @dataclass(frozen=True)
 class Task:
-    """Which messages a pool takes, and what it does with each: see `Client.work` for what the fields mean."""
+    """Messages that a pool takes, and their handler: see `Client.work` for the meaning of the fields."""
 
     topic: str | Sequence[str]
     group: str
@@ -119,7 +119,7 @@ class Task:
     version: str = field(default="", kw_only=True)
 
     def check(self) -> None:
-        """Raise UsageError where it can never work."""
+        """Raise UsageError if it can never work."""
         check_handler(self.handler)
         if not isinstance(self.concurrency, int) or not 1 <= self.concurrency <= CONCURRENCY_MAX:
             raise UsageError(f"concurrency is {self.concurrency!r}: give 1 to {CONCURRENCY_MAX}")
@@ -143,11 +143,11 @@ class Task:
 
     @property
     def is_async(self) -> bool:
-        """Whether the handler is awaited; else it is run in a thread."""
+        """Return True if the handler is awaited; else it is run in a thread."""
         return is_async(self.handler)
 
     def retries_on(self, error: BaseException) -> bool:
-        """Whether a failure is one to try again after; a group is one where all that is in it are.
+        """Return True if a failure is one to try again after; a group is one if all failures in it are.
 
         Where a call to the cluster failed for the time being, the message is not to blame.
         """
@@ -161,7 +161,7 @@ TASK_OPTIONS: Final = tuple(one.name for one in fields(Task) if one.kw_only)
 
 @dataclass
 class Worked:
-    """What a pool did until it was stopped, in messages.
+    """Messages that a pool worked on until it was stopped, by outcome.
 
     Attributes:
         done: acked, with the hold certain until then as far as is known.
@@ -187,7 +187,7 @@ class Worked:
         """One more message ended like this; None where its verdict did not arrive.
 
         Args:
-            outcome: of the message.
+            outcome: the message's.
             over: its hold was over, by the client's clock, before it was settled.
         """
         if outcome is Outcome.REQUEUED:
@@ -206,10 +206,10 @@ class Worked:
 class Pool:
     """Runs the handlers of some tasks; made for one `run`."""
 
-    context: Context  # of the client
+    context: Context  # the client's
     consume: Callable[..., Consumer]  # makes a consumer, as `Client.consumer` does
     tasks: Sequence[Task]
-    grace: Duration  # what is begun has to end, once `stop` was called
+    grace: Duration  # seconds that handlers have to end, once `stop` was called
     told: Stop | None = None  # calls `stop` when it is set
     _consumers: list[Consumer] = field(default_factory=list)
     _begun: int = 0  # messages whose handlers run
@@ -252,7 +252,7 @@ class Pool:
         except BaseExceptionGroup as group:
             error = only(group)
             unfit, others = group.split(Unfit)
-            if unfit is not None and others is None:  # of several slots at once
+            if unfit is not None and others is None:  # from several slots at once
                 error = leaf_of(unfit)
             if error is group:
                 raise
@@ -338,9 +338,9 @@ class Pool:
             raise
         except BaseException as ended:  # cancelled, or the handler ends the program
             consumer.let_go(message)
-            # A thread cannot be stopped and may still work on the message: nobody else gets it until its hold is over.
+            # A thread cannot be stopped and may still work on the message: it stays held until its hold is over.
             if task.is_async and message.outcome is None:
-                is_told = trio.current_effective_deadline() == -math.inf  # to end, whatever it raises then
+                is_told = trio.current_effective_deadline() == -math.inf  # to end, with any exception
                 await self._give_back(message, interrupted=is_told or isinstance(ended, KeyboardInterrupt))
             else:
                 self._worked.count(message.outcome)
@@ -473,7 +473,7 @@ NEXT: Final[dict[Outcome | None, str]] = {
     Outcome.REQUEUED: "comes again",
     **dict.fromkeys(ACKS, "was acked by its handler"),
 }
-"""What is logged of a message whose handler failed."""
+"""Log texts for a message whose handler failed, by its outcome."""
 
 
 def of_wrong_runtime(error: BaseException) -> BaseException | None:
@@ -509,7 +509,7 @@ def leaf_of(error: BaseException) -> BaseException:
 
 
 def only(error: BaseException) -> BaseException:
-    """What a group has, where that is one exception."""
+    """Return the exception of a group that has only one; else ``error`` itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
