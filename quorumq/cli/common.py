@@ -67,7 +67,7 @@ class Address(click.ParamType):  # type: ignore[type-arg]
 
 
 def duration(value: Any) -> float:
-    """A time, from a person: seconds, or a number with s, m, h or d behind it."""
+    """Return a time, from a person: seconds, or a number with s, m, h or d behind it."""
     text = str(value).strip()
     unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
     try:
@@ -89,7 +89,7 @@ class Seconds(click.FloatRange):
 
 
 def durations(value: str) -> tuple[float, ...]:
-    """Times with commas between; "" or "none" for none at all."""
+    """Parse times with commas between; "" or "none" for none at all."""
     return tuple(map(duration, [] if value in ("", "none") else value.split(",")))
 
 
@@ -119,7 +119,7 @@ def cluster_options(
     seconds: float = 30.0,
     help: str = "Seconds to go on trying; each request has so many where there are several.",
 ) -> F:
-    """Adds ``--node``, ``--timeout`` and ``--json``; the command, which is async, gets ``where`` and ``as_json``."""
+    """Add ``--node``, ``--timeout`` and ``--json``; the command, which is async, gets ``where`` and ``as_json``."""
 
     @wraps(command)
     def with_where(*args: Any, nodes: tuple[str, ...], timeout: float, **more: Any) -> Any:
@@ -129,7 +129,7 @@ def cluster_options(
 
 
 def timeout_option(default: float, help: str) -> Callable[[F], F]:
-    """Adds ``--timeout``, in seconds; the command gets ``timeout``."""
+    """Add ``--timeout``, in seconds; the command gets ``timeout``."""
     return click.option(
         "--timeout", default=default, show_default=True, type=click.FloatRange(0.1), help=help
     )
@@ -157,12 +157,12 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def ids_option(help: str) -> Callable[[F], F]:
-    """Adds ``--id``, several times where wanted; the command gets ``ids``, as text."""
+    """Add ``--id``, several times where wanted; the command gets ``ids``, as text."""
     return click.option("--id", "ids", multiple=True, metavar="ID", help=help)
 
 
 def parsed(ids: Sequence[str]) -> list[MessageId]:
-    """The ids that a person gave, in order and each once.
+    """Return the ids that a person gave, in order and each once.
 
     Raises:
         UsageError: one is no id.
@@ -186,7 +186,7 @@ def check_missed(missed: Sequence[str]) -> None:
 async def cluster(
     where: Where, connect: Callable[..., AbstractAsyncContextManager[Client]] | None = None
 ) -> AsyncIterator[Client]:
-    """The client library, connected. Each operation has the seconds of ``where``, less what it took to connect.
+    """Connect the client library. Each operation has the seconds of ``where``, less those taken to connect.
 
     Args:
         where: the cluster.
@@ -218,7 +218,7 @@ async def cluster(
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on one line of standard output, at once."""
+    """Print one JSON object on one line of standard output, at once."""
     text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
     if not text.isprintable():
         text = "".join([char if char.isprintable() else json.dumps(char)[1:-1] for char in text])
@@ -226,12 +226,12 @@ def print_json(value: Any) -> None:
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """A line for a person, or for a script: on standard error if ``err``. A terminal finds nothing in it to obey."""
+    """Print a line for a person or a script: on standard error if ``err``. A terminal finds nothing in it to obey."""
     click.echo(printable(text), err=err, nl=nl)
 
 
 def tell(text: str, value: Any, as_json: bool) -> None:
-    """A line for a person, or a JSON object for a script."""
+    """Print a line for a person, or a JSON object for a script."""
     if as_json:
         print_json(value)
     else:
@@ -239,12 +239,12 @@ def tell(text: str, value: Any, as_json: bool) -> None:
 
 
 def local_time(ms: int, timespec: str = "seconds") -> str:
-    """A time of day for a person, in this machine's zone."""
+    """Return a time of day for a person, in this machine's zone."""
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec=timespec)
 
 
 def text_fields(name: str, data: bytes | None) -> dict[str, str | None]:
-    """``data`` for JSON: as text under ``name`` where it is UTF-8, else as base64 under ``name_base64``."""
+    """Return ``data`` for JSON: as text under ``name`` where it is UTF-8, else as base64 under ``name_base64``."""
     if data is None:
         return {name: None}
     try:
@@ -254,14 +254,14 @@ def text_fields(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def shown(data: bytes, width: int = 60) -> str:
-    """``data`` on one line for a person: printable, cut at ``width`` characters."""
+    """Return ``data`` on one line for a person: printable, cut at ``width`` characters."""
     text = bytes(data[: 4 * width]).decode(errors="backslashreplace")
     text = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= width and len(data) <= 4 * width else text[: width - 1] + "…"
 
 
 def console(stderr: bool = False) -> Any:
-    """A rich console; plain text where the output is not a terminal, which obeys no text of others."""
+    """Return a rich console; plain text where the output is not a terminal, which obeys no text of others."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -280,7 +280,7 @@ def console(stderr: bool = False) -> Any:
 
 
 def table(*columns: str, title: str | None = None, cut: bool = False) -> Any:
-    """A rich table without frames, for 80 columns: the frames of eight columns take 25.
+    """Return a rich table without frames, for 80 columns: the frames of eight columns take 25.
 
     Args:
         columns: heads; ``>`` in front of one is for numbers, ``|`` for short text: neither is ever broken into lines.
@@ -361,7 +361,7 @@ async def _interruptible(main: Callable[[], Awaitable[T]]) -> T:
 
 
 def run_asyncio(main: Callable[..., Awaitable[T]], *args: object) -> T:
-    """`run` by asyncio, with the same signals and the same exceptions."""
+    """Run like `run` by asyncio, with the same signals and the same exceptions."""
     import asyncio
 
     async def interruptible() -> T:

@@ -198,7 +198,7 @@ async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], 
 
 
 async def _named(client: Client, plan: Plan, names: list[MessageId]) -> AsyncGenerator[list[Message], None]:
-    """The messages of these ids that may be delivered now; one by one where a command works on each."""
+    """Yield the messages of these ids that may be delivered now; one by one where a command works on each."""
     for some in [[name] for name in names] if plan.command else [names]:
         left = some
         while left and (found := await _fetch(client, plan, ids=left)):
@@ -221,7 +221,7 @@ async def _check_came(client: Client, plan: Plan, left: list[MessageId]) -> None
 
 
 async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
-    """Messages as they come, until enough have come or none within --wait."""
+    """Yield messages as they come, until enough have come or none within --wait."""
 
     batch = 1 if plan.command else BATCH
     left = float("inf") if plan.most is None else plan.most
@@ -245,7 +245,7 @@ async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], N
 
 
 async def _last_look(client: Client, plan: Plan) -> list[Message]:
-    """Nothing came within --wait: believe it only of a node that can deliver, and take what it has after all.
+    """Look again after nothing came within --wait: believe that only of a node that can deliver, and take what it has.
 
     Raises:
         TooFewReplicas: nothing came because nothing can be delivered now.
@@ -329,12 +329,12 @@ def _show(message: Message, as_json: bool) -> None:
 
 
 def shown_key(key: bytes) -> str:
-    """A key as an environment can have it."""
+    """Return a key as an environment can have it."""
     return key.decode(errors="backslashreplace").replace("\0", "")
 
 
 async def _run_extended(client: Client, message: Message, plan: Plan) -> None:
-    """`_run`, and keep the message's hold meanwhile."""
+    """Run like `_run`, and keep the message's hold meanwhile."""
     import trio
 
     async def extend() -> None:

@@ -60,7 +60,7 @@ class Wanted(NamedTuple):
 
 
 def _filters(command: Any) -> Any:
-    """Adds options that choose dead letters; the command gets them by the names that `Wanted` has."""
+    """Add options that choose dead letters; the command gets them by the names that `Wanted` has."""
     for option in (
         ids_option(
             "Only this message; may be given several times. One that is no dead letter of the group is named, and the "
@@ -255,7 +255,7 @@ async def purge(**options: Any) -> None:
 
 
 async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
-    """The dead letters that are meant, in the order of partitions and ids; what other ids are goes into ``missed``."""
+    """Yield the chosen dead letters, in the order of partitions and ids; put the state of other ids in ``missed``."""
     if wanted.ids:
         named = await there(client, wanted.topic, f"{wanted.group}!dead", parsed(wanted.ids), missed)
         source = each(named.values())
@@ -273,7 +273,7 @@ async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str])
 
 
 def _named(wanted: Wanted) -> Wanted:
-    """With the topic and group that keep the records: g!dead and TOPIC.deadletters mean the same here."""
+    """Return it with the topic and group that keep the records: g!dead and TOPIC.deadletters mean the same here."""
     from quorumq.client.groups import source_of
 
     topic, group = source_of(wanted.topic, wanted.group)
@@ -300,7 +300,7 @@ async def _each(
 async def _kinds(
     client: Client, wanted: Wanted, topic_id: bytes, missed: dict[MessageId, str]
 ) -> list[dict[str, Any]]:
-    """Dead letters by fingerprint, the most frequent first; those without one by their reason."""
+    """Count dead letters by fingerprint, the most frequent first; those without one by their reason."""
     kinds: dict[tuple[str, str, str], dict[str, Any]] = {}
     async for found in _letters(client, wanted, missed):
         letter = found.peeked.record.letter

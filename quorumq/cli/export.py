@@ -64,7 +64,7 @@ def export(data: Path, topic: str | None, group: str | None) -> None:
 
 
 def line_of(found: Found, topic: str) -> dict[str, Any]:
-    """A message for JSON."""
+    """Return a message for JSON."""
     from quorumq.client.message import MessageId
 
     assert found.message is not None

@@ -55,7 +55,7 @@ def moment(value: str) -> Any:
 
 
 def also_by_option(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """The groups that are named by position or by ``--group``, as other commands have it; at least one."""
+    """Return the groups that are named by position or by ``--group``, as other commands have it; at least one."""
     found = (*value, *ctx.params.pop("by_option", ()))
     if not found:
         raise click.UsageError("no GROUP is named")
@@ -191,7 +191,7 @@ async def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> N
 
 
 def facts_of(topic: str, group: Group) -> dict[str, Any]:
-    """A group's register for JSON."""
+    """Return a group's register for JSON."""
     from quorumq.core.types import made_ms
 
     return {
@@ -216,7 +216,7 @@ def beginning(line: dict[str, Any]) -> str:
 
 
 def show(topic: str, group: Group, as_json: bool) -> None:
-    """One line about a group that was made or moved."""
+    """Print one line about a group that was made or moved."""
     line = facts_of(topic, group)
     tell(f"{group.name} of {topic} begins with {beginning(line)}", line, as_json)
 
@@ -245,7 +245,7 @@ def per_s(count: int) -> str:
 
 
 def listed(consumers: Iterable[GroupConsumer]) -> list[dict[str, Any]]:
-    """Consumers for JSON."""
+    """Return consumers for JSON."""
     return [consumer._asdict() for consumer in consumers]
 
 

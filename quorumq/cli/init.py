@@ -92,7 +92,7 @@ def init(
 
 
 def _addresses(nodes: tuple[str, ...]) -> dict[str, str]:
-    """The address of each node, as the flags say."""
+    """Return the address of each node, as the flags say."""
     if not nodes:
         return {f"n{number}": f"127.0.0.1:{PORT + number - 1}" for number in range(1, NODES + 1)}
     addresses: dict[str, str] = {}
@@ -107,12 +107,12 @@ def _addresses(nodes: tuple[str, ...]) -> dict[str, str]:
 
 
 def _name_of(directory: Path) -> str:
-    """A cluster's name from that of its directory."""
+    """Return a cluster's name from that of its directory."""
     return re.sub(r"[^\w.-]+", "-", directory.resolve().name) or "cluster"
 
 
 def config_text(values: Mapping[str, Any], tables: Mapping[str, Mapping[str, str]]) -> str:
-    """A node's configuration file. Texts, numbers and truth values are in TOML as in JSON.
+    """Return a node's configuration file. Texts, numbers and truth values are in TOML as in JSON.
 
     Tables are written as dotted keys: what a person appends is then a key of the file, and not of the last table.
     """
@@ -127,7 +127,7 @@ def config_text(values: Mapping[str, Any], tables: Mapping[str, Mapping[str, str
 
 
 def _write(directory: Path, texts: dict[Path, str]) -> None:
-    """All the files, or none where one of them is there already."""
+    """Write all the files, or none if one of them is there already."""
     for path in texts:
         if path.exists():
             raise UsageError(f"{path} is there already: nothing was written; give another directory")

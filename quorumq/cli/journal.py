@@ -88,7 +88,7 @@ def inspect(files: tuple[Path, ...], only_bad: bool, types: tuple[str, ...], as_
 
 
 def plain(value: Any) -> Any:
-    """A record's field as JSON has it: named tuples as objects, bytes as hex."""
+    """Return a record's field as JSON has it: named tuples as objects, bytes as hex."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: plain(inner) for name, inner in value._asdict().items()}
     if isinstance(value, tuple | list):
@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
 
 
 def _short(value: Any, width: int = 200) -> str:
-    """One field for a person. What has a short form of its own (spans, origins, stamps) is shown in it."""
+    """Format one field for a person. A value with a short form of its own (spans, origins, stamps) is shown in it."""
     if isinstance(value, tuple) and not hasattr(value, "_asdict"):
         text = (
             "["
@@ -119,5 +119,5 @@ def _short(value: Any, width: int = 200) -> str:
 
 
 def plain_items(value: Any) -> list[tuple[str, Any]]:
-    """The fields of a named tuple that say something."""
+    """Return the fields of a named tuple that say something."""
     return [(name, inner) for name, inner in value._asdict().items() if inner not in (None, "", b"", ())]

@@ -130,7 +130,7 @@ async def _peek_ids(where: Where, topic: str, group: str, names: list[MessageId]
 
 
 def _line(found: Peek, name: MessageId) -> dict[str, Any]:
-    """One message for JSON."""
+    """Return one message for JSON."""
     item = found.peeked
     line: dict[str, Any] = {
         "id": str(name),
@@ -157,7 +157,7 @@ def body_fields(message: Any) -> dict[str, Any]:
 
 
 def payload_lines(line: dict[str, Any]) -> list[str]:
-    """The begin of a payload for a person: JSON indented, text as it is, other bytes as base64.
+    """Return the begin of a payload for a person: JSON indented, text as it is, other bytes as base64.
 
     Args:
         line: as of `body_fields`.
@@ -186,14 +186,14 @@ def print_body(line: dict[str, Any]) -> None:
 
 
 def letter_fields(letter: Any) -> dict[str, Any]:
-    """A dead letter's history for JSON."""
+    """Return a dead letter's history for JSON."""
     fields: dict[str, Any] = letter._asdict()
     fields["ballot"] = str(letter.ballot)
     return fields
 
 
 def header_value(value: Any) -> Any:
-    """A header's value for JSON: bytes as text where they are."""
+    """Return a header's value for JSON: bytes as text where they are."""
     return bytes(value).decode(errors="backslashreplace") if isinstance(value, bytes | memoryview) else value
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 async def pieces(items: AsyncIterator[Peek], most: int) -> AsyncIterator[list[Peek]]:
-    """The items in lists of at most ``most`` messages, spans cut where they must be."""
+    """Yield the items in lists of at most ``most`` messages, spans cut where they must be."""
     piece: list[Peek] = []
     room = most
     async for item in items:
@@ -28,7 +28,7 @@ async def pieces(items: AsyncIterator[Peek], most: int) -> AsyncIterator[list[Pe
 
 
 async def each(items: Iterable[Peek]) -> AsyncIterator[Peek]:
-    """Items that are there, for what takes them as they come."""
+    """Yield items that are there, for a function that takes them as they come."""
     for item in items:
         yield item
 

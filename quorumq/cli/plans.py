@@ -86,7 +86,7 @@ T = TypeVar("T", Head, Decision, Wanted)
 
 
 def read_plan(path: Path) -> Iterator[Head | Decision | Wanted]:
-    """The head of a plan, its decisions, and behind each the messages to redrive, one by one.
+    """Yield the head of a plan, its decisions, and behind each the messages to redrive, one by one.
 
     Raises:
         UsageError: with the line and what is wrong in it.
@@ -205,7 +205,7 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
 
 
 async def _check(client: Client, path: Path, head: Head, topics: dict[str, Decision]) -> None:
-    """That the plan is of this cluster and of these topics."""
+    """Check that the plan is of this cluster and of these topics."""
     for decision in topics.values():
         known = await client.metadata(decision.topic)
         if head.cluster not in (None, known.cluster_id):
@@ -222,7 +222,7 @@ async def _check(client: Client, path: Path, head: Head, topics: dict[str, Decis
 
 
 def redrives(path: Path) -> Iterator[tuple[Decision, Iterator[Wanted]]]:
-    """The decisions to redrive, in their order, each with its messages."""
+    """Yield the decisions to redrive, in their order, each with its messages."""
     decision: Decision | None = None
 
     def behind(part: Head | Decision | Wanted) -> Decision | None:

@@ -29,7 +29,7 @@ class Unreachable(QuorumqError):
 
 
 def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Message]:
-    """HELLO to one node, then each of ``requests`` in turn.
+    """Send HELLO to one node, then each of ``requests`` in turn.
 
     Args:
         address: host:port.
@@ -62,7 +62,7 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
 
 
 def _connected(place: tuple[str, int], timeout: float) -> socket.socket:
-    """A connection, in TLS where the environment names authorities."""
+    """Return a connection, in TLS where the environment names authorities."""
     sock = socket.create_connection(place, timeout)
     ca = own_ca()
     if not ca:
@@ -107,7 +107,7 @@ def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
 
 
 def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, Any]:
-    """The facts of a status, with those that the node has more to tell of: ``timeout`` seconds for each answer.
+    """Return the facts of a status, with those that the node has more to tell of: ``timeout`` seconds for each answer.
 
     Raises:
         Unreachable, PeerError: as `ask`.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def counter(what: str) -> Iterator[Callable[[], None]]:
-    """Gives a function to call for each one done, and shows how many are.
+    """Give a function to call for each one done, and show how many are.
 
     Nothing is shown where standard error is not a terminal, nor where standard output is one too: there, the
     output itself is the progress.
@@ -29,7 +29,7 @@ def counter(what: str) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def bar(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Gives a function to tell what is under way, how much of it is done, and of how much."""
+    """Give a function that says what is under way, how much of it is done, and out of how much."""
     if not shown:
         yield lambda what, done, total: None
         return

@@ -19,7 +19,7 @@ UNCONFIRMED_MAX: Final = 10_000
 
 
 def header(value: str) -> tuple[str, str]:
-    """NAME=VALUE, from a person."""
+    """Parse NAME=VALUE, from a person."""
     name, equals, text = value.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{value!r} is not a header: write NAME=VALUE")

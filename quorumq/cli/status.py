@@ -156,7 +156,7 @@ def _middle(values: Sequence[N]) -> N:
 
 
 def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Topics with their groups, merged over the replicas that answered."""
+    """Return topics with their groups, merged over the replicas that answered."""
     replicas: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
     for row in up:
         for part in row.get("partitions", ()):

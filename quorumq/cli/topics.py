@@ -40,7 +40,7 @@ def topics() -> None:
 
 
 def settings_options(command: F) -> F:
-    """Adds an option for each setting of a topic; those that are not given are None."""
+    """Add an option for each setting of a topic; those that are not given are None."""
     for option in (
         click.option(
             "--auto-create-groups/--no-auto-create-groups",
@@ -143,7 +143,7 @@ async def delete(names: tuple[str, ...], yes: bool, where: Where, as_json: bool)
 
 
 def show(topic: Topic, as_json: bool) -> None:
-    """One line about a topic that was made or changed."""
+    """Print one line about a topic that was made or changed."""
     text = f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}"
     tell(text, facts_of(topic), as_json)
 
@@ -179,7 +179,7 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
 
 
 def facts_of(topic: Topic) -> dict[str, object]:
-    """A topic's register for JSON."""
+    """Return a topic's register for JSON."""
     return {
         "topic": topic.name,
         "id": topic.id.hex(),

@@ -43,7 +43,7 @@ class Call:
         self.event = trio.Event()
 
     def give_up(self, *, sent: bool) -> None:
-        """Its time is over before that of others that it shares a request with, or waits behind."""
+        """Fail because its time is over before that of others that it shares a request with, or waits behind."""
         what = f"ack of {count_of(self.tickets)} was not answered within {self.timeout:.3g} s"
         if sent:
             self.error = OutcomeUnknown(
@@ -55,7 +55,7 @@ class Call:
         note_failures(self.tickets, dict.fromkeys(self.tickets, self.error))
 
     def finish(self, failures: Failures) -> None:
-        """Its tickets have their verdicts, or the client was closed while it asked for them."""
+        """End the call: its tickets have their verdicts, or the client was closed while it asked for them."""
         for ticket in self.tickets:
             if ticket.outcome is None and ticket not in failures:
                 failures[ticket] = OutcomeUnknown(
@@ -126,7 +126,7 @@ class AckQueue:
                 self.nodes.spawn(self._send)
 
     async def _send(self) -> None:
-        """Everything that is queued, as one request (more only where the limits demand it)."""
+        """Send everything that is queued as one request (more only if the limits demand it)."""
         self._scheduled = False
         calls = list(self._queue)
         self._queue.clear()
@@ -178,7 +178,7 @@ _OUTCOMES: Final = {
 
 
 def on_acked(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
-    """The verdict on acks."""
+    """Return the verdict on acks."""
     outcome = _OUTCOMES.get(verdict.outcome)
     if outcome is None:
         return {ticket: ack_refused(ticket, verdict) for ticket in tickets}
@@ -188,7 +188,7 @@ def on_acked(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleR
 
 
 def ack_refused(ticket: Settleable, verdict: m.Verdict) -> QuorumqError:
-    """Why an ack failed."""
+    """Return the error for a refused ack."""
     if verdict.outcome == AlreadyResolved.code:
         where = f"{ticket.delivery.receipt.span.origin}[{ticket.seq}] of {ticket.delivery.receipt.group!r}"
         return AlreadyResolved(

@@ -170,7 +170,7 @@ class Bridge(Portal):
         self._answer_call(call)
 
     def _drop(self, call: Call) -> None:
-        """The caller was cancelled."""
+        """Drop a call whose caller was cancelled."""
         pending, call.pending = call.pending, None
         if pending is not None:
             call.error = asyncio.CancelledError()
@@ -214,13 +214,13 @@ class Bridge(Portal):
                 call.answer.set_exception(call.error)
 
     async def aclose(self) -> None:
-        """`close`, without keeping the event loop."""
+        """Close like `close`, without keeping the event loop."""
         await asyncio.shield(self._loop.run_in_executor(None, self.close))
 
     # ------------------------------------------------------------------- handlers
 
     def handler(self, task: Task) -> Task:
-        """``task`` for the other thread: an ``async def`` runs in the event loop all the same.
+        """Return ``task`` for the other thread: an ``async def`` runs in the event loop all the same.
 
         Either kind sees the context variables of this method's caller, and changes only its own copy.
         """
@@ -235,7 +235,7 @@ class Bridge(Portal):
         return replace(task, handler=handled)
 
     async def _in_loop(self, work: Callable[[], Any], context: Context) -> None:
-        """In the other thread: run a coroutine of the event loop, and wait until it has ended, however that is."""
+        """Run a coroutine of the event loop from the other thread, and wait until it has ended in any way."""
         ended = trio.Event()
         tasks: list[asyncio.Task[None]] = []
         loop = self._loop
@@ -283,7 +283,7 @@ QUICK: Final = {"publish": "_publish_now"}
 
 
 def _bridge(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """A method of a class of `quorumq.client`, to be awaited in either thread."""
+    """Return a method of a class of `quorumq.client`, to be awaited in either thread."""
     undo, quick = UNDO.get(name), QUICK.get(name)
 
     async def called(self: Bridged, /, *args: Any, **more: Any) -> Any:
@@ -367,7 +367,7 @@ class Client(Bridged, waiting.Client):
 
     @classmethod
     async def open(cls, addresses: str | Sequence[str], **options: Any) -> Client:
-        """`connect` until `close`, as `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
+        """Connect until `close`, like `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
         bridge = Bridge(asyncio.get_running_loop())
         try:
             inner = await asyncio.wrap_future(bridge.begin(partial(waiting.connect, addresses, **options)))

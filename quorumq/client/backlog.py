@@ -152,7 +152,7 @@ def merged(
 
 
 def joined(consumers: Iterable[GroupConsumer]) -> tuple[GroupConsumer, ...]:
-    """Each once, by name, with all that it got."""
+    """Merge consumers by name, with the sum of their deliveries."""
     sums: dict[GroupConsumer, int] = {}
     for found in consumers:
         who = found._replace(delivered=0)
@@ -161,5 +161,5 @@ def joined(consumers: Iterable[GroupConsumer]) -> tuple[GroupConsumer, ...]:
 
 
 def oldest_of(ages: Any) -> float | None:
-    """The highest of those ages that there are."""
+    """Return the highest of those ages that there are."""
     return max((age for age in ages if age is not None), default=None)

@@ -112,7 +112,7 @@ class Pending:
         return self._record_batch.id_of(self._index)
 
     def _abandon(self) -> None:
-        """Its caller does not want to hear of it any more."""
+        """Note that its caller does not want its outcome any more."""
         self._record_batch.heard.add(self._index)
 
     def _watch(self, then: Callable[[], None]) -> None:
@@ -168,14 +168,14 @@ class RecordBatch:
         return index
 
     def number(self, origin: Origin, seal: bytes, first: int, wall_ms: int) -> None:
-        """It is complete: name its messages, and encode it once and for all."""
+        """Name the messages of this complete batch, and encode it once and for all."""
         self.origin, self.seal, self.first = origin, seal, first
         sections = (Span(origin, first, first + self.count),)
         self.batch = pack_sections(self.partition, sections, wall_ms, self.records, **self.times._asdict())
         self.records = []
 
     def id_of(self, index: int) -> MessageId:
-        """The id of one of its messages."""
+        """Return the id of one of its messages."""
         assert self.origin is not None
         return MessageId(self.partition, self.origin, self.first + index)
 
@@ -187,7 +187,7 @@ class RecordBatch:
         return list(map(_new_tuple, repeat(MessageId), names))
 
     def finish(self, error: QuorumqError | None) -> None:
-        """It is confirmed, or given up with ``error``."""
+        """Finish it: it is confirmed, or given up with ``error``."""
         self.error = error
         self.done = True
         self.batch = None
@@ -208,14 +208,14 @@ class RecordBatch:
             self.silent[self] = None
 
     def failure(self, index: int) -> QuorumqError | None:
-        """Why one of its messages was given up, or None; who asks tells the application."""
+        """Return the error of a message that was given up, or None; the caller passes it to the application."""
         error = self.error or self.refused.get(index)
         if error is not None:
             self.heard.add(index)
         return error
 
     def failures(self) -> Iterable[int]:
-        """The indexes of its messages that were given up."""
+        """Return the indexes of its messages that were given up."""
         return range(self.count) if self.error is not None else self.refused
 
     def take_failures(self, *, forgotten: bool = False) -> list[QuorumqError]:
@@ -260,11 +260,11 @@ class DerivedParcel(RecordBatch):
         return index
 
     def in_order(self) -> list[int]:
-        """The indexes of its messages as `packed` wants them."""
+        """Return the indexes of its messages as `packed` wants them."""
         return sorted(range(self.count), key=self.names.__getitem__)
 
     def packed(self, indexes: Sequence[int], wall_ms: int) -> Batch:
-        """A batch of some of its messages."""
+        """Return a batch of some of its messages."""
         sections = runs_of([self.names[index] for index in indexes])
         records = [self.records[index] for index in indexes]
         return pack_sections(self.partition, sections, wall_ms, records, **self.times._asdict())
@@ -280,7 +280,7 @@ class DerivedParcel(RecordBatch):
             )  # fmt: skip
 
     def id_of(self, index: int) -> MessageId:
-        """The id of one of its messages."""
+        """Return the id of one of its messages."""
         return MessageId(self.partition, *self.names[index])
 
     def ids(self, index: int, count: int) -> list[MessageId]:
@@ -288,5 +288,5 @@ class DerivedParcel(RecordBatch):
         return [MessageId(self.partition, *name) for name in self.names[index : index + count]]
 
     def refuse(self, index: int, error: QuorumqError) -> None:
-        """One of its messages is refused for good, and the others are not."""
+        """Refuse one of its messages for good, and not the others."""
         self.refused[index] = error

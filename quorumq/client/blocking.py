@@ -53,7 +53,7 @@ Served = TypeVar("Served", consuming.Consumer, producing.Producer)
 
 
 def _blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
-    """A method of an async class as one of its counterpart here."""
+    """Return a method of an async class as one of its counterpart here."""
 
     def called(self: Any, /, *args: P.args, **more: P.kwargs) -> T:
         return cast("T", self.portal.call(method, self.inner, *args, **more))
@@ -89,7 +89,7 @@ class Entered(Counterpart[Served]):
 
 
 def _same(name: str, doc: str = "") -> Any:
-    """An attribute of the async message, to be read here as well; ``doc`` if that has no docstring of its own."""
+    """Return an attribute of the async message as a property; ``doc`` if that has no docstring of its own."""
     doc = doc or getattr(delivered.Message, name).__doc__
     return property(attrgetter(f"inner.{name}"), doc=doc)
 
@@ -117,7 +117,7 @@ class Message(Counterpart[delivered.Message]):
     failure: Exception | None = _same("failure", "Why the last attempt to settle it failed; None otherwise.")
 
     def json(self) -> Any:
-        """The payload, read as JSON. As `quorumq.client.Message.json`."""
+        """Return the payload, read as JSON. As `quorumq.client.Message.json`."""
         return self.inner.json()
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ def _delivered(
 def _settling(
     method: Callable[Concatenate[Any, Iterable[Settleable], P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, Iterable[Message | Settleable], P], T]:
-    """A method that settles messages as one that settles messages as they are here."""
+    """Return a method that settles messages as one that settles messages as they are here."""
 
     def called(self: Any, messages: Any, *args: P.args, **more: P.kwargs) -> T:
         given = [messages] if isinstance(messages, Message | Settleable | str | MessageId) else messages
@@ -217,7 +217,7 @@ class Consumer(Entered[consuming.Consumer]):
         return found
 
     def next(self, timeout: float = float("inf")) -> Message | None:
-        """The next message, waiting for one if need be.
+        """Return the next message, waiting for one if need be.
 
         Args:
             timeout: seconds to wait; 0 takes what has been fetched already.
@@ -272,7 +272,7 @@ class Client(Counterpart[waiting.Client]):
 
     @classmethod
     def open(cls, addresses: str | Sequence[str], **options: Any) -> Client:
-        """`connect` until `close`, as `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
+        """Connect until `close`, like `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
         portal = Portal()
         return cls(portal, portal.open(partial(waiting.connect, addresses, **options)))
 
@@ -347,7 +347,7 @@ class Client(Counterpart[waiting.Client]):
             return self.portal.call(pool.run)
 
     def _plain(self, task: Task) -> Task:
-        """The same with a handler that gets messages as they are here, and the caller's context variables."""
+        """Return the same with a handler that gets messages as they are here, and the caller's context variables."""
         task.check()
         if task.is_async:
             raise UsageError(

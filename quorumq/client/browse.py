@@ -45,7 +45,7 @@ class Peek(NamedTuple):
     bodies: dict[int, Parts]  # by number, where bodies were asked for
 
     def ids(self, topic: bytes) -> list[MessageId]:
-        """The ids of the messages, given the topic's id."""
+        """Return the ids of the messages, given the topic's id."""
         origin, start, stop = self.peeked.span
         return [MessageId(PartitionId(topic, self.partition), origin, seq) for seq in range(start, stop)]
 
@@ -279,7 +279,7 @@ def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
 
 
 def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[Origin, int], tuple[int, Parts]]:
-    """Published time and parts of each message in slices; those that are damaged are left out."""
+    """Return published time and parts of each message in slices; those that are damaged are left out."""
     found: dict[tuple[Origin, int], tuple[int, Parts]] = {}
     for part in slices:
         parts = iter(readable(part))
@@ -292,7 +292,7 @@ def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[Origin, int], tuple[int
 
 
 def within(span: Span, found: dict[tuple[Origin, int], tuple[int, Parts]]) -> tuple[int, dict[int, Parts]]:
-    """The earliest published time and the parts, by number, of the messages in ``span``."""
+    """Return the earliest published time and the parts, by number, of the messages in ``span``."""
     mine = {
         seq: found[(span.origin, seq)] for seq in range(span.start, span.stop) if (span.origin, seq) in found
     }

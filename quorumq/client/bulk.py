@@ -49,7 +49,7 @@ class NotAllStored(QuorumqError):
     def of(
         cls, topic: str, ids: list[MessageId | None], errors: dict[int, Exception], untaken: int | None
     ) -> NotAllStored:
-        """The error that says so in words."""
+        """Return the error that says so in words."""
         stored = len(ids) - ids.count(None)
         some = sorted(errors.items())[:NAMED]
         reasons = "; ".join(f"number {place}: {type(error).__name__}: {error}" for place, error in some)
@@ -156,7 +156,7 @@ class Bulk:
         return True
 
     def _give_up(self, error: QuorumqError) -> None:
-        """Nothing is taken from here on."""
+        """Take nothing from here on."""
         self._errors[self._count] = error
         self._untaken = self._count
         self._count += 1
@@ -191,7 +191,7 @@ class Bulk:
         return cast("list[MessageId]", ids)
 
     async def end_by(self, error: Exception) -> None:
-        """The messages ended by ``error``: wait for those before, and note at it which of them are not stored."""
+        """End by an ``error`` of ``messages``: wait for those before, and note at it which of them are not stored."""
         try:
             await self.finish()
         except NotAllStored as besides:

@@ -133,7 +133,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         self.context.timeout = seconds
 
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
-        """A producer to one topic.
+        """Return a producer to one topic.
 
         It begins with its first message, and is flushed and closed where the client is left; use it by ``async with``
         to flush and close it before. Keep one for a topic: at most 1000 may be open.
@@ -157,7 +157,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
     def consumer(
         self, topic: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
-        """A consumer of one group, to be used by ``async with``.
+        """Return a consumer of one group, to be used by ``async with``.
 
         Args:
             topic: one name or several; "t.deadletters" for the group's dead letters of topic "t". A shell-style pattern

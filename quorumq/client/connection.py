@@ -105,7 +105,7 @@ class Waiter:
 
 
 async def dial_tcp(address: str) -> trio.SocketStream:
-    """A TCP stream to "host:port" (IPv6 as "[::1]:port").
+    """Return a TCP stream to "host:port" (IPv6 as "[::1]:port").
 
     Raises:
         UsageError: not an address.
@@ -116,7 +116,7 @@ async def dial_tcp(address: str) -> trio.SocketStream:
 
 
 def dial_tls(ca: str) -> Dial:
-    """Dials TLS: a node has to show a certificate for the address, of the authorities in the PEM file ``ca``.
+    """Make a dial by TLS: a node has to show a certificate for the address, of the authorities in the PEM file ``ca``.
 
     Raises:
         UsageError: the file cannot be used.

@@ -238,7 +238,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message, waiting for one if need be. Cancelled, it has handed over nothing.
+        """Return the next message, waiting for one if need be. Cancelled, it has handed over nothing.
 
         Raises:
             TooFewReplicas: no node has answered for the consumer's timeout; the text says what was tried. Iterate again
@@ -260,7 +260,7 @@ class Consumer:
     async def batches(
         self, max_messages: int = 1000, *, timeout: float = float("inf")
     ) -> AsyncIterator[list[Message]]:
-        """The messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
+        """Yield the messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
 
         Args:
             max_messages: in a list, at most.
@@ -273,7 +273,7 @@ class Consumer:
             yield found
 
     async def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
-        """The messages that are there, waiting for the first if need be.
+        """Return the messages that are there, waiting for the first if need be.
 
         Args:
             max_messages: number of messages, at most.
@@ -318,7 +318,7 @@ class Consumer:
             await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _place(self, most: int) -> list[Message]:
-        """Nothing, after waiting until fewer than ``most`` messages are handed over and not settled."""
+        """Wait until fewer than ``most`` messages are handed over and not settled, and return an empty list."""
         now = self._context.clock()
         if self._full_since is None:
             self._full_since = now
@@ -382,7 +382,7 @@ class Consumer:
     # ----------------------------------------------------------------- extension
 
     async def _tend_holds(self) -> None:
-        """EXTEND what the application works on, from half of the hold time on, until it is settled."""
+        """Extend the holds that the application works on, from half of the hold time on, until they are settled."""
         turn = min(1.0, max(0.01, self.hold_time / 20))
         while True:
             slept_at = self._context.clock()

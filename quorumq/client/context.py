@@ -79,7 +79,7 @@ class Context:
         self._open[flushed] = None
 
     def closed(self, flushed: Flushed) -> None:
-        """This is closed."""
+        """Remove a closed object from those to close."""
         self._open.pop(flushed, None)
 
     async def flush(self) -> None:
@@ -98,11 +98,11 @@ class Context:
     # -------------------------------------------------------------------- asking
 
     def time(self, timeout: float | None) -> float:
-        """The seconds that an operation has which was given this ``timeout``."""
+        """Return the seconds of an operation with this ``timeout``."""
         return self.timeout if timeout is None else timeout
 
     def end(self, timeout: float | None) -> float:
-        """When an operation that begins now has had its time, by trio's clock."""
+        """Return the end of an operation that begins now, by trio's clock."""
         return trio.current_time() + self.time(timeout)
 
     async def ask(self, request: m.ClientRequest, what: str, timeout: float | None, **more: Any) -> Any:
@@ -189,7 +189,7 @@ class Context:
         return HOLD_TIME_DEFAULT_S if most is None else min(HOLD_TIME_DEFAULT_S, most)
 
     async def address_of(self, node: str, timeout: float | None) -> str:
-        """The address of a node named by its id or its address; NotFound if no node knows it."""
+        """Return the address of a node named by its id or its address; NotFound if no node knows it."""
         if node not in self.nodes.ids and node not in self.nodes.addresses:
             await self.metadata(timeout=timeout)
         return self.nodes.address_of(node)

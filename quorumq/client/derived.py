@@ -22,7 +22,7 @@ from quorumq.core.types import DERIVED, Origin, Span, Topic
 
 
 def derived_origin(source: MessageId, group: str, output: bytes, index: int) -> Origin:
-    """The origin of what ``group`` derives from ``source``. Part of the API: it never changes.
+    """Return the origin of what ``group`` derives from ``source``. Part of the API: it never changes.
 
     Args:
         source: the id of the input.
@@ -38,7 +38,7 @@ def derived_origin(source: MessageId, group: str, output: bytes, index: int) -> 
 
 
 def derived_partition(source: MessageId, key: bytes | None, topic: Topic, partitioner: Partitioner) -> int:
-    """The partition of an output, among those that its topic was created with.
+    """Return the partition of an output, among those that its topic was created with.
 
     By its key; without one, the outputs of one input partition stay together. If the topic has as many partitions
     as the input's, numbers are then as dense as the inputs', and nodes keep runs of them (docs/protocol.md, section 1,
@@ -49,5 +49,5 @@ def derived_partition(source: MessageId, key: bytes | None, topic: Topic, partit
 
 
 def runs_of(names: Iterable[tuple[Origin, int]]) -> tuple[Span, ...]:
-    """Names as the sections of a batch: one for each run of numbers."""
+    """Return names as the sections of a batch: one for each run of numbers."""
     return merge_spans(Span(origin, seq, seq + 1) for origin, seq in names)

@@ -59,7 +59,7 @@ class Reader(NamedTuple):
 
 
 async def replica_sets_of(context: Context, name: str, timeout: float | None) -> list[ReplicaSet]:
-    """Those of the topic of that name; of a pattern one, which any node serves with what matches then.
+    """Return the replica sets of a topic; for a pattern one, which any node serves with the topics that match then.
 
     Raises:
         NotFound: no such topic.
@@ -78,7 +78,7 @@ def named_sets(topic: Topic, ids: Iterable[MessageId]) -> list[ReplicaSet]:
 
 
 def replica_sets(topic: Topic) -> list[ReplicaSet]:
-    """A topic's partitions by who has them: what one FETCH may ask for together."""
+    """Group a topic's partitions by the nodes that have them: one FETCH may ask for a group together."""
     sets: dict[tuple[str, ...], list[int]] = {}
     for number, members in enumerate(topic.replicas):
         sets.setdefault(tuple(sorted(members)), []).append(number)
@@ -101,7 +101,7 @@ async def fetch_from(
     idle: bool = False,
     had_lot: bool = False,
 ) -> tuple[m.FetchReply, Connection]:
-    """One FETCH, through the nodes that have the partitions, until one answers.
+    """Send one FETCH, through the nodes that have the partitions, until one answers.
 
     Args:
         max_messages, max_bytes, min_messages: cut to what a request may ask for.
@@ -160,7 +160,7 @@ def unpack(
     settler: Settler,
     holder: Holder | None = None,
 ) -> list[Message]:
-    """The messages of a slice, decoded at once; those that are damaged are left out, and their holds run out.
+    """Return the messages of a slice, decoded at once; those that are damaged are left out, and their holds run out.
 
     (Not given back: what its producer wrote unreadably would come again for ever, where as it is it becomes a
     dead letter after ``max_deliveries``.)
@@ -203,7 +203,7 @@ def unpack(
 
 
 def readable(part: WireSlice) -> list[Parts | None]:
-    """The records of a slice, None for each that is damaged or cannot be read."""
+    """Return the records of a slice, None for each that is damaged or cannot be read."""
     try:
         return [*part.messages()]
     except Corrupt:
@@ -211,7 +211,7 @@ def readable(part: WireSlice) -> list[Parts | None]:
 
 
 def salvage(part: WireSlice) -> list[Parts | None]:
-    """The records of a slice one by one, None for each that is damaged or cannot be read."""
+    """Return the records of a slice one by one, None for each that is damaged or cannot be read."""
     found: list[Parts | None] = []
     header = part.header
     for index in range(header.size):
@@ -244,7 +244,7 @@ def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
 
 
 async def give_back(context: Context, items: Sequence[SealedNamed]) -> None:
-    """LEAVE, through any node; if no node takes it, the holds run out."""
+    """Give back by LEAVE, through any node; if no node takes it, the holds run out."""
     for at in range(0, len(items), SPANS_SETTLED_MAX):
         some = items[at : at + SPANS_SETTLED_MAX]
         if context.history is not None:
@@ -316,7 +316,7 @@ class Gathering:
             raise
 
     def _wait(self) -> float:
-        """For how long the next FETCH may be parked."""
+        """Return the seconds that the next FETCH may be parked."""
         left = max(0.0, self.until - self.context.clock())
         if len(self.sets) == 1:
             return left

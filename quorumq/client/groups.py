@@ -27,7 +27,7 @@ Start = Literal["earliest", "latest"] | datetime
 
 
 def names_of(topics: Sequence[str], group: str) -> tuple[tuple[str, ...], str]:
-    """Topics and group as nodes know them: ("jobs.deadletters",), "g" are ("jobs",), "g!dead".
+    """Return topics and group as nodes know them: ("jobs.deadletters",), "g" are ("jobs",), "g!dead".
 
     Raises:
         UsageError: topics and their dead letters are mixed, or a name is no text.
@@ -44,7 +44,7 @@ def names_of(topics: Sequence[str], group: str) -> tuple[tuple[str, ...], str]:
 
 
 def source_of(topic: str, group: str) -> tuple[str, str]:
-    """The topic and the group that keep the records: those of a dead-letter queue are its source's."""
+    """Return the topic and the group that keep the records: those of a dead-letter queue are its source's."""
     (topic,), group = names_of((topic,), group)
     return topic, group.removesuffix(DEAD_SUFFIX)
 
@@ -55,7 +55,7 @@ def is_dead(group: str) -> bool:
 
 
 def start_fields(start: Start) -> tuple[str, int]:
-    """``start`` and ``from_ms`` of a SetGroup.
+    """Return ``start`` and ``from_ms`` of a SetGroup.
 
     Raises:
         UsageError: neither of the words, nor a datetime with a time zone.
@@ -208,7 +208,7 @@ class GroupCalls(Calls):
 def spans_of(
     register: Topic, ids: Iterable[MessageId | str] | MessageId | str
 ) -> list[tuple[int, tuple[Span, ...]]]:
-    """The messages as spans, by partition, as many at once as a request may name.
+    """Return the messages as spans, by partition, as many at once as a request may name.
 
     Raises:
         UsageError: one is of another topic.

@@ -44,16 +44,16 @@ class History:
     _labels: dict[str, str] = field(default_factory=dict)  # by name, as far as this client knows
 
     def write(self, kind: str, **fields: object) -> None:
-        """One line, at this moment of the client's clocks."""
+        """Write one line, at this moment of the client's clocks."""
         self.writer.write(kind, at=self.clock(), wall_ms=self.wall_ms(), **fields)
 
     def op(self) -> int:
-        """The next number of a request."""
+        """Return the next number of a request."""
         self._ops += 1
         return self._ops
 
     def learn(self, topic: Topic, *, deleted: bool = False) -> None:
-        """This topic has its name, or had it until now: who asks for the name means it, or the next one."""
+        """Learn a topic's name, which it has or had until now: a request by the name means it, or the next one."""
         self._labels[topic.name] = (
             label_after(topic.name, topic.deletions + 1) if deleted else topic_label(topic.id, topic.name)
         )
@@ -63,7 +63,7 @@ class History:
         return self._labels.get(name, name)
 
     def delivered(self, messages: Sequence[Message]) -> None:
-        """Messages are being handed to the application."""
+        """Write that messages are being handed to the application."""
         for delivery, found in groupby(messages, key=_delivery):
             for until, some in groupby(found, key=_deadline):
                 mine = list(some)
@@ -82,7 +82,7 @@ class History:
                 )
 
     def left(self, items: Iterable[SealedNamed], topics: dict[bytes, str]) -> None:
-        """Messages that were never handed over are being given back."""
+        """Write that messages that were never handed over are being given back."""
         op = self.op()
         for item in items:
             receipt = read_receipt(item.sealed)
@@ -92,7 +92,7 @@ class History:
     def listed(
         self, topic: str, partition: int, group: str, items: Iterable[m.Peeked], via: str, complete: bool
     ) -> None:
-        """A listing showed these messages; a complete one is what a majority has."""
+        """Write that a listing showed these messages; a complete one is what a majority has."""
         for item in items:
             self.write(
                 "list",
@@ -108,7 +108,7 @@ class History:
             )
 
     def listed_all(self, topic: str, partition: int, group: str, which: str, asked: float) -> None:
-        """A complete listing came to its end: what it has not shown was not there.
+        """Write that a complete listing came to its end: messages that it has not shown were not there.
 
         Args:
             topic, partition, group: of what.
@@ -127,7 +127,7 @@ class History:
         )
 
     def derived(self, outputs: Iterable[Output]) -> None:
-        """These are about to be published: a line for each run of them."""
+        """Write that these are about to be published: a line for each run of them."""
         found = sorted(outputs)
         for _, some in groupby(found, key=lambda output: output[:-2]):
             mine = list(some)
@@ -168,7 +168,7 @@ class Output(NamedTuple):
 
 
 def _runs(origin: Origin, numbers: Iterable[int]) -> tuple[Span, ...]:
-    """Numbers as spans."""
+    """Return numbers as spans."""
     return merge_spans(Span(origin, number, number + 1) for number in numbers)
 
 
@@ -179,7 +179,7 @@ def topic_name(partition: PartitionId, topics: dict[bytes, str]) -> str:
 
 
 def held(receipt: Receipt, topic: str) -> dict[str, Any]:
-    """The fields that name a delivery."""
+    """Return the fields that name a delivery."""
     return {
         "topic": topic,
         "partition": receipt.partition.number,
@@ -191,12 +191,12 @@ def held(receipt: Receipt, topic: str) -> dict[str, Any]:
 
 
 def failure(code: str) -> str:
-    """The outcome that an error code is: whether it may have happened."""
+    """Return the outcome that an error code is: whether it may have happened."""
     return "unknown" if code in UNKNOWN else "fail"
 
 
 def failed(reply: m.ClientReply | None, sent: bool) -> tuple[str, dict[str, Any]]:
-    """The outcome of an attempt that was not answered, or by `Failed`, and its detail."""
+    """Return the outcome of an attempt that was not answered, or by `Failed`, and its detail."""
     if isinstance(reply, m.Failed):
         return failure(reply.code), {"detail": f"{reply.code}: {reply.detail}"}
     return ("unknown", {"detail": "no answer"}) if sent else ("fail", {"detail": "not sent"})
@@ -228,7 +228,7 @@ class Settled:
     _hold_time: float = 0.0
 
     def asked(self, via: str, request: m.ClientRequest) -> None:
-        """The request is about to be sent."""
+        """Write that the request is about to be sent."""
         self._op = self.history.op()
         if isinstance(request, m.ExtendRequest):
             self._hold_time = request.hold_time
@@ -296,7 +296,7 @@ class Calling:
     _op: int = 0
 
     def asked(self, via: str, request: m.ClientRequest) -> None:
-        """The request is about to be sent."""
+        """Write that the request is about to be sent."""
         self._asked = {"via": via}
         if isinstance(request, m.SetGroup):
             self._asked |= {"start": request.start, "from_ms": request.from_ms}

@@ -40,7 +40,7 @@ def make_letter(
     consumer_version: str = "",
     host: str = "",
 ) -> Letter:
-    """The dead letter of a message that a consumer gives up.
+    """Return the dead letter of a message that a consumer gives up.
 
     Args:
         error: exception of the handler; None if nothing was raised.
@@ -77,13 +77,13 @@ def make_letter(
 
 
 def class_name(error: BaseException) -> str:
-    """The full name of its class: "package.module.Class"; without "builtins."."""
+    """Return the full name of its class: "package.module.Class"; without "builtins."."""
     cls = type(error)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def text_of(error: BaseException) -> str:
-    """``str(error)``, or why there is none: an exception may fail to describe itself."""
+    """Return ``str(error)``, or why there is none: an exception may fail to describe itself."""
     try:
         return str(error)
     except Exception as exc:
@@ -91,7 +91,7 @@ def text_of(error: BaseException) -> str:
 
 
 def stack_of(error: BaseException) -> str:
-    """The traceback as Python prints it, causes included."""
+    """Return the traceback as Python prints it, causes included."""
     try:
         return "".join(traceback.format_exception(error))
     except Exception as exc:
@@ -113,7 +113,7 @@ def top_frame(error: BaseException | None) -> str:
 
 
 def normalised(message: str) -> str:
-    """``message`` without what differs between equal failures: uuids, hexadecimal and other numbers, spacing."""
+    """Remove all that differs between equal failures from ``message``: uuids, hexadecimal or other numbers, spacing."""
     text = _UUID.sub("<uuid>", message)
     text = _HEX.sub("<hex>", text)
     text = _NUMBER.sub("<n>", text)
@@ -121,13 +121,13 @@ def normalised(message: str) -> str:
 
 
 def fingerprint(error_class: str, message: str, frame: str) -> str:
-    """16 hexadecimal digits, equal for equal failures: BLAKE2b over class, normalised message and frame."""
+    """Return 16 hexadecimal digits, equal for equal failures: BLAKE2b over class, normalised message and frame."""
     text = "\0".join((error_class, normalised(message[:LETTER_TEXT_MAX]), frame))
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
 def cut(text: str, most: int = LETTER_TEXT_MAX) -> str:
-    """``text`` within ``most`` characters: what is too much is taken out of the middle, and says so."""
+    """Cut ``text`` to ``most`` characters: the middle is taken out, and the text says so."""
     if len(text) <= most:
         return text
     gap = f"\n… {len(text)} characters, cut here …\n"
@@ -137,5 +137,5 @@ def cut(text: str, most: int = LETTER_TEXT_MAX) -> str:
 
 
 def clean(text: str) -> str:
-    """``text`` that can be written as UTF-8: lone surrogates, as file names bring them, are written out."""
+    """Make ``text`` writable as UTF-8: lone surrogates, as file names bring them, are written out."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -25,15 +25,15 @@ class Log:
     """By kind: until when it is silent, and how often it was."""
 
     def info(self, kind: Hashable, text: str, *args: object) -> None:
-        """The client went on by itself."""
+        """Log that the client went on by itself."""
         self._say(logging.INFO, kind, text, args)
 
     def warning(self, kind: Hashable, text: str, *args: object) -> None:
-        """The application may notice something of it."""
+        """Log an event that the application may notice."""
         self._say(logging.WARNING, kind, text, args)
 
     def error(self, kind: Hashable, text: str, *args: object) -> None:
-        """Something that was asked for was not done."""
+        """Log that a request was not carried out."""
         self._say(logging.ERROR, kind, text, args)
 
     def _say(self, level: int, kind: Hashable, text: str, args: tuple[object, ...]) -> None:

@@ -62,7 +62,7 @@ class MessageId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        """The id that ``str`` gave; ValueError with the text if it is none."""
+        """Return the id that ``str`` gave; ValueError with the text if it is none."""
         found = _ID.fullmatch(text)
         if found is None:
             raise ValueError(f"not a message id: {text!r}; it looks like TOPIC/PARTITION/NODE.N.NONCE.K/SEQ")
@@ -78,7 +78,7 @@ _ID: Final = re.compile(r"([0-9a-f]{32})/(\d+)/([^./]+)\.(\d+)\.([0-9a-f]{16})\.
 
 
 def id_of(message: MessageId | str | Any) -> MessageId:
-    """The id that is meant by an id, its text, or a message.
+    """Return the id that is meant by an id, its text, or a message.
 
     Raises:
         UsageError: none of these.
@@ -97,13 +97,13 @@ def id_of(message: MessageId | str | Any) -> MessageId:
 
 
 def ids_of(messages: Any) -> set[MessageId]:
-    """The ids that are meant by several of what `id_of` takes, or by one alone."""
+    """Return the ids that are meant by several of what `id_of` takes, or by one alone."""
     alone = isinstance(messages, MessageId | str) or isinstance(getattr(messages, "id", None), MessageId)
     return {id_of(one) for one in ([messages] if alone else messages)}
 
 
 def settleables_of(messages: Any) -> list[Settleable]:
-    """The messages to be settled, where several are given or one alone.
+    """Return the messages to be settled, where several are given or one alone.
 
     Raises:
         UsageError: one is no message that was delivered.
@@ -121,7 +121,7 @@ def settleables_of(messages: Any) -> list[Settleable]:
 
 
 def check_topic(name: MessageId, topic: Topic) -> None:
-    """Raises UsageError where the message is of another topic."""
+    """Raise UsageError if the message is of another topic."""
     if name.partition.topic != topic.id:
         raise UsageError(f"{name} is of another topic than {topic.name!r}, which has the id {topic.id.hex()}")
 
@@ -176,7 +176,7 @@ class Holder(Protocol):
     version: str
 
     def settled(self, messages: Sequence[Settleable]) -> None:
-        """Messages of it have their verdicts."""
+        """Take messages of it that have their verdicts."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -313,7 +313,7 @@ class Message(Settleable):
         return self.delivery.settler.clock() < self.deadline
 
     def json(self) -> Any:
-        """The payload, read as JSON (UTF-8).
+        """Return the payload, read as JSON (UTF-8).
 
         Raises:
             ValueError: it is none; names the message.
@@ -330,7 +330,7 @@ class Message(Settleable):
     # ----------------------------------------------------------------- settling it
 
     async def ack(self, *, timeout: float | None = None) -> Outcome:
-        """It is processed: never deliver it to this group again. A dead letter is purged.
+        """Ack it as processed: never deliver it to this group again. A dead letter is purged.
 
         Many acks at once go as one request. Cancelled while waiting, the ack may still happen.
 
@@ -355,7 +355,7 @@ class Message(Settleable):
         interrupted: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Not now: make it available again after a while. Counts as an attempt.
+        """Reject it for now: make it available again after a while. Counts as an attempt.
 
         Args:
             delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for this
@@ -378,7 +378,7 @@ class Message(Settleable):
     async def dead_letter(
         self, error: BaseException | None = None, *, reason: str = "", timeout: float | None = None
     ) -> None:
-        """Never again, for this group: keep it as a dead letter, with the reason.
+        """Give it up for this group: keep it as a dead letter, with the reason.
 
         Args:
             error: exception of the handler; its class, text, stack and fingerprint are kept.
@@ -403,7 +403,7 @@ class Message(Settleable):
 
 
 def messages_of(delivery: Delivery, parts: Iterable[Parts | None], deadline: float) -> list[Message]:
-    """The messages of a delivery, made without a call for each; ``parts`` has None for what is unreadable."""
+    """Return the messages of a delivery, made without a call for each; ``parts`` has None for what is unreadable."""
     made: list[Message] = []
     new: Callable[[type[Message]], Message] = object.__new__
     for seq, found in enumerate(parts, delivery.receipt.span.start):
@@ -419,7 +419,7 @@ def messages_of(delivery: Delivery, parts: Iterable[Parts | None], deadline: flo
 
 
 def receipt_to_text(receipt: SealedNamed) -> str:
-    """A receipt as text without spaces, for another process to settle the message by."""
+    """Return a receipt as text without spaces, for another process to settle the message by."""
     parts = [(span.start, span.stop) for span in receipt.spans]
     encoded = b"".join((
         b"\x82", cbor.blob(receipt.sealed), cbor.array_head(len(parts)),
@@ -429,7 +429,7 @@ def receipt_to_text(receipt: SealedNamed) -> str:
 
 
 def receipt_from_text(text: str) -> SealedNamed:
-    """The receipt that `receipt_to_text` wrote.
+    """Return the receipt that `receipt_to_text` wrote.
 
     Raises:
         BadReceipt: it is not one, as far as can be seen without the cluster's secret.
@@ -447,12 +447,12 @@ def receipt_from_text(text: str) -> SealedNamed:
 
 
 def deadline_of(sent_at: float, hold_time: float) -> float:
-    """Until when a hold is certain for the client (docs/protocol.md, FETCH and EXTEND)."""
+    """Return the time until which a hold is certain for the client (docs/protocol.md, FETCH and EXTEND)."""
     return sent_at + DEADLINE_SHARE * hold_time
 
 
 def again(error: QuorumqError) -> QuorumqError:
-    """A new exception like ``error``, so that each who waits raises one of their own."""
+    """Return a new exception like ``error``, so that each who waits raises one of their own."""
     if isinstance(error, Unanswered):
         return type(error)(error.detail, needed=error.needed, answered=error.answered)
     return type(error)(*error.args)

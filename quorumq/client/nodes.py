@@ -52,13 +52,14 @@ Judge = Callable[[m.ClientReply], QuorumqError | None]
 
 
 def left_of(end: float) -> float:
-    """Seconds until ``end``, by trio's clock: what is left for the next request of an operation. 0 when it is over."""
+    """Return seconds until ``end``, by trio's clock, for the next request of an operation; 0 when it is over."""
     return max(0.0, end - trio.current_time())
 
 
 def after_some(error: Unanswered, done: str) -> OutcomeUnknown:
-    """The error of an operation that failed after it had ``done`` part, such as "purged 3 messages": that nothing was
-    sent is true of its last request alone.
+    """Return the error of an operation that failed after it had ``done`` part, such as "purged 3 messages".
+
+    That nothing was sent is true of its last request alone.
     """
     return OutcomeUnknown(
         f"{error.detail}. Before that it {done}",
@@ -72,10 +73,10 @@ class Watch(Protocol):
     """Observer of each attempt of one request, for the history."""
 
     def asked(self, via: str, request: m.ClientRequest) -> None:
-        """``request`` is about to be sent to node ``via``."""
+        """Note that ``request`` is about to be sent to node ``via``."""
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
-        """Its reply has come; None if none will, and ``sent`` says whether the node may have it."""
+        """Note that its reply has come; None if none will, and ``sent`` says whether the node may have it."""
 
 
 CLOSED: Final = "the client is closed: use it inside of its `with`"
@@ -107,13 +108,13 @@ class Attempts:
         self.other = False  # there was another cause than refusals of that kind
 
     def note(self, where: str, cause: str, *, sent: bool = False) -> None:
-        """``where`` did not do it, for this reason."""
+        """Note that ``where`` did not do it, for this reason."""
         self.sent = self.sent or sent
         self.causes[(where, cause)] = self.causes.get((where, cause), 0) + 1
         self.other = True
 
     def refuse(self, where: str, error: QuorumqError) -> None:
-        """``where`` answered that it could not do it now."""
+        """Note that ``where`` answered that it could not do it now."""
         other = self.other or (self.refused is not None and type(error) is not type(self.refused))
         self.note(where, str(error), sent=isinstance(error, OutcomeUnknown))
         self.other = other
@@ -195,7 +196,7 @@ class Nodes:
                     self.addresses.append(info.address)
 
     def address_of(self, node: str) -> str:
-        """The address of a node named by its id or its address.
+        """Return the address of a node named by its id or its address.
 
         Raises:
             NotFound: no such node is known.
@@ -211,12 +212,12 @@ class Nodes:
         )
 
     def addresses_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
-        """The known addresses of node ids, two of one that was reached elsewhere than METADATA says now."""
+        """Return the known addresses of node ids, two of one that was reached elsewhere than METADATA says now."""
         found = [at.get(node) for node in nodes for at in (self.ids, self._said)]
         return tuple(filter(None, dict.fromkeys(found)))
 
     async def connection(self, address: str, *, timeout: float, pool: str = "") -> Connection:
-        """The connection to ``address``, dialled if there is none; those of a pool are apart from all others.
+        """Return the connection to ``address``, dialled if there is none; those of a pool are apart from all others.
 
         Raises:
             Lost: it cannot be reached, or not within ``timeout`` seconds.
@@ -295,7 +296,7 @@ class Nodes:
             connection.close()
 
     async def reach(self, timeout: float) -> Connection:
-        """A connection to any node.
+        """Return a connection to any node.
 
         Raises:
             TooFewReplicas: none could be reached within ``timeout`` seconds.

@@ -92,7 +92,7 @@ Outgoing = bytes | NewMessage
 def parts_of(
     payload: bytes | None, json: Any, key: bytes | str | None, headers: Mapping[str, HeaderValue] | None
 ) -> Parts:
-    """The parts of a message that is published with these; ``json`` is Ellipsis if it is not given.
+    """Return the parts of a message that is published with these; ``json`` is Ellipsis if it is not given.
 
     Raises:
         TypeError: there is neither a payload nor JSON, or both; or ``json`` cannot be written as JSON.

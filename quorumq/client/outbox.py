@@ -149,7 +149,7 @@ class Outbox:
     def _filling(
         self, queue: PartitionQueue, size: int, times: Times, most: int, timeout: float | None
     ) -> RecordBatch:
-        """The queue's open batch for these times, with room for a record of ``size`` bytes within ``most``."""
+        """Return the queue's open batch for these times, with room for a record of ``size`` bytes within ``most``."""
         record_batch = queue.open
         if record_batch is not None and (
             record_batch.size + size > most or record_batch.times != times or record_batch.timeout != timeout
@@ -179,7 +179,7 @@ class Outbox:
             self.poke.set()
 
     def answered(self, queue: PartitionQueue) -> None:
-        """A batch of the queue is done."""
+        """Note that a batch of the queue is done."""
         self._count(queue, -1)
         if self._open or self.closed:
             self.poke.set()
@@ -189,7 +189,7 @@ class Outbox:
         queue.most = min(self.batch_bytes << queue.unanswered, self.loaded_bytes)
 
     def _close(self, queue: PartitionQueue) -> None:
-        """The queue's batch is complete: have it named and encoded, and put it in line."""
+        """Complete the queue's batch: have it named and encoded, and put it in line."""
         record_batch = queue.open
         assert record_batch is not None
         queue.open = None
@@ -258,11 +258,11 @@ class Outbox:
         self._queues = {key: queue for key, queue in self._queues.items() if queue.partition.topic == topic}
 
     def used(self, origin: Origin) -> list[PartitionId]:
-        """The partitions that something was numbered for under ``origin``."""
+        """Return the partitions that something was numbered for under ``origin``."""
         return [queue.partition for queue in self._queues.values() if queue.origin == origin]
 
     def finish(self, record_batch: RecordBatch, error: QuorumqError | None) -> None:
-        """A batch is confirmed, or given up with ``error``."""
+        """Finish a batch: it is confirmed, or given up with ``error``."""
         if record_batch.done:
             return
         self.unanswered.pop(record_batch, None)
@@ -300,7 +300,7 @@ class Outbox:
             record_batch.logged = len(places)
 
     def fail_unnumbered(self, error: QuorumqError) -> None:
-        """No session can be opened: give up what waits for its numbers."""
+        """Give up batches that wait for their numbers, because no session can be opened."""
         for queue in [queue for queue in self._open if queue.numbers]:
             assert queue.open is not None
             record_batch, queue.open = queue.open, None

@@ -34,7 +34,7 @@ class Pace:
         self._away.append((now, count))
 
     def asked(self, now: float) -> None:
-        """A task asks for messages: what it had is used up."""
+        """Note that a task asks for messages: those it had are used up."""
         if not self._away:
             return
         since, count = self._away.popleft()

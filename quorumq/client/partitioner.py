@@ -18,7 +18,7 @@ Partitioner = Callable[[bytes | None, int], int]
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The partition of ``key``: BLAKE2b of 8 bytes, big-endian, modulo ``partitions``.
+    """Return the partition of ``key``: BLAKE2b of 8 bytes, big-endian, modulo ``partitions``.
 
     Part of the API: it never changes.
     """

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 async def page_of(listing: AsyncIterator[T]) -> list[T]:
-    """The next items of a listing, at most a PAGE of them; none at its end."""
+    """Return the next items of a listing, at most a PAGE of them; none at its end."""
     found: list[T] = []
     async for one in listing:
         found.append(one)
@@ -42,7 +42,7 @@ async def page_of(listing: AsyncIterator[T]) -> list[T]:
 
 
 def like(method: Callable[..., object]) -> Callable[[T], T]:
-    """Has a function show the signature and the docstring of its counterpart in `quorumq.client`."""
+    """Give a function the signature and the docstring of its counterpart in `quorumq.client`."""
 
     def shown(function: T) -> T:
         return cast("T", update_wrapper(cast("Any", function), method))
@@ -77,7 +77,7 @@ class Portal:
         return self._ready
 
     def open(self, connect: Callable[[], Any]) -> Client:
-        """`begin`, and wait for it."""
+        """Call `begin`, and wait for it."""
         begun = self.begin(connect)
         try:
             return begun.result()

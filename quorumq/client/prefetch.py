@@ -241,7 +241,7 @@ class Prefetch:
                 self._fail(exc)
 
     def _forget(self, fetcher: Fetcher, nursery: trio.Nursery) -> None:
-        """Its topic is gone, or its group: look for what has the name now."""
+        """Drop a fetcher whose topic or group is gone: look for the topic that has the name now."""
         name = fetcher.where.topic
         if not fetcher.over:
             nursery.start_soon(self._expect, name, nursery, LOOK_S)
@@ -392,7 +392,7 @@ class Prefetch:
         return False
 
     def _untold(self, now: float) -> None:
-        """It had nothing in hand, or will not have: unless that brings suspects, it is not done again soon."""
+        """End a time with nothing in hand, or its attempt: unless it brings suspects, it is not done again soon."""
         self._told = None
         self._deaf_until = now + REST * (now - self._told_at)
 
@@ -401,7 +401,7 @@ class Prefetch:
         self.arrival.unpark_all()
 
     def want(self) -> None:
-        """A task waits, or was handed something: wake what may fetch for it."""
+        """Wake fetchers that may fetch for a task that waits, or was handed something."""
         for fetcher in self._fetchers:
             self._wake(fetcher)
 
@@ -426,7 +426,7 @@ class Prefetch:
     # ----------------------------------------------------------------- hand-over
 
     def take(self, most: int) -> list[Message]:
-        """Up to ``most`` messages of one slice, handed over now: each deadline is ahead, its connection is there."""
+        """Return up to ``most`` messages of one slice, handed over now: each deadline is ahead, the connection is up."""
         lot = self._lot if self._is_alone() else []
         if lot and not self._is_next(lot):
             return []
@@ -463,7 +463,7 @@ class Prefetch:
         return True
 
     def emptied(self) -> None:
-        """Nothing is in hand any more: what waited for that may be fetched, or handed over."""
+        """Let fetchers and tasks go on that waited until nothing is in hand."""
         if self.waiting:
             self.want()
             if self._stock:
@@ -482,7 +482,7 @@ class Prefetch:
         stock.fetcher.stocked -= count
 
     def rewound(self, topic: bytes, generation: int) -> None:
-        """A rewind ended this generation: what is in stock of it, or of earlier ones, could not be acked.
+        """Void a generation that a rewind ended: stock of it, or of earlier ones, could not be acked.
 
         What was redriven may stand where the rewind leaves it out.
         """
@@ -495,7 +495,7 @@ class Prefetch:
     # --------------------------------------------------------------- giving back
 
     def _take_out(self, stock: Prefetched) -> list[SealedNamed]:
-        """A slice is in stock no more: by what the messages are given back that were not handed over."""
+        """Take a slice out of stock; return the items by which its messages not handed over are given back."""
         self._stock.remove(stock)
         self._unstock(stock, stock.left)
         stock.fetcher.stocked_bytes -= len(stock.part.body)
@@ -542,5 +542,5 @@ class Prefetch:
 
 
 def spans_named(item: SealedNamed) -> tuple[Span, ...]:
-    """The spans an item names; of a whole receipt, its own."""
+    """Return the spans an item names; of a whole receipt, its own."""
     return item.spans or (read_receipt(item.sealed).span,)

@@ -301,7 +301,7 @@ class Producer:
         return Pending(record_batch, first)
 
     def _publish_now(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending | None:
-        """`publish` up to where it waits for the answer; None, and nothing is taken, where it would wait before."""
+        """Publish up to the wait for the answer; None, and nothing is taken, if it would wait before."""
         if self._outbox.silent:
             self._tell()
         made = self._make(payload, **options)
@@ -417,7 +417,7 @@ class Producer:
         return runs
 
     async def _room_within(self, timeout: float | None, size: int, *, numbered: bool) -> float | None:
-        """`_room`, for as long as one message has; what is left of that, as a batch may share it."""
+        """Wait like `_room`, for as long as one message has; return the rest of that, as a batch may share it."""
         if timeout is None:
             await self._room(size, numbered=numbered)
             return None

@@ -75,7 +75,7 @@ class ClientProtocol:
     _awaited: dict[int, type] = field(default_factory=dict)  # request number -> type of its reply
 
     def hello(self, wall_ms: int) -> bytes:
-        """The first bytes of the connection.
+        """Return the first bytes of the connection.
 
         Args:
             wall_ms: the client's time of day, in milliseconds since 1970; a node warns when it is far off.
@@ -104,7 +104,7 @@ class ClientProtocol:
         return number, pieces
 
     def withdraw(self, number: int) -> None:
-        """Request ``number`` was certainly never sent: no reply will come."""
+        """Withdraw request ``number``, which was certainly never sent: no reply will come."""
         self._awaited.pop(number, None)
 
     @property
@@ -151,7 +151,7 @@ class ClientProtocol:
         return answers
 
     def close(self) -> None:
-        """The node has closed its side.
+        """Note that the node has closed its side.
 
         Raises:
             PeerError: in the middle of a frame.

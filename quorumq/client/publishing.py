@@ -72,7 +72,7 @@ class PublishCalls(Calls):
     def _publish_now(
         self, topic: str, payload: bytes | None = None, **options: Unpack[Options]
     ) -> Pending | None:
-        """`publish` up to where it waits for nothing but the answer; None, and nothing is taken, where it would."""
+        """Publish up to the wait for nothing but the answer; None, and nothing is taken, if it would wait for more."""
         self.context.nodes.check_open()
         kept = self._kept.get(topic)
         pending = None if kept is None else kept.producer._publish_now(payload, **options)

@@ -67,7 +67,7 @@ class Item:
 
 
 def items_of(tickets: Iterable[Settleable]) -> list[Item]:
-    """The tickets by receipt, in order."""
+    """Return the tickets by receipt, in order."""
     by_receipt: dict[bytes, list[Settleable]] = {}
     for delivery, some in groupby(tickets, key=_delivery):
         by_receipt.setdefault(delivery.sealed, []).extend(some)
@@ -82,7 +82,7 @@ def are_single(tickets: Sequence[Settleable]) -> bool:
 
 
 def spans_of(tickets: Sequence[Settleable]) -> tuple[Span, ...]:
-    """The spans that sorted tickets of one receipt cover; a message named twice is named once."""
+    """Return the spans that sorted tickets of one receipt cover; a message named twice is named once."""
     origin = tickets[0].delivery.receipt.span.origin
     spans: list[Span] = []
     start = stop = tickets[0].seq
@@ -98,7 +98,7 @@ def spans_of(tickets: Sequence[Settleable]) -> tuple[Span, ...]:
 
 
 def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
-    """The items in requests of at most ``most`` spans, or else of `SPANS_MAX`."""
+    """Return the items in requests of at most ``most`` spans, or else of `SPANS_MAX`."""
     most = min(most or SPANS_MAX, SPANS_MAX)
     found: list[list[Item]] = []
     room = 0
@@ -118,7 +118,7 @@ def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
 
 
 def named(items: Iterable[Item]) -> tuple[m.ReceiptPart, ...]:
-    """The items as a request has them."""
+    """Return the items as a request has them."""
     return sealed_items(SealedNamed(item.sealed, item.spans) for item in items)
 
 
@@ -131,7 +131,7 @@ class Settling:
     failures: Failures
 
     def take(self, reply: m.ClientReply) -> QuorumqError | None:
-        """Pass on what is final; what is left to ask again, as an error, or None."""
+        """Pass on final verdicts; return an error if tickets are left to ask again, else None."""
         verdicts = cast("m.SettleReply", reply)
         parts: dict[int, list[m.Verdict]] = {}
         for verdict in verdicts.verdicts:
@@ -154,7 +154,7 @@ class Settling:
     def _judge_runs(
         tickets: list[Settleable], found: list[m.Verdict]
     ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
-        """The verdicts on tickets of one message each, by runs that share one."""
+        """Yield the verdicts on tickets of one message each, by runs that share one."""
         seqs = list(map(_seq, tickets))
         ends = [verdict.span.start for verdict in found[1:]]
         at = 0
@@ -173,7 +173,7 @@ class Settling:
     def _judge_each(
         self, tickets: list[Settleable], found: list[m.Verdict]
     ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
-        """The verdicts on tickets of any size, one by one."""
+        """Yield the verdicts on tickets of any size, one by one."""
         starts = [verdict.span.start for verdict in found]
         for ticket in tickets:
             first = max(bisect_right(starts, ticket.seq) - 1, 0)
@@ -182,7 +182,7 @@ class Settling:
 
     @staticmethod
     def _verdict(ticket: Settleable, parts: list[m.Verdict]) -> m.Verdict | None:
-        """The verdict on a ticket: of several parts, the one to ask again if any, else the weakest."""
+        """Return the verdict on a ticket: of several parts, the one to ask again if any, else the weakest."""
         at = ticket.seq
         worst: m.Verdict | None = None
         for verdict in parts:
@@ -196,14 +196,14 @@ class Settling:
         return None
 
     def fail(self, error: QuorumqError) -> None:
-        """The time is over, or it was refused for good: say so on every ticket that is left."""
+        """Set the error of every ticket that is left: the time is over, or it was refused for good."""
         for item in self.items:
             for ticket in item.tickets:
                 self.failures[ticket] = error
 
 
 def later(verdict: m.Verdict | None, before: QuorumqError | None) -> QuorumqError:
-    """The error that has the next node asked; what may have happened outweighs what is merely not known there."""
+    """Return the error that has the next node asked; an attempt that may have happened outweighs a NotFound."""
     if verdict is None:
         return before or OutcomeUnknown("the node gave no verdict on some of it")
     if verdict.outcome == NotFound.code:

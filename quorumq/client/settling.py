@@ -40,7 +40,7 @@ class SettleCalls(Calls):
         self._acks = AckQueue(context.nodes, lambda: context.watch("ack"))
 
     def ticket(self, receipt: SealedNamed) -> Settleable:
-        """A receipt from elsewhere (`receipt_from_text`), to be given to `ack`, `reject`, `dead_letter`, `extend`.
+        """Return a receipt from elsewhere (`receipt_from_text`), for `ack`, `reject`, `dead_letter` and `extend`.
 
         Raises:
             BadReceipt: it names no messages, or several spans.
@@ -65,7 +65,7 @@ class SettleCalls(Calls):
     async def ack(
         self, messages: Iterable[Settleable] | Settleable, *, timeout: float | None = None
     ) -> list[Outcome]:
-        """`Message.ack` of many at once, of any deliveries, topics and groups: the verdict on each, in order.
+        """Ack like `Message.ack` many at once, of any deliveries, topics and groups: the verdict on each, in order.
 
         Raises:
             the errors of that method, if some failed: ``outcome`` and ``failure`` of each say which.
@@ -88,7 +88,7 @@ class SettleCalls(Calls):
         interrupted: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """`Message.reject` of many at once.
+        """Reject like `Message.reject` many at once.
 
         Raises:
             the errors of that method, if some failed: ``failure`` of each says which.
@@ -111,7 +111,7 @@ class SettleCalls(Calls):
         reason: str = "",
         timeout: float | None = None,
     ) -> None:
-        """`Message.dead_letter` of many at once; ``error`` is what their handler failed with.
+        """Dead-letter like `Message.dead_letter` many at once; ``error`` is their handler's exception.
 
         Raises:
             the errors of that method, if some failed: ``failure`` of each says which.
@@ -203,7 +203,7 @@ class SettleCalls(Calls):
         *,
         timeout: float | None = None,
     ) -> None:
-        """`Message.extend` of many at once.
+        """Extend like `Message.extend` many at once.
 
         Raises:
             HoldLost: some holds are over, and nothing revives them; ``failure`` of each says which.
@@ -258,7 +258,7 @@ ENDINGS: Final = {Outcome.REQUEUED: "rejected", Outcome.DEAD_LETTERED: "made a d
 
 
 def refusal(ticket: Settleable, verdict: m.Verdict, done: str) -> QuorumqError:
-    """Why a reject or an extension failed; ``done`` says what is certain of a message whose hold is over."""
+    """Return the error of a reject or an extension; ``done`` says what is certain of a message whose hold is over."""
     detail = verdict.detail
     if verdict.outcome == Code.HOLD_LOST and not detail:
         where = f"{ticket.delivery.receipt.span.origin}[{ticket.seq}] of {ticket.delivery.topic!r}"

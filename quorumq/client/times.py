@@ -17,7 +17,7 @@ Duration = float | timedelta
 
 
 def number_of(name: str, value: Duration) -> float:
-    """``value`` in seconds, whether or not it makes sense.
+    """Return ``value`` in seconds, whether or not it makes sense.
 
     Raises:
         UsageError: it is neither a number nor a timedelta; says so of ``name``.
@@ -30,7 +30,7 @@ def number_of(name: str, value: Duration) -> float:
 
 
 def seconds_of(name: str, value: Duration, most: float) -> float:
-    """``value`` in seconds.
+    """Return ``value`` in seconds.
 
     Raises:
         UsageError: it is negative, neither a number nor a timedelta, or above ``most`` seconds; says so of ``name``.
@@ -87,7 +87,7 @@ def check_order(delay_ms: int, ttl_ms: int, topic_ttl_s: float) -> None:
 
 
 def ttl_ms(ttl: Duration | None) -> int:
-    """After how long a message expires, rounded up; 0, which leaves it to the topic, for None.
+    """Return the time to live of a message in milliseconds, rounded up; 0, which leaves it to the topic, for None.
 
     Raises:
         UsageError: it is not above 0, or out of bounds.

@@ -40,7 +40,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
                 raise ConnectionError("the connection was closed during the TLS handshake")
 
     def seal(self, data: bytes) -> bytes:
-        """The bytes that say ``data``; to be sent next."""
+        """Return the bytes that say ``data``; to be sent next."""
         view, sealed = memoryview(data), []
         while view:
             view = view[self._tunnel.say((view,)) :]
@@ -61,7 +61,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         await self.inner.send_eof()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """All that the next bytes say, be that more than ``max_bytes``; b"" at the end of the stream below."""
+        """Receive all that the next bytes say, also more than ``max_bytes``; b"" at the end of the stream below."""
         while data := await self.inner.receive_some(max_bytes):
             if said := self.hear(data):
                 return said

@@ -161,7 +161,7 @@ class TopicCalls(Calls):
         return topic
 
     async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
-        """The topic of that name: its id, replicas and settings.
+        """Return the topic of that name: its id, replicas and settings.
 
         Args:
             name: name of the topic.
@@ -174,7 +174,7 @@ class TopicCalls(Calls):
         return await self.context.topic(name, create=create, timeout=timeout)
 
     async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:
-        """Nodes, limits, and the named topics with their groups (all topics if none is named).
+        """Return nodes, limits, and the named topics with their groups (all topics if none is named).
 
         Raises:
             NotFound: no such topic.

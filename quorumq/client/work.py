@@ -184,7 +184,7 @@ class Worked:
     signal: int | None = None
 
     def count(self, outcome: Outcome | None, *, over: bool = False) -> None:
-        """One more message ended like this; None where its verdict did not arrive.
+        """Count one more message that ended like this; None if its verdict did not arrive.
 
         Args:
             outcome: the message's.
@@ -477,7 +477,7 @@ NEXT: Final[dict[Outcome | None, str]] = {
 
 
 def of_wrong_runtime(error: BaseException) -> BaseException | None:
-    """The error that says that something in the handler wants another event loop, or is in none; None without one.
+    """Return the error that says that something in the handler wants another event loop, or is in none; else None.
 
     What caused an error counts, and what is in a group: libraries wrap.
     """
@@ -494,7 +494,7 @@ def of_wrong_runtime(error: BaseException) -> BaseException | None:
 
 
 def from_the_handler(error: Exception) -> Exception:
-    """The exception, its traceback beginning in the handler: not with what called that, the same for every failure."""
+    """Return the exception with a traceback that begins in the handler, without the callers that all failures share."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(CALLERS):
         trace = trace.tb_next
@@ -502,7 +502,7 @@ def from_the_handler(error: Exception) -> Exception:
 
 
 def leaf_of(error: BaseException) -> BaseException:
-    """The first exception in a group that is none."""
+    """Return the first exception in a group that is none."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
