@@ -426,7 +426,7 @@ class Prefetch:
     # ----------------------------------------------------------------- hand-over
 
     def take(self, most: int) -> list[Message]:
-        """Return up to ``most`` messages of one slice, handed over now: each deadline is ahead, the connection is up."""
+        """Return up to ``most`` messages of one slice, handed over now: deadlines are ahead, the connection is up."""
         lot = self._lot if self._is_alone() else []
         if lot and not self._is_next(lot):
             return []
