@@ -1,4 +1,4 @@
-"""`quorumq clients`: the file in which nodes look who may connect, and what for."""
+"""`quorumq clients`: the file of clients that may connect to the nodes, with their rights."""
 
 from __future__ import annotations
 

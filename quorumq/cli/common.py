@@ -176,7 +176,7 @@ def parsed(ids: Sequence[str]) -> list[MessageId]:
 
 
 def check_missed(missed: Sequence[str]) -> None:
-    """End with the exit code of NotFound where sentences tell of ids that were given and are not there."""
+    """End with the exit code of NotFound if sentences name given ids that are not there."""
     if missed:
         more = f"; and {len(missed) - MISSED_SHOWN} more" if len(missed) > MISSED_SHOWN else ""
         raise NotFound("; ".join(missed[:MISSED_SHOWN]) + more)
@@ -244,7 +244,7 @@ def local_time(ms: int, timespec: str = "seconds") -> str:
 
 
 def text_fields(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Return ``data`` for JSON: as text under ``name`` where it is UTF-8, else as base64 under ``name_base64``."""
+    """Return ``data`` for JSON: as text under ``name`` if it is UTF-8, else as base64 under ``name_base64``."""
     if data is None:
         return {name: None}
     try:
@@ -261,7 +261,7 @@ def shown(data: bytes, width: int = 60) -> str:
 
 
 def console(stderr: bool = False) -> Any:
-    """Return a rich console; plain text where the output is not a terminal, which obeys no text of others."""
+    """Return a rich console; plain text if the output is not a terminal, which obeys no text of others."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 

@@ -198,7 +198,7 @@ async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], 
 
 
 async def _named(client: Client, plan: Plan, names: list[MessageId]) -> AsyncGenerator[list[Message], None]:
-    """Yield the messages of these ids that may be delivered now; one by one where a command works on each."""
+    """Yield the messages of these ids that may be delivered now; one by one if a command works on each."""
     for some in [[name] for name in names] if plan.command else [names]:
         left = some
         while left and (found := await _fetch(client, plan, ids=left)):
@@ -282,7 +282,7 @@ async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> No
 
 
 def _doubts(messages: Sequence[Message]) -> None:
-    """Tell of acks after which it is not certain that we were alone, and of those that a rewind made void."""
+    """Warn of acks after which it is not certain that we were alone, and of those that a rewind made void."""
     from quorumq.client import Outcome
 
     rewound = sum(message.outcome is Outcome.REWOUND for message in messages)

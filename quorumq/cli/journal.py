@@ -1,4 +1,4 @@
-"""`quorumq journal`: what is in a node's files."""
+"""`quorumq journal`: the contents of a node's files."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def payload_lines(line: dict[str, Any]) -> list[str]:
     """Return the begin of a payload for a person: JSON indented, text as it is, other bytes as base64.
 
     Args:
-        line: as of `body_fields`.
+        line: fields of `body_fields`.
     """
     if "payload" not in line:
         return [f"base64 {line['payload_base64'][:BASE64_CHARS]}"]
@@ -175,7 +175,7 @@ def print_body(line: dict[str, Any]) -> None:
     """Print key, headers and payload, indented.
 
     Args:
-        line: as of `body_fields`.
+        line: fields of `body_fields`.
     """
     if line.get("key") is not None:
         say(f"    key {shown(line['key'].encode())}")
@@ -193,7 +193,7 @@ def letter_fields(letter: Any) -> dict[str, Any]:
 
 
 def header_value(value: Any) -> Any:
-    """Return a header's value for JSON: bytes as text where they are."""
+    """Return a header's value for JSON: bytes as text if they are text."""
     return bytes(value).decode(errors="backslashreplace") if isinstance(value, bytes | memoryview) else value
 
 

@@ -89,7 +89,7 @@ def read_plan(path: Path) -> Iterator[Head | Decision | Wanted]:
     """Yield the head of a plan, its decisions, and behind each the messages to redrive, one by one.
 
     Raises:
-        UsageError: with the line and what is wrong in it.
+        UsageError: a line is wrong; names it and the mistake.
         StorageError: it cannot be read.
     """
     head: Head | None = None

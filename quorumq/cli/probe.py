@@ -62,7 +62,7 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
 
 
 def _connected(place: tuple[str, int], timeout: float) -> socket.socket:
-    """Return a connection, in TLS where the environment names authorities."""
+    """Return a connection, in TLS if the environment names authorities."""
     sock = socket.create_connection(place, timeout)
     ca = own_ca()
     if not ca:
@@ -97,7 +97,7 @@ def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
     """Return a node's own status (docs/operations.md), and ``wall_ms``, its time of day.
 
     Raises:
-        Unreachable, PeerError: as `ask`.
+        Unreachable, PeerError: raised like by `ask`.
     """
     welcome, reply = ask(address, StatusRequest(), timeout=timeout)
     if not isinstance(welcome, Welcome) or not isinstance(reply, StatusReply):
@@ -110,7 +110,7 @@ def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, 
     """Return the facts of a status, with those that the node has more to tell of: ``timeout`` seconds for each answer.
 
     Raises:
-        Unreachable, PeerError: as `ask`.
+        Unreachable, PeerError: raised like by `ask`.
     """
     facts = reply.facts
     while reply.more is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quorumq.history import Row
 
 STACK_COLUMNS: Final = 200
-"""A line of a stack is worth more than a narrow terminal: what it is cut to."""
+"""Characters that a line of a stack is cut to: it is worth more than a narrow terminal."""
 
 
 @click.command()
@@ -62,7 +62,7 @@ def _check_known(life: Life) -> None:
     """Fail if no node that answered knows the message, which therefore may be on a node that did not.
 
     Raises:
-        TooFewReplicas: that is so; with their names.
+        TooFewReplicas: no node knows it; names the nodes that did not answer.
     """
     from quorumq.client.show import knows
 

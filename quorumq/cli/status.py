@@ -22,7 +22,7 @@ from quorumq.core.printable import plural
 
 CERTIFICATE_WARN_S: Final = 14 * 86400.0
 CLOCK_WARN_S: Final = 5.0
-"""Above this difference of the time of day, delays and retention are off by as much (docs/protocol.md, section 2)."""
+"""Seconds between times of day above which delays and retention are off, too (docs/protocol.md, section 2)."""
 
 ASK_TIMEOUT_S: Final = 2.0
 
@@ -121,7 +121,7 @@ def _ask(address: str, timeout: float) -> dict[str, Any]:
     before = time.time()
     try:
         welcome, reply, known = ask(address, StatusRequest(), Metadata(), timeout=timeout)
-    except Unauthorized:  # that is about who asks, not about the node
+    except Unauthorized:  # that is about the asking client, not about the node
         raise
     except QuorumqError as error:
         return {"up": False, "error": str(error)}

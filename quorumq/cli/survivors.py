@@ -1,4 +1,4 @@
-"""When more directories are lost than the nodes can make up for by themselves.
+"""Declaration of survivors, when more directories are lost than the nodes can make up for by themselves.
 
 The declaration, and why it is safe, are in core/survivors.py: the node that is asked refuses all that it cannot be
 sure of. The command says what will be forgotten, asks for confirmation, and waits until it is over.

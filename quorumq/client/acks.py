@@ -1,4 +1,4 @@
-"""Makes few ACK requests of many acks."""
+"""Queue that makes few ACK requests of many acks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Call:
 
 @dataclass(eq=False)
 class AckQueue:
-    """Makes one ACK request of many acks, without making the first one wait.
+    """Queue that makes one ACK request of many acks, without making the first one wait.
 
     What comes while nothing is under way goes at once; what comes while a request is under way goes together when
     that is answered, or after a few milliseconds.
@@ -119,7 +119,7 @@ class AckQueue:
     async def _linger(self) -> None:
         try:
             await trio.sleep(ACK_LINGER_S)
-        finally:  # also where the client is closed: what was queued has to hear of it
+        finally:  # also if the client is closed: queued acks have to hear of it
             self._lingering = False
             if self._queue and not self._scheduled:
                 self._scheduled = True

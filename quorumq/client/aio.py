@@ -54,7 +54,7 @@ TURN_S: Final = 0.25
 """Longest seconds between two turns of the event loop while a pool is awaited."""
 
 Quick = Callable[[], batches.Pending | None]
-"""Begins a call without a task, and gives what to wait for; None where it takes one."""
+"""Function that begins a call without a task, and returns its pending outcome; None if it takes a task."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,18 +62,18 @@ class Call:
     """One call on its way through the other thread."""
 
     work: Callable[[], Awaitable[Any]]  # to be run in the other thread
-    answer: asyncio.Future[Any]  # where the caller waits
-    quick: Quick | None = None  # does the same without a task, where that can be
+    answer: asyncio.Future[Any]  # wakes the caller
+    quick: Quick | None = None  # does the same without a task, if that can be
     pending: batches.Pending | None = None  # result of ``quick``, until it has its outcome
     scope: trio.CancelScope | None = None  # around ``work``, once that has begun
     value: Any = None  # how it ended: so, or by an error
     error: BaseException | None = None
     ended: bool = False  # whether the event loop knows how
-    awaited: asyncio.Future[None] | None = None  # where a caller who was cancelled waits for the end
+    awaited: asyncio.Future[None] | None = None  # wakes a cancelled caller at the end
 
 
 class Bridge(Portal):
-    """Runs trio in a thread, and calls in it from an event loop.
+    """Thread that runs trio, with calls in it from an event loop.
 
     Waking the other side costs more than a call, so all that is asked in one turn of the event loop goes over at once,
     and so do all answers.
@@ -269,7 +269,7 @@ class Bridged:
 
 
 async def _reject(owner: Any, came: list[Message] | Message) -> None:
-    """Have what came for a caller who was cancelled delivered again at once."""
+    """Have messages that came for a cancelled caller delivered again at once."""
     settler = getattr(owner, "settler", owner)
     messages = [came] if isinstance(came, Message) else came
     await settler.reject(messages, interrupted=True, timeout=INTERRUPTED_S)
@@ -323,7 +323,7 @@ class Pending(Bridged):
 
 @bridged
 class Producer(Bridged, producing.Producer):
-    """Publishes to one topic: as `quorumq.client.Producer`."""
+    """Publisher to one topic: as `quorumq.client.Producer`."""
 
     @like(producing.Producer.send)
     async def send(self, payload: bytes | None = None, **options: Unpack[Options]) -> Any:
@@ -423,7 +423,7 @@ class Client(Bridged, waiting.Client):
         stop: Stop | None = None,
         signals: bool | None = None,
     ) -> Worked:
-        from quorumq.client.signals import stopped_by_signals  # nothing for who publishes
+        from quorumq.client.signals import stopped_by_signals  # not imported by programs that only publish
 
         pool = Pool(self.context, self.consumer, [self.bridge.handler(task) for task in tasks], grace, stop)
         turning = asyncio.create_task(_turn())

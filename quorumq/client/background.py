@@ -23,11 +23,11 @@ IDLE_MAX: Final = 8
 
 @dataclass(eq=False)
 class Crew:
-    """Does jobs, each in a task: one that waits for the next job, as making a task for each costs twice as much."""
+    """Tasks that do jobs. Each waits for the next job, because making a task for each costs twice as much."""
 
     begin: Callable[[Callable[[], Awaitable[None]]], None]  # begins a task
     _jobs: deque[tuple[Job, tuple[object, ...]]] = field(default_factory=deque)
-    """For tasks that were woken, or begin."""
+    """Jobs for tasks that were woken, or begin."""
     _idle: list[trio.lowlevel.Task] = field(default_factory=list)
 
     def do(self, job: Job, *args: object) -> None:
@@ -56,9 +56,9 @@ class Crew:
 
 @dataclass(eq=False)
 class Background:
-    """Runs tasks that serve a body, and end with it; made by `background`."""
+    """Tasks that serve a body, and end with it; made by `background`."""
 
-    nursery: trio.Nursery  # where they run
+    nursery: trio.Nursery  # runs the tasks
     _scopes: dict[trio.CancelScope, None] = field(default_factory=dict)
     _ended: bool = False
 

@@ -49,7 +49,7 @@ class Backlog(NamedTuple):
     ``ready`` may be delivered now, ``held`` is being worked on, ``delayed`` waits for its time, and ``dead`` are dead
     letters. ``oldest`` is the age in seconds of the oldest message that is ready, held or delayed; None: there is none.
     ``delivered`` and ``settled`` (acked, rejected or dead-lettered) are messages of the last minute, and ``consumers``
-    who asked for any meanwhile, as far as nodes answer that did not start since. ``suspects`` are those of the ready
+    that asked for any meanwhile, as far as nodes answer that did not start since. ``suspects`` are those of the ready
     ones that were in hand when consumers ended, and come in lots of at most 4 with nothing else.
     ``dying`` are out of deliveries: no consumer gets them, and they are dead letters within seconds.
     ``dropped`` expired, since the nodes started, in a topic that drops what expires.
@@ -70,7 +70,7 @@ class Backlog(NamedTuple):
 
 
 class BacklogCalls(Calls):
-    """Tells how much a group has still to do."""
+    """Calls that count the remaining work of a group."""
 
     async def backlog(self, topic: str, group: str, *, timeout: float | None = None) -> Backlog:
         """Count a group's ready, held, delayed and dead messages, with the age of the oldest one and the consumers.
@@ -80,7 +80,7 @@ class BacklogCalls(Calls):
         summed over the nodes.
 
         Args:
-            topic, group: whose.
+            topic, group: name of the topic and of its group.
             timeout: seconds for each node; if None the client's, and at most 3, as one may be down.
 
         Returns:

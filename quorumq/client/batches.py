@@ -54,7 +54,7 @@ def times_of(
 
 
 def check_timeout(timeout: Duration) -> None:
-    """Raise UsageError where a message could not be sent in that time."""
+    """Raise UsageError if a message could not be sent in that time."""
     if not number_of("timeout", timeout) > 0:
         raise UsageError(f"timeout is {timeout!r}: give seconds above 0, or None for the client's")
 

@@ -339,7 +339,7 @@ class Client(Counterpart[waiting.Client]):
         stop: Stop | None = None,
         signals: bool | None = None,
     ) -> Worked:
-        from quorumq.client.signals import stopped_by_signals  # nothing for who publishes
+        from quorumq.client.signals import stopped_by_signals  # not imported by programs that only publish
 
         inner = self.inner
         pool = Pool(inner.context, inner.consumer, [self._plain(task) for task in tasks], grace, stop)

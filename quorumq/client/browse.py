@@ -30,7 +30,7 @@ from quorumq.wire.values import WireSlice
 PEEK_LIMIT: Final = 500
 REDRIVE_ENTRIES_MAX: Final = 1000
 LOOKUP_FIRST: Final = 16
-"""Items of the first page of a lookup: more only where the messages asked for are close together."""
+"""Items of the first page of a lookup: more only if the requested messages are close together."""
 
 Which = Literal["ready", "held", "delayed", "acked", "dead", "skipped", "purged", "all"]
 
@@ -42,7 +42,7 @@ class Peek(NamedTuple):
     partition: int
     peeked: m.Peeked
     published_ms: int  # 0 if no bodies were requested, or the node has none
-    bodies: dict[int, Parts]  # by number, where bodies were asked for
+    bodies: dict[int, Parts]  # by number, if bodies were requested
 
     def ids(self, topic: bytes) -> list[MessageId]:
         """Return the ids of the messages, given the topic's id."""
@@ -58,7 +58,7 @@ class Redriven(NamedTuple):
 
 
 class BrowseCalls(Calls):
-    """Lists messages, tells what became of them, and redrives dead letters."""
+    """Calls that list messages, look up their state, and redrive dead letters."""
 
     async def peek(
         self,
@@ -76,12 +76,12 @@ class BrowseCalls(Calls):
         """Look at messages without holding them: one replica's view, oldest first within each partition.
 
         Args:
-            topic, group: whose; dead letters are listed for "g" with ``which="dead"``, and for "g!dead" as that
+            topic, group: names; dead letters are listed for "g" with ``which="dead"``, and for "g!dead" as that
                 queue has them: ready, held or delayed.
             which: state of the messages to list.
             partition: only this one; all if None.
             complete: ask several replicas, so that everything that a majority has is there, in the order of ids.
-            bodies: bring keys, headers and payloads along, where the answering replica has them: the first 8 MiB of
+            bodies: bring keys, headers and payloads along, if the answering replica has them: the first 8 MiB of
                 each page.
             limit: messages in all, about; all of them if None.
             node: ask only this one (id or address).
@@ -153,7 +153,7 @@ class BrowseCalls(Calls):
         """Return the state of messages for a group, as a majority knows it.
 
         Args:
-            topic, group: whose; "g!dead" and "t.deadletters" mean the same.
+            topic, group: name of the topic and of its group; "g!dead" and "t.deadletters" mean the same.
             ids: ids of messages of that topic, in any order; also as text, and one alone.
             timeout: seconds for each request; the client's if None.
 
@@ -214,7 +214,7 @@ class BrowseCalls(Calls):
         """Make dead letters available again, to that group only, with fresh attempts.
 
         Args:
-            topic, group: whose; "g!dead" and "t.deadletters" mean the same.
+            topic, group: name of the topic and of its group; "g!dead" and "t.deadletters" mean the same.
             items: as `peek` listed them (``which="dead"``), which done twice is done once; or ids, also as text, of
                 dead letters as they are now.
             timeout: seconds for each request; the client's if None.

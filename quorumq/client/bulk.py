@@ -27,7 +27,7 @@ class NotAllStored(QuorumqError):
         errors: reason why each other one was given up, by its place from 0. `NotStored` and errors of the message
             itself (`TooLarge`, TypeError …): it is not stored. `OutcomeUnknown`: it may be.
         untaken: the place from which on nothing was taken, all of it is not stored, for ``errors[untaken]``; None
-            where all messages were taken.
+            if all messages were taken.
     """
 
     code = "not-all-stored"
@@ -69,13 +69,13 @@ SHARED: Final = frozenset({"key", "headers", "partition", "delay", "not_before",
 
 @dataclass(eq=False)
 class Bulk:
-    """Publishes messages in their order, and keeps batches in flight meanwhile."""
+    """Publication of messages in their order, with batches in flight meanwhile."""
 
     topic: str
     put: Callable[..., Awaitable[Run]]  # takes one message, waits while too much is buffered
     put_run: Callable[
         ..., Awaitable[list[Run]]
-    ]  # takes payloads of the same options: all, or none where it raises
+    ]  # takes payloads of the same options: all, or none if it raises
     options: (
         Options  # for all messages; with ``derived_from`` they are its outputs ``index``, ``index + 1`` …
     )
@@ -115,7 +115,7 @@ class Bulk:
         return await self._take_payloads(run)
 
     async def _take_payloads(self, payloads: list[bytes]) -> bool:
-        """Take payloads together; where that cannot be, one by one, as only some may be wrong."""
+        """Take payloads together; if that cannot be, one by one, as only some may be wrong."""
         if not payloads:
             return True
         try:
@@ -165,7 +165,7 @@ class Bulk:
         """Wait for those that were taken.
 
         Raises:
-            NotAllStored: as it says.
+            NotAllStored: some are not stored, or may not be.
         """
         ids: list[MessageId | None] = [None] * self._count
         runs, self._runs = deque(self._runs), []

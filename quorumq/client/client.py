@@ -55,7 +55,7 @@ FETCH_LANES: Final = 8
 async def _serve(
     connecting: Callable[[], AbstractAsyncContextManager[Client]], *, task_status: trio.TaskStatus[Client]
 ) -> None:
-    """The task that a client lives in which was opened without a ``with``."""
+    """Run a client that was opened without a ``with``, in a task of its own."""
     ended = trio.Event()
     try:
         with trio.CancelScope() as scope:
@@ -108,7 +108,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
     async def close(self) -> None:
         """Flush the producers, and end: what is called after that raises `Closed`. Leave the consumers before.
 
-        Cancelled while it flushes, the client ends at once, as it does where it is left by an exception.
+        Cancelled while it flushes, the client ends at once, as it does if it is left by an exception.
 
         Raises:
             NotStored, OutcomeUnknown, …: messages were given up and no caller waited for them; all others are stored,
@@ -125,7 +125,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
 
     @property
     def timeout(self) -> float:
-        """Seconds that a request may take where its own ``timeout`` is not given. May be changed at any time."""
+        """Seconds that a request may take if its own ``timeout`` is not given. May be changed at any time."""
         return self.context.timeout
 
     @timeout.setter
@@ -135,7 +135,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
         """Return a producer to one topic.
 
-        It begins with its first message, and is flushed and closed where the client is left; use it by ``async with``
+        It begins with its first message, and is flushed and closed when the client is left; use it by ``async with``
         to flush and close it before. Keep one for a topic: at most 1000 may be open.
 
         Args:
@@ -169,7 +169,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
                 30 s if None, or the cluster's ``hold_time_max`` if that is less.
             prefetch: messages fetched ahead, at most; 1000 if not given. What is fetched is what tasks wait for, and
-                what would be used up within about half a second at the pace seen: nothing where the handler takes
+                what would be used up within about half a second at the pace seen: nothing if the handler takes
                 longer.
             prefetch_bytes: the same in bytes; 4 MiB if not given.
             max_unsettled: messages handed over and not settled, at most; then handing over waits. None is 100 for
@@ -200,7 +200,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         stop: Stop | None = None,
         signals: bool | None = None,
     ) -> Worked:
-        """Call ``handler`` with each message of a group, and settle the message by how that ends, until told to stop.
+        """Call ``handler`` with each message of a group, and settle the message by how that ends, until stopped.
 
         The message is acked when the handler returns. An exception of a class in ``retry`` rejects it, to come again
         after the topic's ``backoff``, or 1, 2, 4 … 60 s if it has none; at its last attempt, and after any other
@@ -253,7 +253,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         Raises:
             as `work` does; then all tasks have ended.
         """
-        from quorumq.client.signals import stopped_by_signals  # nothing for who publishes
+        from quorumq.client.signals import stopped_by_signals  # not imported by programs that only publish
 
         self.context.nodes.check_open()
         pool = Pool(self.context, self.consumer, tasks, grace, stop)
@@ -380,14 +380,14 @@ async def connect(
         timeout: seconds for an operation, all its attempts included.
         connect_timeout: seconds to reach one node.
         attempt_timeout: seconds that one node may take to answer before the next is asked.
-        history: writes down what happens (docs/history.md); flushed and closed by who made it.
+        history: writer of the client's history (docs/history.md); flushed and closed by its maker.
         dial: opens a stream to an address; TCP if None.
         clock: monotonic seconds, counting suspended time, for the deadlines of holds; the system's if None.
         wall_ms: time of day in milliseconds since 1970; the system's if None.
         rng: for jitter and choices; a fresh one if None.
         tls_ca: a PEM file of authorities: nodes are spoken to in TLS, and have to show a certificate of these for the
             address that is dialled. What the environment has as QUORUMQ_TLS_CA if None; "" for plain TCP.
-        token: shows nodes that have a clients file who this is; what the environment has as QUORUMQ_TOKEN if None.
+        token: proof of the client's identity, for nodes with a clients file; QUORUMQ_TOKEN of the environment if None.
 
     Raises:
         UsageError: an address is not one, or this is not run by trio.

@@ -37,10 +37,10 @@ from quorumq.wire.tls import reason_of as tls_reason_of
 
 RECEIVE_BYTES: Final = 256 * 1024
 RECEIVE_BYTES_MAX: Final = 1024 * 1024
-"""Read at once in the middle of a larger reply."""
+"""Bytes read at once in the middle of a larger reply."""
 
 WRITE_BYTES: Final = 1024 * 1024
-"""About what one write takes from the queue."""
+"""Bytes that one write takes from the queue, about."""
 
 INFLIGHT_MAX: Final = INFLIGHT_REQUESTS_MAX - 56
 """Requests of one connection that this side lets wait at once: below where the node stops reading, so that an
@@ -54,7 +54,7 @@ PING_TICKS: Final = 1
 """Ticks without a byte after which a sign of life is asked for."""
 
 PATIENT_PING_TICKS: Final = 5
-"""The same where all that wait are FETCHes and others that are not sent elsewhere."""
+"""The same if all waiting requests are FETCHes and others that are not sent elsewhere."""
 
 SILENT_TICKS: Final = 2
 """Ticks without one after that until requests go elsewhere that may be carried out twice."""
@@ -169,7 +169,7 @@ class Connection:
         self._outbox: deque[Waiter] = deque()
         self._begun: bytes | memoryview = b""  # behind what the socket took of a frame
         self._writing = False  # the stream is the writer's
-        # None where the bytes do not go into a socket.
+        # None if the bytes do not go into a socket
         socket = self._stream.socket if isinstance(self._stream, trio.SocketStream) else None
         self._socket = socket if os.name == "posix" else None
         self._wake = trio.Event()
@@ -200,7 +200,7 @@ class Connection:
             self.ended.set()
 
     def close(self) -> None:
-        """Hang up. Who waits hears `Lost`."""
+        """Hang up. Waiters get `Lost`."""
         self._fail("the connection was closed here")
 
     async def finish(self) -> None:
@@ -410,7 +410,7 @@ class Connection:
                     waiter.event.set()
 
     def _send_elsewhere(self) -> None:
-        """Wake those who have waited in vain for long enough and may ask another node."""
+        """Wake those that have waited in vain for long enough and may ask another node."""
         for waiter in self._waiters.values():
             if waiter.repeatable and waiter.event is not None and waiter.ticks > SILENT_TICKS:
                 waiter.event.set()
@@ -465,7 +465,7 @@ async def open_connection(
         cluster_id: must be the node's; "" takes any.
         wall_ms: the client's time of day, in milliseconds since 1970.
         timeout: seconds for all of it.
-        token: shows who the client is; "" where nodes do not ask.
+        token: proof of the client's identity; "" if nodes do not ask.
 
     Raises:
         Lost: no answer at all or in time, not the protocol, or a node that has too many clients; ``sent`` is False.

@@ -45,11 +45,11 @@ class Flushed(Protocol):
 class Context:
     """The cluster, as one client sees it."""
 
-    nodes: Nodes  # where the cluster can be reached
+    nodes: Nodes  # addresses and connections of the cluster
     tasks: Background  # run in the background as long as the client lives
     _: KW_ONLY
     timeout: float  # seconds for an operation that does not say otherwise, all its attempts included
-    history: History | None  # where what happens is written down
+    history: History | None  # the client's history
     topic_names: dict[bytes, str] = field(default_factory=dict)  # by id, of topics that were heard of
     _open: dict[Flushed, None] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # each is had once

@@ -28,7 +28,7 @@ def derived_origin(source: MessageId, group: str, output: bytes, index: int) -> 
         source: the id of the input.
         group: that the input was delivered to: two groups that read one topic derive apart from each other.
         output: the id of the topic that is published to.
-        index: tells several outputs of one input apart; 0 or more.
+        index: number of this output among several of one input; 0 or more.
     """
     (topic, number), (node, n, nonce, k), _ = source
     parts = ("quorumq derived", topic.hex(), number, node, n, nonce, k, output.hex(), index, group)

@@ -52,7 +52,7 @@ class Reader(NamedTuple):
     name: str  # the fetching consumer, and its version
     version: str
     hold_time: float  # seconds
-    start: str  # where the group begins if it is new
+    start: str  # position of a new group
     timeout: float  # seconds for all attempts of one FETCH
     only: tuple[str, ...]  # addresses to ask instead of those that have the partitions
     pool: str  # see `Nodes.ask`
@@ -111,7 +111,7 @@ async def fetch_from(
         had_lot: the last messages were suspects, and first-timers are to come before others.
 
     Raises:
-        TooFewReplicas, UsageError: as `Nodes.ask` does.
+        TooFewReplicas, UsageError: raised like by `Nodes.ask`.
     """
     nodes = context.nodes
     max_wait = min(max_wait, LONG_POLL_MAX_S, reader.hold_time * PARK_SHARE)
@@ -167,7 +167,7 @@ def unpack(
 
     Args:
         via: the node that it came from.
-        sent_at: when its FETCH was sent, by the client's clock.
+        sent_at: time at which its FETCH was sent, by the client's clock.
 
     Raises:
         PeerError: the deliveries do not cover the records.
@@ -284,7 +284,7 @@ class Gathering:
     _quiet: int = 0  # replica sets in a row that had nothing
 
     async def run(self) -> list[Message]:
-        """Fetch; what is gathered is given back where this is cancelled or fails."""
+        """Fetch; gathered messages are given back if this is cancelled or fails."""
         context, sets, reader = self.context, self.sets, self.reader
         at = context.rng.randrange(len(sets))
         try:

@@ -25,7 +25,7 @@ KINDS_MAX: Final = 1000
 
 @dataclass(eq=False)
 class Fuse:
-    """Counts what one handler spoils, and says when to pause."""
+    """Counts of the failures of one handler, which say when to pause."""
 
     until: float = 0.0  # when the last pause is over
     _counts: dict[str, int] = field(default_factory=dict)  # dead letters since a success, by fingerprint

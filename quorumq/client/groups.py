@@ -70,7 +70,7 @@ def start_fields(start: Start) -> tuple[str, int]:
 
 
 class GroupCalls(Calls):
-    """Creates groups, rewinds and deletes them, and purges what they have not read."""
+    """Calls that create, rewind and delete groups, and purge what they have not read."""
 
     async def create_group(
         self, topic: str, group: str, *, start: Start = "earliest", timeout: float | None = None
@@ -106,8 +106,8 @@ class GroupCalls(Calls):
         what is in hand can be acked.
 
         Args:
-            topic, group: which.
-            to: as ``start`` in `create_group`.
+            topic, group: name of the topic and of its group.
+            to: new position, like ``start`` in `create_group`.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -169,9 +169,9 @@ class GroupCalls(Calls):
         not concerned. Interrupted and done again, it does the rest.
 
         Args:
-            topic, group: whose.
+            topic, group: name of the topic and of its group.
             partition: only this one; all if None.
-            ids: only these messages, or this one, where they are not settled yet, or are dead letters; all if None. Ids
+            ids: only these messages, or this one, if they are not settled yet, or are dead letters; all if None. Ids
                 may be text. What is delayed is called back so.
             timeout: seconds for each partition; the client's if None.
 

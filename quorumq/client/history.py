@@ -35,7 +35,7 @@ UNKNOWN: Final = frozenset({Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, "error"
 
 @dataclass(eq=False)
 class History:
-    """Writes a client's lines."""
+    """Writer of a client's lines."""
 
     writer: HistoryWriter  # for this client alone; flushed and closed by its maker
     clock: Callable[[], float]  # the client's monotonic clock, in seconds
@@ -113,7 +113,7 @@ class History:
         Args:
             topic, partition, group: of what.
             which: requested state of the messages, or ``all``.
-            asked: when its first request was sent, by `clock`.
+            asked: time at which its first request was sent, by `clock`.
         """
         self.write(
             "list",
@@ -159,7 +159,7 @@ class Output(NamedTuple):
     partition: int
     group: str
     origin: Origin
-    which: int  # tells several outputs of one input apart
+    which: int  # number of this output among several of one input
     into: str  # the topic's name
     into_partition: int
     name: Origin

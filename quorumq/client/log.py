@@ -18,11 +18,11 @@ KINDS_MAX: Final = 1000
 
 @dataclass(eq=False)
 class Log:
-    """Says the same kind of thing once in a while."""
+    """Log that says the same kind of thing once in a while."""
 
     clock: Callable[[], float]  # seconds
     _said: dict[Hashable, tuple[float, int]] = field(default_factory=dict)
-    """By kind: until when it is silent, and how often it was."""
+    """End of its silence and number of its events, by kind."""
 
     def info(self, kind: Hashable, text: str, *args: object) -> None:
         """Log that the client went on by itself."""

@@ -29,7 +29,7 @@ from quorumq.wire.values import SealedNamed
 
 
 class Outcome(Enum):
-    """The verdict on an ack (docs/protocol.md, ACK), and what became of a reject."""
+    """Verdict on an ack (docs/protocol.md, ACK), or result of a reject."""
 
     ACKED = "acked"
     """Final, and this delivery was the only one that could have been inside its hold."""
@@ -49,7 +49,7 @@ class Outcome(Enum):
 
 
 class MessageId(NamedTuple):
-    """The name of a message, for ever: who numbered it, and as what."""
+    """The name of a message, for ever: its numbering producer, and its number."""
 
     partition: PartitionId
     origin: Origin
@@ -103,7 +103,7 @@ def ids_of(messages: Any) -> set[MessageId]:
 
 
 def settleables_of(messages: Any) -> list[Settleable]:
-    """Return the messages to be settled, where several are given or one alone.
+    """Return the messages to be settled, from several or one alone.
 
     Raises:
         UsageError: one is no message that was delivered.
@@ -191,11 +191,11 @@ class Delivery:
     delivered_ms: int  # the client's time of day when the delivery came
     hold_time: float  # seconds
     settler: Settler
-    holder: Holder | None  # the consumer that got it; None where `Client.fetch` did
-    crcs: str = ""  # CRC-32C of each record in hex, 8 digits each, where a history is written
+    holder: Holder | None  # the consumer that got it; None if `Client.fetch` did
+    crcs: str = ""  # CRC-32C of each record in hex, 8 digits each, if a history is written
     via: str = ""  # the node that it came from
     asked: float = 0.0  # when its FETCH was sent, by the client's clock
-    letter: Letter | None = None  # why the messages died, where they are dead letters
+    letter: Letter | None = None  # why the messages died, if they are dead letters
     interruptions: int = 0  # deliveries before it that were given back as interrupted
 
 
@@ -204,7 +204,7 @@ class Settleable:
 
     Attributes:
         outcome: result of settling it; None before.
-        failure: why the last attempt to settle it failed; None otherwise.
+        failure: reason why the last attempt to settle it failed; None otherwise.
     """
 
     __slots__ = ("delivery", "failure", "outcome", "seq")
@@ -238,7 +238,7 @@ class Message(Settleable):
         payload: the bytes that were published.
         key: the key it was published with, or None.
         headers: its headers; do not change them.
-        deadline: until when its hold is certain, by the client's clock (`Client.clock`): beyond it another delivery
+        deadline: end of its certain hold, by the client's clock (`Client.clock`): beyond it another delivery
             may have begun. Moves when the hold is extended.
     """
 
@@ -297,7 +297,7 @@ class Message(Settleable):
 
     @property
     def letter(self) -> Letter | None:
-        """Why it died, where it was read from a group of dead letters; None otherwise."""
+        """Reason of its death, if it was read from a group of dead letters; None otherwise."""
         return self.delivery.letter
 
     @property
@@ -359,12 +359,12 @@ class Message(Settleable):
 
         Args:
             delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for this
-                attempt; at once where the topic has none.
+                attempt; at once if the topic has none.
             interrupted: your program has to stop, and no longer works on the message. It is available at once, and
                 no attempt is counted: up to 10 times, and from then on as without this.
             timeout: seconds to go on trying; the client's if None.
 
-        A dead letter stays one. Where the group was rewound since, nothing is done: ``outcome`` is REWOUND.
+        A dead letter stays one. If the group was rewound since, nothing is done: ``outcome`` is REWOUND.
 
         Raises:
             UsageError: the delay is negative, or above 366 days, or given with ``interrupted``.
@@ -452,7 +452,7 @@ def deadline_of(sent_at: float, hold_time: float) -> float:
 
 
 def again(error: QuorumqError) -> QuorumqError:
-    """Return a new exception like ``error``, so that each who waits raises one of their own."""
+    """Return a new exception like ``error``, so that each waiter raises its own."""
     if isinstance(error, Unanswered):
         return type(error)(error.detail, needed=error.needed, answered=error.answered)
     return type(error)(*error.args)

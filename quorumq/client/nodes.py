@@ -159,12 +159,12 @@ class Nodes:
     spawn: Callable[..., None]  # runs an async function in the background, as long as the client lives
     clock: Callable[[], float]  # monotonic, in seconds: stamps FETCH and EXTEND, and every deadline of a hold
     wall_ms: Callable[[], int]  # the time of day in milliseconds since 1970
-    rng: random.Random  # for jitter, and for where to begin
+    rng: random.Random  # for jitter, and for the node to begin with
     connect_timeout: float  # seconds to dial a node and have HELLO answered
     attempt_timeout: float = ATTEMPT_TIMEOUT_S  # seconds that a node may take, before the next is asked
-    token: str = ""  # shows nodes who the client is
+    token: str = ""  # shows nodes the client's identity
     ids: dict[str, str] = field(default_factory=dict)
-    """Address of each node id, as far as known: where it was reached, else what METADATA said first."""
+    """Address of each node id, as far as known: the reached one, else the one that METADATA named first."""
     hold_time_max: float | None = None
     """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
     _said: dict[str, str] = field(default_factory=dict)  # by node: what METADATA said last
@@ -183,7 +183,7 @@ class Nodes:
         self._time = trio.lowlevel.current_clock().current_time
         self.log = Log(self._time)
 
-    # ------------------------------------------------------------------ who is there
+    # ------------------------------------------------------------------ known nodes
 
     def learn(self, reply: m.MetadataReply) -> None:
         """Take note of the nodes in METADATA, for when those given cannot be reached, and of the longest hold."""
@@ -237,7 +237,7 @@ class Nodes:
             if known is not None and not known.lost:
                 return known
             failed_at, cause = self._failed.get(address, (-1.0, ""))
-            if failed_at > began:  # while this waited for its turn: one dial is enough for all who wait
+            if failed_at > began:  # while this waited for its turn: one dial is enough for all waiters
                 raise Lost(cause, sent=False)
             if self._closed:
                 raise Lost("the client is closed", sent=False)
@@ -290,7 +290,7 @@ class Nodes:
             )
 
     def close(self) -> None:
-        """Hang up everywhere. Who waits hears that the connection was closed."""
+        """Hang up everywhere. Waiters hear that the connection was closed."""
         self._closed = True
         for connection in self._connections.values():
             connection.close()

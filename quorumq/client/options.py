@@ -42,7 +42,7 @@ MEANT: Final = {
     "prefetch_count": "max_unsettled", "workers": "concurrency", "threads": "concurrency",
     "autoretry_for": "retry", "retries": "retry", "deadline": "timeout",
 }  # fmt: skip
-"""Options of other queues, and what they are here."""
+"""Options of other queues, with their counterparts here."""
 
 PRIORITY: Final = "there are no priorities: use a topic for each, and a pool for each"
 
@@ -73,7 +73,7 @@ class NewMessage:
     """A message for `Producer.publish_many` that has options of its own.
 
     Args:
-        payload: the message; None where ``json`` is given.
+        payload: the message; None if ``json`` is given.
         options: as `Producer.send` takes them. They go before those of the call.
     """
 

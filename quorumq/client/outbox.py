@@ -59,10 +59,10 @@ class PartitionQueue:
 
 @dataclass(eq=False)
 class Outbox:
-    """Fills batches, and keeps them until each has its outcome."""
+    """Batches being filled, and batches without an outcome yet."""
 
     context: Context  # has the clocks, the history and the log
-    topic: str  # where they go
+    topic: str  # name of the topic
     session: Session  # numbers the messages that do not bring their names
     _: KW_ONLY
     batch_bytes: int
@@ -82,7 +82,7 @@ class Outbox:
     silent: dict[RecordBatch, None] = field(default_factory=dict)
     """Failed batches with messages that no caller can wait for any more, and whose failure no caller has received."""
     _queues: dict[tuple[int, bool], PartitionQueue] = field(default_factory=dict)
-    """By partition, and whether it is derived."""
+    """Queues by partition, and whether messages are derived."""
     _open: dict[PartitionQueue, None] = field(default_factory=dict)  # queues with a batch being filled
 
     def put(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from quorumq.core.errors import UsageError
 
 Partitioner = Callable[[bytes | None, int], int]
-"""Given the key and the number of partitions (1 or more), the number of the partition, from 0."""
+"""Function of the key and the number of partitions (1 or more) to the number of the partition, from 0."""
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:

@@ -1,4 +1,4 @@
-"""Runs trio in a thread of its own, and calls in it from others.
+"""Thread that runs trio, with calls in it from others.
 
 An exception that interrupts a caller (Ctrl-C) cancels the call, and is raised once that has ended.
 """
@@ -51,7 +51,7 @@ def like(method: Callable[..., object]) -> Callable[[T], T]:
 
 
 class Portal:
-    """Runs trio in a thread, and calls in it from others.
+    """Thread that runs trio, with calls in it from others.
 
     Any number of threads may call. After a fork the child needs one of its own.
     """
@@ -67,7 +67,7 @@ class Portal:
 
     def begin(self, connect: Callable[[], Any]) -> Future[Client]:
         """Begin, with what ``connect`` gives as an ``async with``. The future has what it raises."""
-        from quorumq.client.host import check_host  # nothing for who publishes on trio
+        from quorumq.client.host import check_host  # not imported by programs that publish on trio
 
         check_host()
         self._thread = threading.Thread(
@@ -144,8 +144,8 @@ class Portal:
         """Return the result of ``await function(*args, **more)`` in the other thread, or raise its exception.
 
         Args:
-            function, args, more: what to do.
-            undo: called in the other thread with what ``function`` returned, where the caller was interrupted meanwhile
+            function, args, more: function to await, with its arguments.
+            undo: called in the other thread with the result of ``function``, if the caller was interrupted meanwhile
                 and will never see it.
 
         Raises:

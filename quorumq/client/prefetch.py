@@ -1,4 +1,4 @@
-"""A consumer's messages that were fetched ahead: how they come, wait, and are given back.
+"""Messages of a consumer that were fetched ahead: they come, wait, and are given back.
 
 Each of a consumer's replica sets has FETCHes of its own and a bounded stock of what they brought. Between the stock
 and the application stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that
@@ -47,7 +47,7 @@ from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SealedNamed, WireSlice
 
 GIVE_BACK_SHARE: Final = 0.5
-"""After this share of what was left of its hold time when it came, what was not handed over is given back."""
+"""Share of a message's remaining hold time when it came, after which it is given back if not handed over."""
 
 LIE_S: Final = 2 * AHEAD_S
 """Seconds after which a message is given back, unless it is there for a task that may come back."""
@@ -57,7 +57,7 @@ LOOK_S: Final = 1.0
 
 FRESH_S: Final = 5.0
 UNAUTHORIZED_S: Final = 60.0
-"""Seconds that a pool asks on after a refusal, as the file of clients may be in change. At its start it ends."""
+"""Seconds that a pool asks on after a refusal, as the clients file may be in change. A refusal at its start ends it."""
 
 FIRST_S: Final = 1.0
 """Seconds, with nothing in hand, before other replica sets are asked while the one with suspects has not answered."""
@@ -114,7 +114,7 @@ class Prefetched:
 
 @dataclass(eq=False)
 class Prefetch:
-    """Fetches ahead for one consumer, and hands over."""
+    """Stock of one consumer: fetches ahead, and hands over."""
 
     context: Context
     unpack: Callable[[Prefetched], list[Message]]  # the messages of a slice in stock
@@ -125,7 +125,7 @@ class Prefetch:
     pace: Pace = field(default_factory=Pace)  # how fast messages are used up
     arrival: ParkingLot = field(default_factory=ParkingLot)  # until something came or is the matter
     error: QuorumqError | None = None
-    """No node has answered for the whole timeout, or a reply was not understood; who waits hears of it."""
+    """No node has answered for the whole timeout, or a reply was not understood; tasks that wait raise it."""
     fatal: QuorumqError | None = None  # why fetching has ended for good
     given_back: int = 0  # messages given back without having been handed over, so far
     expired: int = 0
@@ -136,7 +136,7 @@ class Prefetch:
     _lot_since: float = 0.0  # when room was made for it
     _lot_begun: bool = False  # some of it were handed over, and nothing else is in hand
     _had_lot: bool = False  # nothing came since
-    _told: Fetcher | None = None  # where suspects wait for nothing to be in hand
+    _told: Fetcher | None = None  # has suspects, which wait for nothing to be in hand
     _heard: Fetcher | None = None  # the same, from a hint at a time when nothing makes room
     _told_at: float = 0.0  # since when
     _left: int = 0  # messages then in hand or in stock
@@ -290,7 +290,7 @@ class Prefetch:
         except (TooFewReplicas, Busy) as exc:
             if told:
                 self._told = None
-            await trio.lowlevel.checkpoint()  # where the client was closed, this ends here, and is no trouble
+            await trio.lowlevel.checkpoint()  # if the client was closed, this ends here, and is no trouble
             self._trouble(exc)
             return
         except Unauthorized as exc:
@@ -365,7 +365,7 @@ class Prefetch:
     def _is_alone(self) -> bool:
         """Return True while a lot is in stock or in hand: nothing is fetched, and nothing handed over beside it.
 
-        For one hold time, as it came: who collects messages and settles none of them is not stuck.
+        For one hold time, as it came: a task that collects messages and settles none of them is not stuck.
         """
         lot = self._lot
         if not lot:
@@ -406,7 +406,7 @@ class Prefetch:
             self._wake(fetcher)
 
     def _wake(self, fetcher: Fetcher) -> None:
-        """Have it fetch, where that may be worth it; while suspects are about, it is to look again, and again."""
+        """Have it fetch if that may be worth it; while suspects are about, it is to look again, and again."""
         if fetcher.over:  # its topic's stock outlives it
             return
         if self._told is not None or self._lot or self._room(fetcher):

@@ -43,7 +43,7 @@ YIELD_EVERY: Final = 32
 
 
 class Made(NamedTuple):
-    """A message that is encoded, and where and when it is to go."""
+    """An encoded message, with its partition and times."""
 
     record: bytes
     key: bytes | None
@@ -67,7 +67,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class Producer:
-    """Publishes to one topic. Made by `Client.producer`; several tasks may share one.
+    """Publisher to one topic. Made by `Client.producer`; several tasks may share one.
 
     It begins with its first message, and ends with the client. Used as an async context manager it ends there: leaving
     that flushes, and raises if a message was given up whose `Pending` no caller waited for; leaving it by an exception
@@ -194,7 +194,7 @@ class Producer:
         share batches; one task that has many to publish is faster with `publish_many` or `send`.
 
         Args:
-            payload: the message; None where ``json`` is given.
+            payload: the message; None if ``json`` is given.
             options: as of `send`.
 
         Returns:
@@ -260,7 +260,7 @@ class Producer:
         input that is redriven, or read again by a rewound group, derives the same id and adds nothing.
 
         Args:
-            payload: the message; None where ``json`` is given.
+            payload: the message; None if ``json`` is given.
             json: instead of a payload, anything that `json.dumps` takes; with the header ``content-type``
                 ``application/json``, unless ``headers`` has one. `Message.json` reads it.
             key: messages of one key go to one partition, unless ``partition`` or a partitioner says otherwise. Text
@@ -552,7 +552,7 @@ class Producer:
                 await outbox.poke.wait()
 
     def _send_soon(self, queue: PartitionQueue) -> bool:
-        """Have the batch that was just opened sent in the next turn of the loop, where as many are not under way."""
+        """Have the batch that was just opened sent in the next turn of the loop, unless ``in_flight`` are under way."""
         if self._in_flight >= self._in_flight_max:
             return False
         self._in_flight += 1

@@ -68,7 +68,7 @@ class ClientProtocol:
     """
 
     cluster_id: str = ""  # the cluster that must answer; "" takes any
-    token: str = field(default="", repr=False)  # shows who the client is; "" where nodes do not ask
+    token: str = field(default="", repr=False)  # shows the client's identity; "" if nodes do not ask
     welcome: m.Welcome | None = None  # the node's answer to HELLO, once it has come
     _reader: FrameReader = field(default_factory=FrameReader)
     _count: int = 0

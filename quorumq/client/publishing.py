@@ -42,7 +42,7 @@ class PublishCalls(Calls):
 
         Args:
             topic: its name; it is created if there is none and the cluster has ``auto_create_topics``.
-            payload: the message; None where ``json`` is given.
+            payload: the message; None if ``json`` is given.
             options: as of `Producer.send`: json, key, headers, partition, derived_from, index, delay, not_before, ttl,
                 timeout.
 

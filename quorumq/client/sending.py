@@ -26,7 +26,7 @@ and refuse the next batch. One message a day must not mean one failed publish a 
 
 
 class Session:
-    """Under which origin a producer numbers its messages."""
+    """Origin under which a producer numbers its messages."""
 
     def __init__(self, context: Context) -> None:
         self.origin: Origin | None = None
@@ -62,7 +62,7 @@ class Session:
 
 
 class Sender(NamedTuple):
-    """Publishes batches to one topic, each until it has its outcome."""
+    """Sender of batches to one topic, each until it has its outcome."""
 
     context: Context
     topic: str  # its name

@@ -45,9 +45,9 @@ LATER: Final = frozenset({
 """Outcomes after which another node, or the same one later, may do better."""
 
 Failures = dict[Settleable, QuorumqError]
-"""Why tickets failed, of one operation: others may be under way for the same tickets."""
+"""Errors of tickets in one operation: others may be under way for the same tickets."""
 Final_ = Callable[[Sequence[Settleable], m.Verdict, m.SettleReply], Failures]
-"""Told each final verdict, with the tickets that it is on and the reply it came in: which of them failed, and why."""
+"""Called with each final verdict, its tickets and the reply it came in: returns the errors of those that failed."""
 
 _delivery: Final = attrgetter("delivery")
 _seq: Final = attrgetter("seq")
@@ -234,11 +234,11 @@ async def settle(
 ) -> None:
     """Have each ticket settled, in as few requests as the limits allow.
 
-    Errors are not raised but put into ``failures``: each who waits raises what is theirs.
+    Errors are not raised but put into ``failures``: each waiter raises its own.
 
     Args:
         make: the request for some items; called anew for each attempt.
-        on_final: told the verdicts, each with its tickets; sets their ``outcome``, or returns why there is none.
+        on_final: called with each verdict and its tickets; sets their ``outcome``, or returns why there is none.
         failures: errors by ticket, filled in for those that failed.
         timeout: seconds for all requests together, all attempts included.
         most: spans in one request, if they are to be fewer than others have.
@@ -282,7 +282,7 @@ def failures_of(tickets: Sequence[Settleable]) -> Iterator[Failures]:
 def most_retryable(failures: Iterable[QuorumqError]) -> QuorumqError | None:
     """Return the failure to raise among several: one that a repetition may mend before one that never will succeed.
 
-    Else who treats one as the end of the matter, as HoldLost often is, would not hear of the others.
+    Else a caller that treats one as the end of the matter, as HoldLost often is, would not hear of the others.
     """
     found = list(failures)
     return next((one for one in found if isinstance(one, Unanswered)), found[0] if found else None)

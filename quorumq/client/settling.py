@@ -32,7 +32,7 @@ from quorumq.wire.values import SealedNamed
 
 
 class SettleCalls(Calls):
-    """Settles messages from any source: the `Settler` of all that a client delivers."""
+    """Calls that settle messages from any source: the `Settler` of all that a client delivers."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -1,4 +1,4 @@
-"""The life of one message: what every replica of its partition has in memory of it."""
+"""Life of one message: the memory that every replica of its partition has of it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Life(NamedTuple):
 
 
 class ShowCalls(Calls):
-    """Tells the life of one message."""
+    """Calls that show the life of one message."""
 
     async def show(
         self, topic: str, message: MessageId | str, *, body: bool = False, timeout: float | None = None
@@ -76,7 +76,7 @@ class ShowCalls(Calls):
 
         Every replica is asked by itself, and nothing is merged: where they differ, that is seen. What is over is known
         as long as it leaves a trace: a count of deliveries that ended, the last one's fencing token, a tombstone, a
-        dead letter. Each delivery with its consumer is in the histories (docs/history.md), where they are written.
+        dead letter. Each delivery with its consumer is in the histories (docs/history.md), if they are written.
 
         Args:
             topic: its name.
@@ -85,7 +85,7 @@ class ShowCalls(Calls):
             timeout: seconds for each node; if None the client's, and at most 3, as one may be down.
 
         Returns:
-            what each replica said, or why it did not. Where some did not, and no other knows the message, they may.
+            reply of each replica, or why it did not say. If some did not, and no other knows the message, they may.
 
         Raises:
             NotFound: no such topic or partition, or all replicas answer and none has heard of the message.

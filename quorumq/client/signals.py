@@ -27,7 +27,7 @@ _before: Final[dict[int, Any]] = {}  # handlers that ours replaced
 def stopped_by_signals(
     stop: Callable[[int], object], post: Callable[..., object], *, signals: bool | None
 ) -> Iterator[None]:
-    """Have SIGTERM and SIGINT call ``post(stop, number)`` meanwhile, where this is the main thread.
+    """Have SIGTERM and SIGINT call ``post(stop, number)`` meanwhile, if this is the main thread.
 
     Args:
         stop: ends a pool.

@@ -1,4 +1,4 @@
-"""When a message may come, and until when: what the application says, as durations.
+"""Delays and times to live of messages: the application's times, as durations.
 
 Only durations leave this process: a time of day that the application names is turned into one by this machine's
 clock, at once, and no other clock is asked (docs/protocol.md, TIMES).
@@ -47,9 +47,9 @@ def delay_ms(delay: Duration | None, not_before: datetime | None, wall_ms: int) 
     """Return the delay of a message in milliseconds, rounded up; 0 for a time that is over.
 
     Args:
-        delay: that long; or
-        not_before: until then, a datetime with a time zone.
-        wall_ms: this machine's time of day.
+        delay: seconds or a timedelta, or
+        not_before: time before which it is not delivered, with a time zone.
+        wall_ms: this machine's time of day, in milliseconds.
 
     Raises:
         UsageError: both are given, or the delay is out of bounds, or the datetime has no time zone.
@@ -71,7 +71,7 @@ def check_order(delay_ms: int, ttl_ms: int, topic_ttl_s: float) -> None:
 
     Args:
         delay_ms: delay of its delivery, in milliseconds.
-        ttl_ms: after how long it expires, in milliseconds; 0 leaves it to the topic.
+        ttl_ms: time to live, in milliseconds; 0 leaves it to the topic.
         topic_ttl_s: the topic's, in seconds; 0 for none, or if it is not known.
 
     Raises:

@@ -17,7 +17,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
 
     Why not `trio.SSLStream`: it gives out one record of 16 KiB at a time, with a turn of the loop for each.
 
-    ``inner`` is connected, and closed with this; ``host`` is who the other side has to be.
+    ``inner`` is connected, and closed with this; ``host`` is the name that the other side has to have.
     """
 
     def __init__(self, inner: trio.abc.HalfCloseableStream, context: ssl.SSLContext, host: str) -> None:

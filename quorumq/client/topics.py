@@ -16,7 +16,7 @@ from quorumq.core.types import STAMP_ZERO, Topic
 
 
 class TopicCalls(Calls):
-    """Creates, changes, deletes and looks up topics; asks nodes what they know."""
+    """Calls that create, change, delete and look up topics, and ask nodes for their status."""
 
     async def create_topic(
         self,
@@ -36,15 +36,15 @@ class TopicCalls(Calls):
 
         Args:
             name: letters, digits, '.', '_' and '-'.
-            rf: on how many nodes each message is kept: odd. 3 if None, or 1 where the cluster has fewer nodes.
+            rf: number of nodes that keep each message: odd. 3 if None, or 1 if the cluster has fewer nodes.
             partitions: number of partitions; 1 if None.
             max_deliveries: deliveries after which a message becomes a dead letter; 5 if None.
             retention: seconds or a timedelta that payload is kept after the last group is done with it; 0 if None.
             ttl: seconds or a timedelta after which a message without an ack expires; 0 = never, also if None.
-            backoff: seconds or timedeltas, or one alone, that a rejected message waits where the reject does not say,
+            backoff: seconds or timedeltas, or one alone, that a rejected message waits if the reject does not say,
                 attempt by attempt; the last one repeats. No wait if None.
             auto_create_groups: whether the first consumer of a group creates it, from the beginning; true if None.
-                Where false, it hears `NotFound`: a group by a mistyped name would keep all messages for ever.
+                If false, it gets `NotFound`: a group by a mistyped name would keep all messages for ever.
             on_expiry: result of an expiry: a dead letter, also if None, or "drop", and the message is gone.
             timeout: seconds; the client's if None.
 
@@ -165,7 +165,7 @@ class TopicCalls(Calls):
 
         Args:
             name: name of the topic.
-            create: make it, where the cluster lets publishing do that (``auto_create_topics``).
+            create: make it, if the cluster lets publishing do that (``auto_create_topics``).
             timeout: seconds; the client's if None.
 
         Raises:
@@ -186,7 +186,7 @@ class TopicCalls(Calls):
         """Return a node's knowledge of itself and its peers (docs/operations.md).
 
         Args:
-            node: its id or address; whichever answers if None.
+            node: its id or address; any node that answers if None.
             timeout: seconds; the client's if None.
 
         Raises:

@@ -1,4 +1,4 @@
-"""A pool of workers: what to do with each message, and what becomes of it, however it ends.
+"""Pool of workers: a handler for each message, and the settling of the message at any end.
 
 A slot takes one message at a time, runs the handler, and settles: so a message that was handed over has been begun, and
 what was not handed over is given back and counted nowhere. A message keeps its hold while its handler runs. Told to
@@ -32,7 +32,7 @@ GRACE_S: Final = 10.0
 CONCURRENCY_MAX: Final = 10_000
 BACKOFF_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
-"""Seconds that a failed message waits at most, if its topic has no backoff. Doubling keeps its attempts apart."""
+"""Longest wait of a failed message without a backoff, in seconds: doubled each time, lest attempts be over at once."""
 LAST_WORD_S: Final = 2.0
 """Seconds that a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
 LETTER_WAIT_S: Final = 60.0
@@ -50,7 +50,7 @@ WRONG_RUNTIME: Final = (
     "unknown async library",
     "expected a sync function",
 )
-"""Texts of asyncio, trio and sniffio where a function is called that belongs to another event loop, or to none."""
+"""Texts of asyncio, trio and sniffio for a call that belongs to another event loop, or to none."""
 CAUSES_MAX: Final = 20
 CALLERS: Final = ("quorumq.client.", "trio.", "outcome.", "asyncio.")
 """Modules between a pool and its handler."""
@@ -149,7 +149,7 @@ class Task:
     def retries_on(self, error: BaseException) -> bool:
         """Return True if a failure is one to try again after; a group is one if all failures in it are.
 
-        Where a call to the cluster failed for the time being, the message is not to blame.
+        If a call to the cluster failed for the time being, the message is not to blame.
         """
         if isinstance(error, (Transient, *self.retries)):
             return True
@@ -188,7 +188,7 @@ class Worked:
 
         Args:
             outcome: the message's.
-            over: its hold was over, by the client's clock, before it was settled.
+            over: True if its hold was over, by the client's clock, before it was settled.
         """
         if outcome is Outcome.REQUEUED:
             self.retried += 1
@@ -204,7 +204,7 @@ class Worked:
 
 @dataclass(eq=False)
 class Pool:
-    """Runs the handlers of some tasks; made for one `run`."""
+    """Handlers of some tasks at work; made for one `run`."""
 
     context: Context  # the client's
     consume: Callable[..., Consumer]  # makes a consumer, as `Client.consumer` does
@@ -237,10 +237,10 @@ class Pool:
             self._stop.set()
 
     async def run(self) -> Worked:
-        """Work until told to stop.
+        """Work until the pool is stopped.
 
         Raises:
-            what `Consumer` raises where fetching can never work; what a handler raised that is no Exception.
+            what `Consumer` raises if fetching can never work; what a handler raised that is no Exception.
         """
         try:
             async with AsyncExitStack() as stack:
@@ -274,7 +274,7 @@ class Pool:
         )
 
     async def _serve(self) -> None:
-        from quorumq.client.fuse import Fuse  # nothing for who publishes
+        from quorumq.client.fuse import Fuse  # not imported by programs that only publish
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_when_told)
@@ -366,7 +366,7 @@ class Pool:
                 log.error(text, message.group, pause, error)
 
     async def _give_back(self, message: Message, *, interrupted: bool) -> None:
-        """Have a message come again at once whose handler has ended without a verdict."""
+        """Have a message come again at once if its handler has ended without a verdict."""
         with trio.move_on_after(LAST_WORD_S, shield=True), suppress(QuorumqError):
             await (message.reject(interrupted=True) if interrupted else message.reject(0.0))
         if interrupted and message.outcome is Outcome.REQUEUED:
@@ -425,7 +425,7 @@ class Pool:
     async def _settle(
         self, consumer: Consumer, message: Message, error: Exception | None, again: bool
     ) -> None:
-        """Tell the cluster, unless the handler has done so, and count."""
+        """Send the verdict to the cluster, unless the handler has done so, and count."""
         over = not message.is_live
         while True:
             try:
