@@ -208,7 +208,7 @@ async def _named(client: Client, plan: Plan, names: list[MessageId]) -> AsyncGen
 
 
 async def _check_came(client: Client, plan: Plan, left: list[MessageId]) -> None:
-    """Say what became of messages that were asked for by their ids and did not come."""
+    """Report the state of messages that were asked for by their ids and did not come."""
     known = await client.lookup(plan.topics[0], plan.group, left) if left else {}
     missed = []
     for name in left:

@@ -1,10 +1,10 @@
 """Dead letters: listed by problem, shown, redriven and purged.
 
 A thousand dead letters are rarely a thousand problems. The fingerprint that came with each letter brings equal
-failures together, so what is listed is problems, each with a count and a few ids to look at.
+failures together, so the list has problems, each with a count and a few ids to look at.
 
-A redrive lists and redrives page by page, by message id: what it redrives and dies again meanwhile is behind it, so
-one run redrives a message once. Killed and run again, it finds what is left.
+A redrive lists and redrives page by page, by message id: a redriven message that dies again meanwhile is behind it,
+so one run redrives a message once. Killed and run again, it finds the rest.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ async def _chosen(
 ) -> AsyncIterator[Peek]:
     """Yield the dead letters to redrive; with a limit, ``limit`` of those published first.
 
-    The letter stays where it is: what is redriven is named by generation and n.
+    The letter stays in place: a redriven message is named by generation and n.
     """
     found: list[tuple[int, Peek]] = []
     async for item in _letters(client, wanted, missed):

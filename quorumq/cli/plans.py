@@ -4,9 +4,9 @@ A plan is a file of JSON Lines that `python -m spark deadletters` writes and a p
 (docs/spark.md, "The redrive plan"): a head, then for each kind of failure a decision, with the messages to redrive
 behind it. It is read line by line, twice: once to find everything that is wrong with it, before anything is done.
 
-Before a message is redriven the cluster is asked what became of it since the plan was made. A message is named with
-its generation and n, so what was redriven since, even if it died again, is left alone: a plan that was interrupted
-and is run again goes on where it stopped, and one that was run is done.
+Before a message is redriven the cluster is asked for its state since the plan was made. A message is named with its
+generation and n, so one that was redriven since, even if it died again, is left alone. A plan that was interrupted
+and is run again goes on at the same place, and one that was run is done.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _check_place(path: Path, number: int, wanted: Wanted, decision: Decision | N
 
 
 async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool, as_json: bool) -> None:
-    """Redrive what the plan says, decision by decision, in its order; at ``rate`` instead of its own, if there is one.
+    """Redrive a plan's messages, decision by decision, in its order; at ``rate`` instead of its own, if there is one.
 
     Raises:
         UsageError, ClusterMismatch, NotFound: nothing was done.

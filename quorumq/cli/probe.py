@@ -41,7 +41,7 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
 
     Raises:
         Unreachable: nothing answered there, or not in time.
-        QuorumqError: the node refused (the error it named), or what answers there is not quorumq (PeerError).
+        QuorumqError: the node refused (the error it named), or the other side is not quorumq (PeerError).
     """
     end = time.monotonic() + timeout
     place = split_address(address)

@@ -29,7 +29,7 @@ def counter(what: str) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def bar(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Give a function that says what is under way, how much of it is done, and out of how much."""
+    """Give a function that reports the step under way, the number done, and the number in all."""
     if not shown:
         yield lambda what, done, total: None
         return

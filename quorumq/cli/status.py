@@ -1,9 +1,9 @@
 """State of a cluster, asked of every node one by one.
 
-Each node tells what it knows itself; nothing here waits for a majority, because this is what one looks at
-when there is none. Counts of a partition differ between its replicas for a moment all the time: messages,
-dead letters and what is done are shown as the most that any replica has, what is ready or held as the middle
-of what they say, which is what a majority would.
+Each node reports its own knowledge; nothing here waits for a majority, because this is the command for a time
+without one. Counts of a partition differ between its replicas for a moment all the time: messages, dead letters and
+settled messages are shown as the most that any replica has, ready or held ones as the middle of the replicas' counts,
+as a majority would have it.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Call:
 class AckQueue:
     """Queue that makes one ACK request of many acks, without making the first one wait.
 
-    What comes while nothing is under way goes at once; what comes while a request is under way goes together when
+    Acks that come while nothing is under way go at once; those that come while a request is under way go together when
     that is answered, or after a few milliseconds.
     """
 
@@ -87,7 +87,7 @@ class AckQueue:
     async def ack(self, tickets: Sequence[Settleable], timeout: float) -> None:
         """Ack ``tickets``; their ``outcome`` is set, or the first failure raised.
 
-        Cancelled while it waits, what was queued is still sent.
+        Cancelled while it waits, queued acks are still sent.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self.nodes.check_open()

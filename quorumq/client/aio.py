@@ -1,6 +1,6 @@
 """The client library for asyncio: the classes of `quorumq.client`, whose calls may be awaited in an event loop.
 
-A thread of its own runs trio and the client of client.py in it (portal.py); what is awaited here runs there, and the
+A thread of its own runs trio and the client of client.py in it (portal.py). Awaited calls run there, and the
 event loop goes on meanwhile. So there is one implementation of everything, and holds are extended and answers read
 also while a handler keeps the event loop busy. docs/decisions/0010 says what that costs, and what else was measured.
 
@@ -435,7 +435,7 @@ class Client(Bridged, waiting.Client):
 
 
 async def _turn() -> None:
-    """Have the event loop turn: a notebook's handler of SIGINT leaves to its next turn what it cancels."""
+    """Have the event loop turn: a notebook's handler of SIGINT leaves its cancellations to the next turn."""
     while True:
         await asyncio.sleep(TURN_S)
 

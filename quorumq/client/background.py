@@ -1,8 +1,8 @@
 """The tasks that serve a client: its connections, its consumers' fetching, its acks.
 
-Promise: they live until the body of `async with connect(…)` has ended, however it ends. Where the program is
+Promise: they live until the body of `async with connect(…)` has ended, however it ends. If the program is
 cancelled around the body (Ctrl-C, a deadline, a nursery in which something failed), cancellation reaches the body
-alone at first: a consumer can still give back what it holds, on connections that are still there.
+alone at first: a consumer can still give back its messages, on connections that are still there.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Backlog(NamedTuple):
     that asked for any meanwhile, as far as nodes answer that did not start since. ``suspects`` are those of the ready
     ones that were in hand when consumers ended, and come in lots of at most 4 with nothing else.
     ``dying`` are out of deliveries: no consumer gets them, and they are dead letters within seconds.
-    ``dropped`` expired, since the nodes started, in a topic that drops what expires.
+    ``dropped`` expired, since the nodes started, in a topic that drops expired messages.
     """
 
     ready: int

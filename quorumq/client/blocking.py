@@ -220,7 +220,7 @@ class Consumer(Entered[consuming.Consumer]):
         """Return the next message, waiting for one if need be.
 
         Args:
-            timeout: seconds to wait; 0 takes what has been fetched already.
+            timeout: seconds to wait; 0 takes messages that have been fetched already.
 
         Returns:
             None if none came in time, or the consumer is closed.
@@ -277,7 +277,7 @@ class Client(Counterpart[waiting.Client]):
         return cls(portal, portal.open(partial(waiting.connect, addresses, **options)))
 
     def close(self) -> None:
-        """Flush the producers, and end: what is called after that raises `Closed`. As `quorumq.client.Client.close`."""
+        """Flush the producers, and end: later calls raise `Closed`. As `quorumq.client.Client.close`."""
         try:
             with suppress(Closed):
                 self.portal.call(self.inner.context.flush)

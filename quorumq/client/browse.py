@@ -270,7 +270,7 @@ class BrowseCalls(Calls):
 
 
 def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
-    """Ask again as a whole while anything is unknown: what is done stays done."""
+    """Ask again as a whole while anything is unknown: redriving twice is redriving once."""
     for verdict in cast("m.SettleReply", reply).verdicts:
         if verdict.outcome not in ("ok", AlreadyResolved.code, Code.USAGE):
             error = error_from(verdict.outcome, verdict.detail)

@@ -96,7 +96,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         Args:
             addresses: "host:port" of one or several nodes; the others are learned from them.
             nursery: nursery of the client's tasks. If it is cancelled the client ends at once: nothing is flushed,
-                and what consumers had fetched ahead comes again when its hold has run out.
+                and messages that consumers had fetched ahead come again when their holds have run out.
             options: as of `connect`.
 
         Raises:
@@ -106,7 +106,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         return client
 
     async def close(self) -> None:
-        """Flush the producers, and end: what is called after that raises `Closed`. Leave the consumers before.
+        """Flush the producers, and end: later calls raise `Closed`. Leave the consumers before.
 
         Cancelled while it flushes, the client ends at once, as it does if it is left by an exception.
 
@@ -174,7 +174,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             prefetch_bytes: the same in bytes; 4 MiB if not given.
             max_unsettled: messages handed over and not settled, at most; then handing over waits. None is 100 for
                 ``async for``, and no bound for `Consumer.take` and `Consumer.batches`.
-            auto_extend: keep the holds of what the application works on; it does if not given.
+            auto_extend: keep the holds of messages that the application works on; it does if not given.
             max_extend: seconds after which a message that is not settled is no longer extended; 3600 if not given.
             node: fetch only from this node (id or address); any of the partition's replicas if None.
             name, version: of this consumer, for dead letters and status; the host's name if None.
@@ -283,16 +283,16 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             group: name of the reading group.
             max_messages, max_bytes: limits of the reply. If many producers publish one by one, some 128 come at once.
             min_messages: messages to wait for, as long as ``max_wait`` and a quarter of the hold time allow.
-            max_wait: seconds to wait for them; 0 takes what is there.
+            max_wait: seconds to wait for them; 0 takes those that are there.
             hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None.
             start: position of a new group.
             ids: only these messages of one topic, also as text, as many of them as the group may be given now, without
-                regard to ``max_messages`` and ``min_messages``. `lookup` says what became of the others.
+                regard to ``max_messages`` and ``min_messages``. `lookup` has the state of the others.
             node: ask only this one (id or address).
             timeout: seconds without an answer of any node, before it raises; the client's if None.
 
         Returns:
-            0 to ``max_messages`` messages. Cancelled, what had been fetched is given back. Of those that expired
+            0 to ``max_messages`` messages. Cancelled, fetched messages are given back. Of those that expired
             twice, or have one delivery left after an expiry, a lot of 1 to 4, and nothing beside it.
 
         Raises:

@@ -1,8 +1,8 @@
 """One connection to one node, on trio.
 
-Two tasks per connection: one reads and hands each reply to who waits for it, one writes what has been queued,
-as much as there is at once. What finds nothing queued before it is given to the socket itself, which takes it mostly;
-and what comes is taken from the socket itself, once it is there.
+Two tasks per connection: one reads and hands each reply to its waiter, one writes the queued frames, as much as there
+is at once. A frame that finds nothing queued before it is given to the socket itself, which takes it mostly; and bytes
+that come are taken from the socket itself, once it is there.
 No other task touches the stream, so a waiter that is cancelled never leaves half a frame behind.
 
 A third looks for signs of life while a request waits: a machine that stands still keeps its connections, and takes
@@ -10,7 +10,7 @@ all that fits into its buffers. If no byte has come for a while it asks for one,
 node answers at once. Without an answer, requests that may as well be carried out twice are sent elsewhere first;
 later all are. A node that is only slow answers, and keeps its requests.
 
-What a waiter needs to know when its connection dies is whether its request may have reached the node: a frame
+A waiter whose connection dies needs to know whether its request may have reached the node: a frame
 that the writer never began is *not sent*, which makes the difference between NotStored and OutcomeUnknown.
 """
 
@@ -43,7 +43,7 @@ WRITE_BYTES: Final = 1024 * 1024
 """Bytes that one write takes from the queue, about."""
 
 INFLIGHT_MAX: Final = INFLIGHT_REQUESTS_MAX - 56
-"""Requests of one connection that this side lets wait at once: below where the node stops reading, so that an
+"""Requests of one connection that this side lets wait at once: fewer than the node reads ahead, so that an
 EXTEND is never stuck behind them unread."""
 
 TICK_S: Final = 0.2
@@ -167,7 +167,7 @@ class Connection:
         self._protocol = protocol
         self._waiters: dict[int, Waiter] = {}
         self._outbox: deque[Waiter] = deque()
-        self._begun: bytes | memoryview = b""  # behind what the socket took of a frame
+        self._begun: bytes | memoryview = b""  # rest of a frame that the socket did not take
         self._writing = False  # the stream is the writer's
         # None if the bytes do not go into a socket
         socket = self._stream.socket if isinstance(self._stream, trio.SocketStream) else None
@@ -204,7 +204,7 @@ class Connection:
         self._fail("the connection was closed here")
 
     async def finish(self) -> None:
-        """Send what is queued and hang up, but read on until the node has as well.
+        """Send queued frames and hang up, but read on until the node has as well.
 
         It drops what it had parked for this connection. A reply that it had begun by then, to a request without a
         waiter, is in `late`: with `close`, the messages of a FETCH would wait for their holds to run out.

@@ -1,6 +1,6 @@
 """A stream of messages, each handed over only while its hold is certain.
 
-What is fetched ahead waits in prefetch.py until the application asks. Once handed over, a message is the
+Messages fetched ahead wait in prefetch.py until the application asks. Once handed over, a message is the
 application's: its hold is extended at half time until it is settled.
 """
 
@@ -27,7 +27,7 @@ PREFETCH: Final = 1000
 PREFETCH_BYTES: Final = 4 * MIB
 MAX_EXTEND_S: Final = 3600.0
 EXTEND_SHARE: Final = 0.5
-"""After this share of its hold time, the hold of what was handed over is extended."""
+"""Share of its hold time after which the hold of a message handed over is extended."""
 
 MAX_UNSETTLED: Final = 100
 """Unsettled messages that `async for` hands over, at most, by default."""
@@ -42,7 +42,7 @@ YIELD_EVERY: Final = 64
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """The keyword arguments of `Client.consumer`, which says what they mean."""
+    """Keyword arguments of `Client.consumer`, with the meaning that it gives them."""
 
     start: Literal["earliest", "latest"]
     hold_time: Duration | None
@@ -64,7 +64,7 @@ class Consumer:
     ``async for messages in consumer.batches()``. Settle every message (`Message.ack`, `reject`, `dead_letter`): one
     that is forgotten is kept from everyone until ``max_extend`` is over.
 
-    Leaving it gives back what was not handed over; what was handed over and not settled runs out.
+    Leaving it gives back messages not handed over; those handed over and not settled run out.
 
     Attributes:
         expects_topics: set before it is entered, topics that are not there, or are deleted, are waited for.
@@ -182,7 +182,7 @@ class Consumer:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End: nothing more is handed over, and what was not is given back. Takes at most a second."""
+        """End: nothing more is handed over, and the rest is given back. Takes at most a second."""
         self._scope.cancel()
         await self.drain()
         left = [message for message in self._working if message.outcome is None and message.is_live]
@@ -194,10 +194,10 @@ class Consumer:
         self._working.clear()
 
     async def drain(self) -> None:
-        """Fetch no more, give back at once what was not handed over, and end iterating.
+        """Fetch no more, give back at once messages not handed over, and end iterating.
 
-        What was handed over keeps its hold until it is settled or the consumer is left. Takes at most a second, also
-        where it is cancelled: else every message in stock would wait for its hold to run out.
+        Messages handed over keep their holds until they are settled or the consumer is left. Takes at most a second,
+        also if it is cancelled: else every message in stock would wait for its hold to run out.
         """
         self._ahead.closed = True
         self._fetching.cancel()
@@ -277,7 +277,7 @@ class Consumer:
 
         Args:
             max_messages: number of messages, at most.
-            timeout: seconds to wait; 0 takes what has been fetched already.
+            timeout: seconds to wait; 0 takes messages that have been fetched already.
 
         Returns:
             1 to ``max_messages`` messages; none if none came in time, or the consumer is closed.
@@ -338,7 +338,7 @@ class Consumer:
         return []
 
     async def _wait(self, wanted: int) -> None:
-        """Wait until something came, or raise what is the matter."""
+        """Wait until something came, or raise the error of fetching."""
         if not self._entered:
             raise UsageError("nothing is fetched yet: use the consumer by `with`")
         ahead = self._ahead

@@ -50,7 +50,7 @@ class Context:
     _: KW_ONLY
     timeout: float  # seconds for an operation that does not say otherwise, all its attempts included
     history: History | None  # the client's history
-    topic_names: dict[bytes, str] = field(default_factory=dict)  # by id, of topics that were heard of
+    topic_names: dict[bytes, str] = field(default_factory=dict)  # by id, of known topics
     _open: dict[Flushed, None] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # each is had once
 

@@ -1,9 +1,9 @@
 """The name of an output, made from the name of its input.
 
-A worker that takes a message, publishes what it makes of it, and acks, may die between any two of these. The message
+A worker that takes a message, publishes its output, and acks, may die between any two of these. The message
 is then delivered again, and published again: were the second output numbered anew, it would be another message. So
 an output is named after its input, by everyone in the same way, and the second publish is a retry of the first
-(docs/protocol.md, section 3, PUBLISH, and promise G6): what is there already is not stored again.
+(docs/protocol.md, section 3, PUBLISH, and promise G6): an output that is there already is not stored again.
 
 The name is (partition, origin, number). The number is the input's. The origin is a hash over what tells outputs of
 equal numbers apart. The partition must be the same at every retry, so nothing goes into it that may change: neither

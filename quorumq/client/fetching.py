@@ -104,8 +104,8 @@ async def fetch_from(
     """Send one FETCH, through the nodes that have the partitions, until one answers.
 
     Args:
-        max_messages, max_bytes, min_messages: cut to what a request may ask for.
-        max_wait: seconds for which a node may park it; cut to what its hold time allows.
+        max_messages, max_bytes, min_messages: limits of the reply; cut to those of a request.
+        max_wait: seconds for which a node may park it; cut to a share of its hold time.
         first: the address to ask first.
         idle: there is nothing in hand for this group, so suspects may come.
         had_lot: the last messages were suspects, and first-timers are to come before others.
@@ -162,7 +162,7 @@ def unpack(
 ) -> list[Message]:
     """Return the messages of a slice, decoded at once; those that are damaged are left out, and their holds run out.
 
-    (Not given back: what its producer wrote unreadably would come again for ever, where as it is it becomes a
+    (Not given back: a message that its producer wrote unreadably would come again for ever. As it is it becomes a
     dead letter after ``max_deliveries``.)
 
     Args:

@@ -3,7 +3,7 @@
 Dead letters of one fingerprint are counted until a message succeeds. The 20th pauses the pool of this process for a
 second, each 20 more for twice as long; from a minute on a pause comes with each 100. Other processes of the group go
 on. A thousand poison messages in front of a good one therefore cost nine minutes at most, and a broken handler spoils
-some hundred messages in an hour where it would spoil all.
+some hundred messages in an hour instead of all.
 """
 
 from __future__ import annotations

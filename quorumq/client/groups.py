@@ -123,7 +123,7 @@ class GroupCalls(Calls):
     async def delete_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
         """Delete a group, with all that is recorded for it and its dead letters, for good.
 
-        What only this group kept is reclaimed. Its consumers, and clients that still ack or reject a message of it, get
+        Messages that only this group kept are reclaimed. Its consumers, and clients that still ack or reject one, get
         `NotFound`; no consumer makes it again. `create_group` makes a new one of the name, which reads from its own
         start and knows nothing of this one. Messages being worked on meanwhile come to it once their holds are over.
         The last group of a topic deleted, its messages are kept, as for a topic that never had one.
@@ -165,14 +165,14 @@ class GroupCalls(Calls):
     ) -> int:
         """Settle a group's backlog unread, or its dead letters (group "g!dead", or topic "t.deadletters").
 
-        What is delivered at the moment may still be acked; what is published meanwhile may stay. Other groups are
+        Messages being delivered may still be acked; those published meanwhile may stay. Other groups are
         not concerned. Interrupted and done again, it does the rest.
 
         Args:
             topic, group: name of the topic and of its group.
             partition: only this one; all if None.
             ids: only these messages, or this one, if they are not settled yet, or are dead letters; all if None. Ids
-                may be text. What is delayed is called back so.
+                may be text. Delayed messages are called back so.
             timeout: seconds for each partition; the client's if None.
 
         Returns:

@@ -1,7 +1,7 @@
 """Lines about this client's calls and deliveries, in the format of docs/history.md.
 
-A line is written where the fact is: `publish`, `ack` and their like around each attempt at one node, `deliver` when
-messages are handed to the application. So checkers can hold what the application saw against what nodes say.
+A line is written at the source of the fact: `publish`, `ack` and their like around each attempt at one node, `deliver`
+when messages are handed to the application. So checkers can compare the application's view with the nodes'.
 Times are the client's own clock, the one that stamps FETCH and EXTEND, as `until` and `asked` are on it.
 """
 
@@ -92,7 +92,7 @@ class History:
     def listed(
         self, topic: str, partition: int, group: str, items: Iterable[m.Peeked], via: str, complete: bool
     ) -> None:
-        """Write that a listing showed these messages; a complete one is what a majority has."""
+        """Write that a listing showed these messages; a complete one has those of a majority."""
         for item in items:
             self.write(
                 "list",
@@ -111,7 +111,7 @@ class History:
         """Write that a complete listing came to its end: messages that it has not shown were not there.
 
         Args:
-            topic, partition, group: of what.
+            topic, partition, group: names of the listed group and partition.
             which: requested state of the messages, or ``all``.
             asked: time at which its first request was sent, by `clock`.
         """

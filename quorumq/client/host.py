@@ -1,4 +1,4 @@
-"""Programs whose host has changed the modules that trio works with: refused by name, and not by what breaks first.
+"""Check for programs whose host has changed the modules that trio works with: refused by name, before anything breaks.
 
 gevent and eventlet replace sockets and threads by their own while a program starts. The client runs trio, here or in a
 thread of its own, and trio needs those of the system. Under eventlet trio
@@ -16,7 +16,7 @@ def check_host() -> None:
     """Refuse a process in which sockets or threads are not the system's.
 
     Raises:
-        UsageError: names what has replaced them, and what to do.
+        UsageError: the modules are replaced; names the replacements, and the remedy.
     """
     gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
     patched = {

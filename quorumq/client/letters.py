@@ -1,8 +1,8 @@
 """Dead letters, made from the exceptions of handlers.
 
-The letter is written once, where the failure is known best, and stays with the message. The fingerprint is what
-brings equal failures together later: class, message and innermost frame, without what differs from message to
-message (ids, numbers, addresses). So it is computed here, once, and never again by those who read it.
+The letter is written once, at the failure, where it is known best, and stays with the message. The fingerprint brings
+equal failures together later: class, message and innermost frame, without parts that differ from message to
+message (ids, numbers, addresses). So it is computed here, once, and never again by its readers.
 """
 
 from __future__ import annotations

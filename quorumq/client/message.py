@@ -97,7 +97,7 @@ def id_of(message: MessageId | str | Any) -> MessageId:
 
 
 def ids_of(messages: Any) -> set[MessageId]:
-    """Return the ids that are meant by several of what `id_of` takes, or by one alone."""
+    """Return the ids meant by several arguments of `id_of`, or by one alone."""
     alone = isinstance(messages, MessageId | str) or isinstance(getattr(messages, "id", None), MessageId)
     return {id_of(one) for one in ([messages] if alone else messages)}
 
@@ -200,7 +200,7 @@ class Delivery:
 
 
 class Settleable:
-    """Some messages of one delivery, to be settled: a `Message`, or what a receipt from elsewhere names.
+    """Some messages of one delivery, to be settled: a `Message`, or those that a receipt from elsewhere names.
 
     Attributes:
         outcome: result of settling it; None before.
@@ -249,7 +249,7 @@ class Message(Settleable):
     headers: Mapping[str, HeaderValue]
     deadline: float
 
-    # ------------------------------------------------------------------- what it is
+    # ------------------------------------------------------------------- identity
 
     @property
     def id(self) -> MessageId:
@@ -403,7 +403,7 @@ class Message(Settleable):
 
 
 def messages_of(delivery: Delivery, parts: Iterable[Parts | None], deadline: float) -> list[Message]:
-    """Return the messages of a delivery, made without a call for each; ``parts`` has None for what is unreadable."""
+    """Return the messages of a delivery, made without a call for each; ``parts`` has None for an unreadable one."""
     made: list[Message] = []
     new: Callable[[type[Message]], Message] = object.__new__
     for seq, found in enumerate(parts, delivery.receipt.span.start):

@@ -1,9 +1,8 @@
 """The nodes a client knows, and a request that goes on until one of them answers.
 
-Any node coordinates any request, so failing over is: ask the next one. What makes that safe is the protocol's
-idempotence (docs/protocol.md, promise G6 and ACK): the same batch, the same receipts. What makes it bounded
-is the deadline, which every request has; what makes it helpful is that the error at the end says where was
-asked and what each answered.
+Any node coordinates any request, so failing over is: ask the next one. That is safe by the protocol's idempotence
+(docs/protocol.md, promise G6 and ACK): the same batch, the same receipts. It is bounded by the deadline, which every
+request has. It is helpful because the error at the end names the nodes that were asked and the answer of each.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ class Nodes:
     """Address of each node id, as far as known: the reached one, else the one that METADATA named first."""
     hold_time_max: float | None = None
     """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
-    _said: dict[str, str] = field(default_factory=dict)  # by node: what METADATA said last
+    _said: dict[str, str] = field(default_factory=dict)  # by node, from the last METADATA
     _connections: dict[tuple[str, str], Connection] = field(default_factory=dict)  # by pool and address
     _dialling: dict[tuple[str, str], trio.Lock] = field(default_factory=dict)
     _failed: dict[str, tuple[float, str]] = field(default_factory=dict)  # when dialling failed last, and why
@@ -263,10 +262,10 @@ class Nodes:
             return made
 
     async def hang_up(self, pool: str) -> list[m.ClientReply]:
-        """End the connections of a pool, and with them what nodes have parked for it. Takes `HANG_UP_S` at most.
+        """End the connections of a pool, and with them the requests that nodes have parked. Takes `HANG_UP_S` at most.
 
         Returns:
-            Replies that nodes had begun by then: what they brought is still held.
+            Replies that nodes had begun by then: their messages are still held.
         """
         ending = [self._connections.pop(key) for key in [*self._connections] if key[0] == pool]
         for key in [key for key in self._dialling if key[0] == pool]:
@@ -341,7 +340,7 @@ class Nodes:
 
         Args:
             make: gives the request, anew for each attempt.
-            what: it is, for the error: "publish of 3 messages to jobs/0".
+            what: name of the request, for the error: "publish of 3 messages to jobs/0".
             timeout: seconds for all attempts together.
             writes: whether it changes anything: decides between NotStored, OutcomeUnknown and TooFewReplicas.
             only: addresses to ask; all known when empty.

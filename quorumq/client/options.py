@@ -56,7 +56,7 @@ def refuse(call: str, given: Mapping[str, object], known: Iterable[str]) -> None
         known: the names that there are.
 
     Raises:
-        TypeError: names the first one, and what may have been meant.
+        TypeError: names the first one, and an option that may have been meant.
     """
     names = list(known)
     for name in given:

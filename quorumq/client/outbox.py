@@ -1,7 +1,7 @@
 """A producer's messages, from being taken until they have their outcome.
 
 Latency and size: a partition's batch closes at once when nothing of that partition is under way, and otherwise
-when it is full, when it has lingered, or when what was under way is answered. So one message alone does
+when it is full, when it has lingered, or when the one under way is answered. So one message alone does
 not wait, and a flood fills its batches. The more is under way, the more a batch takes until it is full; messages that
 are taken together fill the largest at once, as they are a load by themselves.
 """
@@ -32,7 +32,7 @@ BATCH_BYTES: Final = 64 * KIB
 """Bytes at which a batch closes by default, if no other of its partition is under way."""
 
 LOADED_BYTES: Final = 512 * KIB
-"""The same where many are under way, and of messages that are taken together. Twice as large saves a node a sixth of
+"""The same if many are under way, and for messages that are taken together. Twice as large saves a node a sixth of
 its work, and has others wait twice as long for their turn."""
 
 LOADED_MESSAGES: Final = 4096
@@ -231,7 +231,7 @@ class Outbox:
         return wake
 
     def expire(self) -> float:
-        """Give up what waits for its turn, and whose messages have had their time.
+        """Give up batches that wait for their turn, and whose messages have had their time.
 
         Returns:
             When the next one's time is over, by trio's clock.
@@ -308,7 +308,7 @@ class Outbox:
             self.finish(record_batch, error)
 
     def end(self) -> None:
-        """Give up what is not confirmed."""
+        """Give up all messages that are not confirmed."""
         for queue in self._open:
             queue.open = None
         self._open.clear()

@@ -66,7 +66,7 @@ class Portal:
         self._process = os.getpid()
 
     def begin(self, connect: Callable[[], Any]) -> Future[Client]:
-        """Begin, with what ``connect`` gives as an ``async with``. The future has what it raises."""
+        """Begin, with the result of ``connect`` as an ``async with``. The future has its exception."""
         from quorumq.client.host import check_host  # not imported by programs that publish on trio
 
         check_host()
@@ -113,7 +113,7 @@ class Portal:
             raise Closed("this client was made before a fork, in another process: make one in this process")
 
     def close(self) -> None:
-        """End: what is under way is cancelled, and the thread has ended when this returns.
+        """End: calls under way are cancelled, and the thread has ended when this returns.
 
         Raises:
             the exception of a background task of the client that failed.

@@ -188,7 +188,7 @@ class Prefetch:
                 try:
                     topic = await self.context.topic(name, timeout=self._reader.timeout)
                 except QuorumqError:
-                    continue  # the fetchers themselves hear what is the matter
+                    continue  # the fetchers themselves report the error
                 homes = {
                     fetcher.where.nodes: fetcher for fetcher in self._fetchers if fetcher.where.topic == name
                 }
@@ -484,7 +484,7 @@ class Prefetch:
     def rewound(self, topic: bytes, generation: int) -> None:
         """Void a generation that a rewind ended: stock of it, or of earlier ones, could not be acked.
 
-        What was redriven may stand where the rewind leaves it out.
+        Redriven messages may stand if the rewind leaves them out.
         """
         self._void[topic] = max(generation, self._void.get(topic, 0))
 
@@ -525,7 +525,7 @@ class Prefetch:
         await self._give_back([*items, *(item for reply in late for item in brought(reply))])
 
     async def _tend_stock(self) -> None:
-        """Give back what is not used up in time, or whose connection is lost; then begin anew with little."""
+        """Give back messages not used up in time, or whose connection is lost; then begin anew with little."""
         while True:
             if not self._stock:
                 self._filled = trio.Event()

@@ -55,7 +55,7 @@ class Made(NamedTuple):
 
 
 class ProducerOptions(TypedDict, total=False):
-    """The keyword arguments of `Client.producer`, which says what they mean."""
+    """Keyword arguments of `Client.producer`, with the meaning that it gives them."""
 
     linger: float
     batch_bytes: int | None
@@ -71,7 +71,7 @@ class Producer:
 
     It begins with its first message, and ends with the client. Used as an async context manager it ends there: leaving
     that flushes, and raises if a message was given up whose `Pending` no caller waited for; leaving it by an exception
-    gives up what is not confirmed.
+    gives up messages that are not confirmed.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Producer:
             loaded_bytes=batch_bytes or most,
             send_soon=self._send_soon,
         )
-        # `publish_many` takes messages in runs of a batch: others run in between, and what is full is sent.
+        # `publish_many` takes messages in runs of a batch: others run in between, and full batches are sent.
         self._run_bytes = min(batch_bytes or most, buffer_bytes)
         self._sender = Sender(context, topic, self._timeout)
         self._in_flight = 0
@@ -179,7 +179,7 @@ class Producer:
             await self._session.close(used)
 
     def _end(self) -> None:
-        """Stop the tasks; what is not confirmed is given up."""
+        """Stop the tasks; unconfirmed messages are given up."""
         self._ended = True
         self._scope.cancel()
         self._outbox.end()
@@ -272,7 +272,7 @@ class Producer:
             index: number of this output among several of one input to this topic: 0, 1, 2 …
             delay: seconds or a timedelta: deliver it to no consumer before they are over. At most 366 days.
             not_before: instead of a delay, a datetime with a time zone. It is turned into a delay at once, by this
-                machine's clock; what is in the past is no delay.
+                machine's clock; a time in the past is no delay.
             ttl: seconds or a timedelta, counted from now like the delay: if it is not acked by then it becomes
                 a dead letter with the reason ``expired`` instead of being delivered. The topic's if None.
             timeout: seconds for this message: to be taken, and then until it is given up. The producer's if None.
@@ -293,7 +293,7 @@ class Producer:
             NotStored, OutcomeUnknown, …: messages before this one were given up, and no caller waited for them; a note
                 says how many. This one was not taken. It is raised once.
             Conflict: another payload was just derived as this output of this input. `Pending.wait` raises it too, where
-                replicas have other bytes under the id: what they have stays, and this was not stored.
+                replicas have other bytes under the id: theirs stay, and this was not stored.
         """
         if self._outbox.silent:
             self._tell()
@@ -353,7 +353,7 @@ class Producer:
         timeout: float | None = None,
         **unknown: object,
     ) -> Made:
-        """Encode a message, and check what is said of it."""
+        """Encode a message, and check its options."""
         if unknown:
             refuse("publish", unknown, Options.__annotations__)
         if timeout is not None:
@@ -463,7 +463,7 @@ class Producer:
         return self._ids[number]
 
     async def flush(self) -> None:
-        """Send what is buffered without lingering, and wait until everything sent before has its outcome.
+        """Send buffered messages without lingering, and wait until everything sent before has its outcome.
 
         Raises:
             NotStored, OutcomeUnknown, …: one of those was given up, or an earlier one without a caller to receive
@@ -529,7 +529,7 @@ class Producer:
             try:
                 topic = await self._context.topic(self.topic, timeout=self._timeout)
             except QuorumqError:
-                continue  # publishing says what is the matter
+                continue  # publishing raises the error
             if self._register is None or topic.id != self._register.id:
                 self._register = None  # deleted, and perhaps made again: the next message looks
             else:
@@ -537,7 +537,7 @@ class Producer:
                 self._ids += [PartitionId(topic.id, n) for n in range(len(self._ids), topic.partitions)]
 
     async def _pump(self) -> None:
-        """Close the batches whose time has come, and send what is closed, as far as allowed."""
+        """Close the batches whose time has come, and send closed ones, as far as allowed."""
         outbox = self._outbox
         while True:
             outbox.poke = trio.Event()

@@ -118,7 +118,7 @@ class ClientProtocol:
         The answer to HELLO is not among them: see `welcome`.
 
         Raises:
-            PeerError: these bytes are not the protocol, or answer what was not asked. Hang up.
+            PeerError: these bytes are not the protocol, or answer no request. Hang up.
             QuorumqError: the node refused HELLO; says why (`ClusterMismatch`, `Unauthorized`, …). Hang up.
         """
         self._reader.feed(data)

@@ -258,7 +258,7 @@ ENDINGS: Final = {Outcome.REQUEUED: "rejected", Outcome.DEAD_LETTERED: "made a d
 
 
 def refusal(ticket: Settleable, verdict: m.Verdict, done: str) -> QuorumqError:
-    """Return the error of a reject or an extension; ``done`` says what is certain of a message whose hold is over."""
+    """Return the error of a reject or an extension; ``done`` is the certain state of a message whose hold is over."""
     detail = verdict.detail
     if verdict.outcome == Code.HOLD_LOST and not detail:
         where = f"{ticket.delivery.receipt.span.origin}[{ticket.seq}] of {ticket.delivery.topic!r}"

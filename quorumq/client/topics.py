@@ -78,7 +78,7 @@ class TopicCalls(Calls):
     async def _check_unspoilt(self, name: str, partitions: int, end: float) -> None:
         """Refuse more partitions of a topic that publishing made, once there are messages that they do not share.
 
-        What is published at this moment is not seen. It is then as if `alter_topic` had been called.
+        Messages published at this moment are not seen. It is then as if `alter_topic` had been called.
         """
         try:
             (topic,) = (await self.context.metadata(name, timeout=left_of(end))).topics
@@ -110,7 +110,7 @@ class TopicCalls(Calls):
         on_expiry: Literal["dead-letter", "drop"] | None = None,
         timeout: float | None = None,
     ) -> Topic:
-        """Change what is given of a topic's settings; what is None stays. Of two that change one, the last one wins.
+        """Change the given settings of a topic; those that are None stay. Of two that change one, the last one wins.
 
         Args:
             partitions: number of partitions; never fewer than there are. Messages of a key that is published from
@@ -137,15 +137,15 @@ class TopicCalls(Calls):
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:
         """Delete a topic with its messages, groups and dead letters, for good.
 
-        Once this has returned, nothing is published to it or delivered from it; who still works on a message of it
-        hears `NotFound` when acking. A topic made later under the same name is another one.
+        Once this has returned, nothing is published to it or delivered from it; a client that still works on a
+        message of it gets `NotFound` when acking. A topic made later under the same name is another one.
 
         Args:
             name: name of the topic. Only the topic that has it now is deleted, however often this is repeated.
             timeout: seconds; the client's if None.
 
         Returns:
-            what was deleted.
+            the deleted topic.
 
         Raises:
             NotFound: no such topic, or it was deleted already.

@@ -74,7 +74,7 @@ def is_async(handler: Any) -> bool:
 
 
 def check_handler(handler: Any) -> None:
-    """Refuse what cannot be called with a message.
+    """Refuse a handler that cannot be called with a message.
 
     Raises:
         UsageError: it is no function of one message; says why.
@@ -229,7 +229,7 @@ class Pool:
             raise UsageError(f"stop is {self.told!r}: give an event of trio, asyncio or threading")
 
     def stop(self, number: int | None = None) -> None:
-        """Begin to end; called again, cancel what is begun. In the thread of trio; ``number`` is the signal's."""
+        """Begin to end; called again, cancel running handlers. In the thread of trio; ``number`` is the signal's."""
         if self._stop.is_set():
             self._handling.cancel()
         else:
@@ -240,7 +240,7 @@ class Pool:
         """Work until the pool is stopped.
 
         Raises:
-            what `Consumer` raises if fetching can never work; what a handler raised that is no Exception.
+            errors of `Consumer` if fetching can never work; exceptions of a handler that are no Exception.
         """
         try:
             async with AsyncExitStack() as stack:
@@ -319,7 +319,7 @@ class Pool:
                 continue
             self._begun += 1
             try:
-                # In a task of its own: what one handler does to its context variables, the next does not see.
+                # In a task of its own: a handler's changes of its context variables are hidden from the next one.
                 async with trio.open_nursery() as own:
                     own.start_soon(self._handle, task, consumer, limiter, fuse, message)
             finally:
@@ -377,7 +377,7 @@ class Pool:
     async def _attempt(
         self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, message: Message
     ) -> tuple[Exception | None, bool]:
-        """Run the handler: what it failed with, if it did, and whether to try again."""
+        """Run the handler; return its exception, if it failed, and True if to try again."""
         limit = float("inf") if task.seconds is None else task.seconds
         end = trio.current_time() + limit
         try:
@@ -389,7 +389,7 @@ class Pool:
                 await self._in_thread(task, consumer, limiter, message, end)
                 late = trio.current_time() >= end
         except Exception as error:
-            if task.is_async:  # cancelled, it may raise what it likes: it is interrupted, and has not failed
+            if task.is_async:  # a cancelled handler may raise anything: it is interrupted, and has not failed
                 await trio.lowlevel.checkpoint_if_cancelled()
             if (cause := of_wrong_runtime(error)) is not None:
                 raise Unfit(
@@ -479,7 +479,7 @@ NEXT: Final[dict[Outcome | None, str]] = {
 def of_wrong_runtime(error: BaseException) -> BaseException | None:
     """Return the error that says that something in the handler wants another event loop, or is in none; else None.
 
-    What caused an error counts, and what is in a group: libraries wrap.
+    The causes of an error count, and the members of a group: libraries wrap.
     """
     walk: BaseException | None = error
     for _ in range(CAUSES_MAX):
