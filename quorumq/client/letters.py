@@ -1,6 +1,6 @@
 """Dead letters, made from the exceptions of handlers.
 
-The letter is written once, at the failure, where it is known best, and stays with the message. The fingerprint brings
+The letter is written once, at the place that knows the failure best, and stays with the message. The fingerprint brings
 equal failures together later: class, message and innermost frame, without parts that differ from message to
 message (ids, numbers, addresses). So it is computed here, once, and never again by its readers.
 """

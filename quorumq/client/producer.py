@@ -251,7 +251,7 @@ class Producer:
         """Take a message, to be published in a batch, and return at once; waits only while too much is buffered.
 
         It is encoded at once: change ``payload`` as you like. A failure is raised by `Pending.wait`, or by the next
-        call of this producer if nothing can wait: the `Pending` was let go.
+        call of this producer if the `Pending` was let go, so that no caller can wait.
 
         With ``derived_from`` it is an output of that input: its id comes from the input's, so that publishing it
         again, at any time, by anyone to whom the group's input was delivered, makes no second message. Publish, wait,
@@ -466,8 +466,8 @@ class Producer:
         """Send buffered messages without lingering, and wait until everything sent before has its outcome.
 
         Raises:
-            NotStored, OutcomeUnknown, …: one of those was given up, or an earlier one without a caller to receive
-                that; the first error.
+            NotStored, OutcomeUnknown, …: one of those was given up, or an earlier one that no caller waited for; the
+                first error.
         """
         mine = list(self._outbox.unanswered)
         await self._drain()

@@ -65,7 +65,7 @@ class SettleCalls(Calls):
     async def ack(
         self, messages: Iterable[Settleable] | Settleable, *, timeout: float | None = None
     ) -> list[Outcome]:
-        """Ack like `Message.ack` many at once, of any deliveries, topics and groups: the verdict on each, in order.
+        """Ack many messages like `Message.ack`, of any deliveries, topics and groups: the verdict on each, in order.
 
         Raises:
             the errors of that method, if some failed: ``outcome`` and ``failure`` of each say which.
@@ -88,7 +88,7 @@ class SettleCalls(Calls):
         interrupted: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Reject like `Message.reject` many at once.
+        """Reject many messages at once, like `Message.reject`.
 
         Raises:
             the errors of that method, if some failed: ``failure`` of each says which.
@@ -111,7 +111,7 @@ class SettleCalls(Calls):
         reason: str = "",
         timeout: float | None = None,
     ) -> None:
-        """Dead-letter like `Message.dead_letter` many at once; ``error`` is their handler's exception.
+        """Make many messages dead letters, like `Message.dead_letter`; ``error`` is their handler's exception.
 
         Raises:
             the errors of that method, if some failed: ``failure`` of each says which.
@@ -203,7 +203,7 @@ class SettleCalls(Calls):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Extend like `Message.extend` many at once.
+        """Extend the holds of many messages at once, like `Message.extend`.
 
         Raises:
             HoldLost: some holds are over, and nothing revives them; ``failure`` of each says which.
