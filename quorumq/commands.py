@@ -1,4 +1,4 @@
-"""What `quorumq`, `python -m sim` and `python -m spark` share: how subcommands are found, and how they fail.
+"""Lookup and failure of subcommands, shared by `quorumq`, `python -m sim` and `python -m spark`.
 
 Promise: an error that quorumq raises on purpose reaches a person as one sentence on standard error that says
 what happened and what to do, and a script as the exit code of its class (core/errors.py). Ctrl-C ends with
@@ -27,7 +27,7 @@ SIGNALLED: Final = 128
 
 
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What the system says of standard output, without a file's name, where what it goes to takes no more."""
+"""Error numbers of a write to standard output, without a file's name, when its target takes no more."""
 
 
 class Reported(click.ClickException):

@@ -1,4 +1,4 @@
-"""Who may come in where, and which of a client's requests reach the core: whole, sealed, allowed, within quotas."""
+"""Admission of connections by address, and of requests to the core: whole, signed, allowed, within quotas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorumq.wire.receipts import check_session
 from quorumq.wire.requests import check_request
 
 Door = Literal["all", "clients", "peers"]
-"""Who may say HELLO at an address."""
+"""Kinds of connection that may say HELLO at an address."""
 
 
 OPERATOR_SLOTS: Final = 8
@@ -27,7 +27,7 @@ def is_operator(badge: Badge | None, software: str) -> bool:
     """Return True for a client that may look and mend when others have taken all connections.
 
     Args:
-        badge: of the client, any right of `admin` will do; None where the node asks nobody who they are.
+        badge: credentials of the client, any right of `admin` will do; None if the node does not ask for them.
         software: as HELLO named it; without badges that of `quorumq status` is believed.
     """
     return software == PROBE if badge is None else bool(badge.client.admin)
@@ -53,12 +53,12 @@ def admitted(
     catalogue: Catalogue,
     begun: Begun,
 ) -> Any:
-    """The request as the core is to carry it out.
+    """Check a request and return it as the core is to carry it out.
 
     Args:
         message: as it came, a request of clients.
-        keys: what receipts and sessions are sealed with, by number.
-        badge: of the client; None where the node asks nobody who they are.
+        keys: keys that sign receipts and sessions, by number.
+        badge: credentials of the client; None if the node does not ask for them.
         begun: tells how many origins begin with a publish.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Who changed what: one line in the log for each change of topics, groups and dead letters that a client asks for.
+"""One line in the log for each change of topics, groups and dead letters, with the client that asks for it.
 
-The line comes with the answer, and has it. Lines of changes, ``change``, are never held back, so that nobody can keep
-another one's out of the log. What was refused changed nothing: those lines, ``change_refused``, have a limit for each
-client (node/logs.py). Whoever repeats what is there already has changed nothing either, and no line.
+The line comes with the answer, and has it. Lines of changes, ``change``, are never held back, so that no client can
+keep another client's out of the log. A refused request changes nothing: those lines, ``change_refused``, have a limit
+for each client (node/logs.py). A request that repeats what is there already changes nothing either, and has no line.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ WHAT: Final[dict[type, str]] = {
     m.RedriveRequest: "dead letters redriven",
     m.DeclareSurvivors: "survivors declared",
 }
-"""What each request asks for."""
+"""Words of the log for each kind of request."""
 
 UNDER_WAY_MAX: Final = 4_096
-"""Of more the oldest have their lines before their answers."""
+"""Most requests that wait for their answers. Beyond it the oldest have their lines before their answers."""
 
 REFUSED: Final = frozenset(set(Code) - {Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS})
 """With these answers nothing was changed."""
 
 
 class Asker(Protocol):
-    """Who asked.
+    """Client that asked.
 
     Attributes:
-        name: for the log.
-        whose: which client it is, by name or address.
+        name: name for the log.
+        whose: name or address of the client.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Changes:
 
 
 def is_there(request: Any, catalogue: Catalogue) -> bool:
-    """Whether a request makes what is there: who publishes or consumes may ask for that, again and again."""
+    """Return True if a request makes what is there: clients that publish or consume may ask for that repeatedly."""
     match request:
         case m.CreateTopic():
             return catalogue.topic_named(request.name) is not None
@@ -101,7 +101,7 @@ def is_there(request: Any, catalogue: Catalogue) -> bool:
 
 
 def facts_of(request: Any, who: str) -> dict[str, Any]:
-    """What the line says of a request: who, what, and of what."""
+    """Return the fields of the line for a request: the client, the change, and its topic, group and partition."""
     what = "group rewound" if isinstance(request, m.SetGroup) and request.rewind else WHAT[type(request)]
     facts: dict[str, Any] = {"client": who, "what": what}
     if isinstance(request, m.DeclareSurvivors):

@@ -1,8 +1,8 @@
 """The file of clients: who may connect, and what they may do. It is reread when it changes.
 
 A client shows a token, NAME.SECRET, in HELLO. The file has the secret's SHA-256, which is enough: a secret is 32 random
-bytes, and nobody guesses those, however fast the hash. Where the file becomes unreadable, or is wrong, the clients stay
-those of the last one that was right, and log and status say so: a slip of an editor must not stop a cluster.
+bytes, beyond guessing, however fast the hash. If the file becomes unreadable, or is wrong, the clients stay those of
+the last one that was right, and log and status say so: a slip of an editor must not stop a cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from quorumq.wire.rights import Client, check_rights, check_seen
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 NOBODY: Final = "sha256:" + 64 * "0"
-"""What a token is compared with that names no client: it takes as long, and so tells no names."""
+"""Hash to compare with a token that names no client: it takes as long, and so reveals no names."""
 FILE_BYTES_MAX: Final = 4 * MIB
 SECRET_BYTES: Final = 32
 REVOKE_ALL: Final = "revoke_all"
@@ -45,7 +45,7 @@ LOCK_LOOK_S: Final = 0.1
 
 
 class Entry(Quotas, frozen=True, forbid_unknown_fields=True):
-    """What the file has of one client: its token, rights, and quotas."""
+    """Entry of the file for one client: its token, rights, and quotas."""
 
     token: str
     publish: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ def new_token(name: str) -> tuple[str, str]:
 
 
 def hashed(secret: str) -> str:
-    """What the file keeps of a secret."""
+    """Return the hash of a secret as the file keeps it."""
     return "sha256:" + hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -68,7 +68,7 @@ def read_clients(path: str | os.PathLike[str], *, empty: bool = False) -> dict[s
     """Read a file of clients.
 
     Args:
-        path: of the file.
+        path: path of the file.
         empty: take a file that names no client as it is. Otherwise it has to say that it means that: what a copy has
             just begun to write is empty, and valid.
 
@@ -104,7 +104,7 @@ def read_clients(path: str | os.PathLike[str], *, empty: bool = False) -> dict[s
 
 
 def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
-    """What the file at ``path`` has, or shall have, of a client.
+    """Return the entry that the file at ``path`` has, or shall have, for a client.
 
     Raises:
         UsageError: something in it is wrong.
@@ -213,11 +213,11 @@ def _some(names: Iterable[str]) -> str:
 
 
 class Clients:
-    """Who may connect, as the file says now.
+    """Clients that may connect, as the file says now.
 
     Attributes:
         version: counts the changes.
-        problem: what is wrong with the file as it is now; "" if nothing is.
+        problem: description of the error in the present file; "" without one.
 
     Raises:
         UsageError: the file cannot be used.
@@ -240,7 +240,7 @@ class Clients:
         return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
 
     def refresh(self) -> bool:
-        """Read the file again where it has changed, and stayed the same since the look before: it may be half copied.
+        """Read the file again if it changed, and stayed the same since the look before: it may be half copied.
 
         Returns:
             True if the clients are others now.
@@ -273,7 +273,7 @@ class Clients:
         return True
 
     def find(self, token: str) -> Client | None:
-        """Whose token it is; None where it is nobody's."""
+        """Return the client that has this token; None if no client has it."""
         name, _, secret = token.partition(".")
         entry = self._entries.get(name)
         wanted = entry.token if entry is not None else NOBODY
@@ -282,7 +282,7 @@ class Clients:
         return Client(name, entry.publish, entry.consume, entry.admin)
 
     def usage(self, name: str, now: float) -> Usage:
-        """What a client that is there has used of its quotas, on all of its connections."""
+        """Return the use of a known client's quotas, by all of its connections."""
         entry = self._entries[name]
         quotas = Quotas(**quotas_of(entry))
         known = self._usages.get(name)
@@ -293,18 +293,18 @@ class Clients:
 
 @dataclass(eq=False)
 class Badge:
-    """What one connection has shown, and who that makes it by the file as it is now."""
+    """Credentials that one connection has shown, and the client that they name in the present file."""
 
     clients: Clients
     token: str = field(repr=False)  # as HELLO had it
     clock: Callable[[], float]  # monotonic seconds
     _usage: Usage | None = None
-    _version: int = -1  # of the file when it was looked at
+    _version: int = -1  # version of the file at the last look
     _client: Client | None = None
 
     @property
     def client(self) -> Client:
-        """Who it is; only where there is no `problem`."""
+        """The client; only if there is no `problem`."""
         assert self._client is not None
         return self._client
 
@@ -325,7 +325,7 @@ class Badge:
 
     @property
     def usage(self) -> Usage:
-        """What the client has used of its quotas; only where there is no `problem`."""
+        """The use of the client's quotas; only if there is no `problem`."""
         assert self._usage is not None
         return self._usage
 
@@ -344,10 +344,10 @@ class Badge:
             check_seen(self.client, request)
 
     def begin(self, request: Any, size: int) -> None:
-        """Charge a request of so many bytes, before anything is looked at: also one that is refused then.
+        """Charge a request of ``size`` bytes before anything is looked at: also one that is refused then.
 
         Raises:
-            Unauthorized: nobody is known by the token any more.
+            Unauthorized: no client has the token any more.
             Busy: it is beyond a rate.
         """
         if unknown := self.problem():

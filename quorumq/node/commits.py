@@ -1,10 +1,10 @@
-"""Who waits for the disk.
+"""Threads that wait for the disk.
 
-One thread of the node's own waits for fsyncs, so that the loop does not; rather than one borrowed for each commit,
-as a commit then starts from inside the step that needs it and ends in a callback on the loop. Handing it over still
-costs two wake-ups, a good part of what a single message takes. So where the disk is fast and has had a rest, the loop
+One thread of the node's own waits for fsyncs, so that the loop does not. It is not borrowed for each commit, because
+a commit then starts from inside the step that needs it and ends in a callback on the loop. Handing it over still
+costs two wake-ups, a good part of the time of a single message. So if the disk is fast and has had a rest, the loop
 waits itself: what arrives meanwhile waits for less than `HERE_S`, and the loop stands still for a fifth of the time at
-most. A disk that becomes slow is waited for on the loop once.
+most. The loop waits for a disk that becomes slow once.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ HERE_S: Final = 0.002
 """Seconds that an fsync may take for the loop to wait for the next."""
 
 REST: Final = 4
-"""So many times as long as an fsync takes must have passed since the last one: in a burst of commits those that come
-during an fsync are to share the next."""
+"""Pause since the last fsync, as a multiple of an fsync's time: in a burst, commits that come during an fsync are to
+share the next."""
 
 HERE_BYTES: Final = 64 * KIB
 """The largest commit that the loop waits for."""
 
 SLOW_S: Final = 2 * HERE_S
-"""What was slower counts as much, so that a disk that is fast again is known to be after a few commits."""
+"""Most seconds that one fsync counts, so that a few commits show that a disk is fast again."""
 
 WEIGHT: Final = 0.2
-"""Of the newest commit in what is usual."""
+"""Weight of the newest commit in the usual time."""
 
 Finished = Callable[[Commit, "BaseException | None", float], None]
 """Told, on the loop: the commit, what it raised, how many seconds it took."""
@@ -106,7 +106,7 @@ class CommitThread:
         began = self._clock()
         try:
             commit.run()
-        except BaseException as exc:  # whoever waits has to hear of it, whatever it is
+        except BaseException as exc:  # the waiting caller gets every error
             error = exc
         self._ended = self._clock()
         seconds = self._ended - began

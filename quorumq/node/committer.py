@@ -23,27 +23,27 @@ from quorumq.storage.journal import Journal
 
 
 class Shell(Protocol):
-    """Who hears what became of commits.
+    """Owner of a committer, which learns the results of commits.
 
     Attributes:
-        driver: asked for commits that only the journal wants.
+        driver: driver for commits that only the journal wants.
     """
 
     driver: Driver
 
     @property
     def silent(self) -> bool:
-        """Whether nothing may stand behind what was appended last."""
+        """True if no record may follow the last one appended."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether the node must stop already."""
+        """True if the node must stop already."""
 
     def appended(self) -> None:
         """More waits for the next commit."""
 
     def wrote(self) -> None:
-        """What waited in memory for a commit is written."""
+        """Hear that all records that waited in memory for a commit are written."""
 
     def synced(self, seconds: float, size: int) -> None:
         """Everything up to `Journal.durable` is; how long the commit took, and how many bytes it wrote."""
@@ -69,7 +69,7 @@ class Committer:
     log: Any
     stalled: bool = False  # the commit under way waits for room on the disk
     _commit: Commit | None = None
-    _over: trio.Event | None = None  # of the commit under way, where somebody waits for it
+    _over: trio.Event | None = None  # set when the commit under way ends; None if no task waits
     _durable_before: int = 0  # at the last `mark_if_quiet`
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Committer:
 
     @property
     def committing(self) -> bool:
-        """Whether a commit is under way."""
+        """True if a commit is under way."""
         return self._commit is not None
 
     async def rest(self) -> None:
@@ -157,7 +157,7 @@ class Committer:
             self._over = None
 
     def _stall(self) -> None:
-        """Keep the commit under way until there is room. Nothing that it has was promised to anybody."""
+        """Keep the commit under way until there is room. Nothing that it has was promised to a client."""
         self.stalled = True
         self.shell.disk_filled()
 
@@ -185,7 +185,7 @@ class Committer:
         self.shell.driver.commit_all()
 
     def mark_if_quiet(self) -> None:
-        """Mark what is durable, where nothing was since the last call: once for each pause between writes."""
+        """Mark what is durable, if nothing was since the last call: once for each pause between writes."""
         quiet, self._durable_before = self.store.durable == self._durable_before, self.store.durable
         if quiet and not self.shell.silent and self.store.is_unmarked:
             self.store.mark()

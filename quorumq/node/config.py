@@ -1,4 +1,4 @@
-"""What a node is told, from one TOML file.
+"""Configuration of a node, from one TOML file.
 
 Why by hand around msgspec: an operator who made three mistakes should hear of three, each by the name of its key,
 with the value and what to do, and a misspelt key should name the right one. A node with a doubtful
@@ -58,7 +58,7 @@ class ConfigError(UsageError):
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `serve.run` needs. Times in seconds, sizes in bytes; docs/operations.md explains each key."""
+    """Configuration for `serve.run`. Times in seconds, sizes in bytes; docs/operations.md explains each key."""
 
     node: str
     cluster_id: str
@@ -102,12 +102,12 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def advertised(self) -> str:
-        """The address that clients are told for this node."""
+        """The address that clients get for this node."""
         return self.advertise or self.nodes.get(self.node, "") or self.listen
 
     @property
     def dialled(self) -> dict[str, str]:
-        """Where the nodes reach each other, by id."""
+        """Addresses at which the nodes reach each other, by id."""
         return self.peers or self.nodes
 
     @property
@@ -123,7 +123,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def exposed(self) -> str:
-        """Where others than this machine reach it, and are not asked who they are, or can be read; or ""."""
+        """The address that other machines reach without credentials, or without encryption; or "" without one."""
         for address, asked in ((self.listen, self.clients_file), (self.peer_listen, self.tls_ca)):
             host = split_address(address)[0] if address else "localhost"
             here = host == "localhost" or host == "::1" or host.startswith("127.")
@@ -133,7 +133,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def secrets(self) -> tuple[bytes, ...]:
-        """What receipts are sealed with and peers are shown, and behind it what is believed in as well."""
+        """Secret that signs receipts and is shown to peers, and after it the others that are trusted as well."""
         return tuple(line.encode() for line in lines_of(self.secret))
 
     def core(self) -> NodeConfig:
@@ -201,8 +201,8 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
     """Check values as they come out of TOML.
 
     Args:
-        values: by key.
-        where: what to call them in an error.
+        values: values by key.
+        where: name for them in an error.
 
     Raises:
         ConfigError: with every key that is wrong.
@@ -264,7 +264,7 @@ _REQUIRED: Final = {
 
 
 def _problems(found: Mapping[str, Any]) -> list[str]:
-    """What is wrong with values that have their types."""
+    """Return the problems of values that have their types."""
     problems: list[str] = []
     node, nodes = found.get("node"), found.get("nodes", {})
     for name in dict.fromkeys((*([node] if node is not None else []), *nodes)):
@@ -317,7 +317,7 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
 
 
 def _problems_of_peers(peers: Mapping[str, str], found: Mapping[str, Any]) -> list[str]:
-    """What is wrong with addresses of their own for the nodes."""
+    """Return the problems of the peers' own addresses for the nodes."""
     if not peers:
         return ["peer_listen without peers: give the address at which each node is dialled"] * bool(
             found.get("peer_listen")
@@ -363,7 +363,7 @@ def _read_secret(found: dict[str, Any]) -> list[str]:
 
 
 def exposed(file: BinaryIO) -> str:
-    """Who else can read a secret file, as text; "" where nobody can. A group may, where the file belongs to root."""
+    """Return, as text, the other users that can open a secret file; "" without any. root's group may."""
     found = os.fstat(file.fileno())
     if found.st_mode & 0o007:
         return "everybody on this machine can open it"

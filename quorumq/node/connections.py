@@ -1,16 +1,16 @@
-"""What dials in: clients and peers, on one port or each on their own.
+"""Inbound connections: clients and peers, on one port or each on their own.
 
 The first frame is HELLO, from a stranger: small, and within a few seconds. From then on a connection is a
-client's or a peer's. Whatever is not the protocol ends that connection, with one line in the log, and concerns no
+client's or a peer's. Bytes outside the protocol end that connection, with one line in the log, and concern no
 other.
 
-Bounds, per client: so many requests under way, so many bytes of them; beyond either nothing more is read until
-something is answered. A request counts until its reply is in the socket or in front of it, and replies wait as
-values and are encoded, which is when bodies are read, only when everything before them has left. So a client that
-asks and never reads costs its requests, one encoded reply, and what the kernel keeps.
+Bounds, per client: the number of requests under way, and their bytes; beyond either nothing more is read until
+something is answered. A request counts until its reply is in the socket or in front of it. Replies wait as values.
+They are encoded, and their bodies read, only when everything before them has left. So a client that asks and never
+reads costs its requests, one encoded reply, and what the kernel keeps.
 
-A FETCH's reply was checked against its deadline in the step that made it. Where it has to wait for the client to
-read, it is not sent late: it is given back (`Unsent`), and the client is told to ask again.
+A FETCH's reply was checked against its deadline in the step that made it. If it has to wait for the client to
+read, it is not sent late: it is given back (`Unsent`), and the client gets an error that says to ask again.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ Counted = m.Fetch | m.AckRequest | m.RejectRequest | m.ShowRequest
 """Requests that are needed for their answers: of most the node keeps count (readers.py)."""
 
 HAS_NAMES: Final = (m.MetadataReply, m.ShowReply, m.Failed)
-"""Answers in which there may be names that not everybody may see (wire/rights.py, `visible`)."""
+"""Answers that may contain names hidden from some clients (wire/rights.py, `visible`)."""
 
 HINT_COST: Final = 16
-"""What it costs to look for what was meant, in small requests (shares.py)."""
+"""Cost of looking for the name that was meant, in small requests (shares.py)."""
 
 
 # Without a call for each.
@@ -92,7 +92,7 @@ class Inbound:
 
     node: Node
     transport: Transport  # connected
-    address: str  # of the other side, for the log
+    address: str  # address of the other side, for the log
     nursery: InitVar[trio.Nursery]  # for sending what the transport does not take at once
     peers: dict[NodeId, Inbound]  # the inbound connection of each peer, so that a newer one replaces an older
     clients: Counter[str]  # how many of them each address has
@@ -100,12 +100,12 @@ class Inbound:
     hello: m.Hello | None = None
     software: str = ""
     is_client: bool = False
-    badge: Badge | None = None  # of a client, where the node asks who that is
+    badge: Badge | None = None  # credentials of a client, if the node asks for them
     closed: bool = False
     _welcomed: bool = False
-    whose: str = ""  # which client it is: by name or address
-    _asker: Asker = 0  # whose requests these are, for the core: by name or address, and the key of its HELLO
-    _producer: tuple[str, str] = ("", "")  # likewise, for the comparison of clocks
+    whose: str = ""  # name or address of the client
+    _asker: Asker = 0  # the client, for the core: by name or address, and the key of its HELLO
+    _producer: tuple[str, str] = ("", "")  # the client, for the comparison of clocks
     _open: dict[int, tuple[int, int, Counted | None]] = field(default_factory=dict)
     """By key: the client's number, the weight, and the request if it is a FETCH, ACK or REJECT."""
     _weight: int = 0
@@ -114,12 +114,12 @@ class Inbound:
     """By key, FETCH replies that are encoded: where in the stream they begin."""
     _queued_bytes: int = 0
     _changed: trio.Event = field(default_factory=trio.Event)
-    _resting: trio.Event = field(default_factory=trio.Event)  # of its wait for a share
+    _resting: trio.Event = field(default_factory=trio.Event)  # ends its wait for a share
 
     def __post_init__(self, nursery: trio.Nursery) -> None:
         node, timeout = self.node, self.node.config.stall_timeout
         self.host = self.address.rpartition(":")[0]
-        self.name = self.address  # who it is, for the log
+        self.name = self.address  # name for the log
         self._in = Inflow(node.turns, node.room, self.transport, self, timeout)
         self._out = Outflow(self.transport, nursery, timeout, node.driver, self._on_lost, self._on_drained)
 
@@ -259,7 +259,7 @@ class Inbound:
         return False
 
     def clients_changed(self) -> None:
-        """Hang up, where it is a client that may not be here any more, or may not have what it waits for."""
+        """Hang up on a client that may not be here any more, or may not have what it waits for."""
         if self.badge is None:
             return
         waits = [request for _, _, request in self._open.values() if isinstance(request, m.Fetch)]
@@ -270,7 +270,7 @@ class Inbound:
             self.give_up(str(error))
 
     def _crowd(self) -> str:
-        """Of which clients there are too many for one more; "" where there is room."""
+        """Return the kind of clients that has no room for one more, with its limit; "" if there is room."""
         config = self.node.config
         most = config.connections_max
         if is_operator(self.badge, self.software):
@@ -283,7 +283,7 @@ class Inbound:
 
     @property
     def is_stranger(self) -> bool:
-        """Whether it has not said who it is."""
+        """True if it has not said who it is."""
         return not (self._welcomed or self.closed)
 
     async def _prove(self, hello: Frame, request: int) -> bool:
@@ -363,7 +363,7 @@ class Inbound:
         return True
 
     def may_read(self) -> bool:
-        """Whether it is this client's turn. A peer's words are read in every turn."""
+        """Return True if it is this client's turn. A peer's words are read in every turn."""
         shares = self.node.shares
         return not (self.is_client and (self.whose in shares.lines or shares.is_spent(self.whose)))
 
@@ -586,7 +586,7 @@ class Inbound:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way, or bytes wait to be sent."""
+        """True if a request is under way, or bytes wait to be sent."""
         return bool(self._open or self._queue or self._out.waiting)
 
     def stop_waiting(self) -> None:

@@ -1,4 +1,4 @@
-"""What a node's shell knows of itself, for `quorumq status`.
+"""Health of a node's shell, for `quorumq status`.
 
 Counters and a minute of commit times, all bounded; nothing here is asked for but by a status request.
 """
@@ -71,7 +71,7 @@ class Health:
         """The shell's part of a status (docs/operations.md, "What status shows").
 
         Args:
-            inflight_bytes: of requests that are not answered yet.
+            inflight_bytes: bytes of requests that are not answered yet.
         """
         now = self.clock().mono
         times = sorted(seconds for at, seconds in self._commits if at > now - WINDOW_S)
@@ -110,7 +110,7 @@ def rss() -> int:
 
 
 def journal_bytes(directory: str) -> int:
-    """Bytes of all files in the data directory; 0 where there is none."""
+    """Return the bytes of all files in the data directory; 0 without one."""
     try:
         with os.scandir(directory) as entries:
             return sum(entry.stat().st_size for entry in entries if entry.is_file())

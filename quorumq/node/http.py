@@ -1,8 +1,8 @@
 """HTTP for those that watch a node: /live, /ready and /metrics. It reads; nothing can be changed through it.
 
-It has bounds of its own: whoever is slow, many or wrong here is hung up on, and no client or peer of the node notices.
-Where one more comes than there is room for, the oldest ends: mute connections must not keep out the probe on whose word
-a node is restarted.
+It has bounds of its own: connections that are slow, many or wrong here end, and no client or peer of the node notices.
+If a connection comes beyond the bound, the oldest ends: mute connections must not keep out the probe that decides
+whether a node is restarted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quorumq.node.node import Node
 
 CONNECTIONS_MAX: Final = 16
 DEADLINE_S: Final = 5.0
-"""From the first byte to the last one of the answer."""
+"""Seconds from the first byte to the last one of the answer."""
 
 HEADER_BYTES_MAX: Final = 8 * 1024
 RECEIVE_BYTES: Final = 4 * 1024

@@ -25,12 +25,12 @@ Take = Callable[[list[Event]], bool]
 
 
 class Owner(Protocol):
-    """Whose bytes they are."""
+    """Owner of the bytes."""
 
     closed: bool
 
     def may_read(self) -> bool:
-        """Whether anything may be read now; else its bytes stay where they are."""
+        """Return True if anything may be read now; else its bytes stay where they are."""
 
     async def rest(self) -> None:
         """Wait until more frames may be taken."""
@@ -41,7 +41,7 @@ class Owner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Inflow:
-    """What comes in on one connection."""
+    """Inbound bytes of one connection."""
 
     turns: Turns
     room: Room
@@ -50,7 +50,7 @@ class Inflow:
     stall_timeout: float  # seconds after which a frame that does not come on ends the connection
     reader: FrameReader = field(default_factory=partial(FrameReader, HANDSHAKE_BYTES_MAX))
     """Cuts frames; of the size of a stranger's first one until it is opened up."""
-    _part: int = -1  # which frame is begun, by `FrameReader.frames`, and since when
+    _part: int = -1  # number of the frame begun, by `FrameReader.frames`, and since when
     _part_since: float = 0.0
     _take: Take = field(init=False)
     _alone: trio.Event | None = None  # while it takes turns: goes off when that is to end

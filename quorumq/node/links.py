@@ -63,7 +63,7 @@ class PeerLink:
         return True
 
     def never_begun(self) -> list[RemoteFetchReply]:
-        """Answers of which not one byte was sent; asked when the link has ended, after which none will be."""
+        """Return the answers without a byte sent. Called when the link has ended, so none is sent later."""
         return [answer for begins, answer in self._answers if begins >= self.out.sent]
 
 
@@ -72,7 +72,7 @@ async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nu
 
     Args:
         node: ours; hears LinkUp, LinkDown and HelloRefused.
-        dial: connects; OSError where nobody is there.
+        dial: function that connects; OSError if no node answers.
         nursery: for sending what the transport does not take at once.
     """
     pause = BACKOFF_MIN_S

@@ -1,10 +1,10 @@
-"""What a node tells its operator.
+"""Log of a node, for its operator.
 
 One line per thing that happened, as JSON or for a terminal, on standard error. Each kind of line is limited by
 itself, so that ten thousand broken connections cannot hide the one disk that fails; how many were held back is
 said with the next line of that kind. Changes are never held back: what one client does must not hide what another one
 did. A line that cannot be written is lost: the disk that is full may be the one
-that the log is on, and whoever read it may be gone, and neither may stop a node.
+that the log is on, and its reader may be gone, and neither may stop a node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINES_PER_KIND: Final = 20
 PERIOD_S: Final = 10.0
 KINDS_MAX: Final = 1000
 NEVER_HELD_BACK: Final = "change"
-"""As many as there are changes (node/changes.py). Errors are not held back either."""
+"""Kind of the lines of changes (node/changes.py), which have no limit. Errors are not held back either."""
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -47,7 +47,7 @@ class RateLimit:
     ) -> MutableMapping[str, Any]:
         now = self._clock()
         kind = str(event.get("event"))
-        whose = str(event.pop("limited_by", ""))  # whom the limit is for, where it is for each
+        whose = str(event.pop("limited_by", ""))  # the client that the limit is for, if each has its own
         seen = self._kinds.get(kind := f"{kind} {whose}")
         if seen is None:
             if len(self._kinds) >= KINDS_MAX:

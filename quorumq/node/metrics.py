@@ -1,8 +1,8 @@
-"""What a node counts, as Prometheus reads it.
+"""Counters of a node, as Prometheus reads them.
 
 Looking at every partition would keep the node from its work, so a page is made of pieces: between two of them others
-are served. A page is made at most once a second, however many ask. Of topics and groups so many have rows of their
-own; the rest are summed up in a row named "other", so that no number of topics makes a page that nobody can keep.
+are served. A page is made at most once a second, however many ask. A bounded number of topics and groups have rows of
+their own. The rest are summed up in a row named "other", so that no number of topics makes a page too big to keep.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quorumq.node.node import Node
 from quorumq.node.traffic import Times
 
 FRESH_S: Final = 1.0
-"""For so long a page is given again."""
+"""Seconds for which a page is given again."""
 
 GROUPS_MAX: Final = 200
 """Groups that have rows of their own, over all topics; and topics."""
@@ -52,7 +52,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 @dataclass(eq=False)
 class Table:
-    """Sums for topics and groups, of which so many have rows of their own."""
+    """Sums for topics and groups; a bounded number of them have rows of their own."""
 
     topics: dict[tuple[str, ...], dict[str, float]] = field(default_factory=dict)  # by topic
     groups: dict[tuple[str, ...], dict[str, float]] = field(default_factory=dict)  # by topic and group
@@ -107,7 +107,7 @@ class Metrics:
 
 
 class Families(NamedTuple):
-    """What Prometheus asks for the families of a page."""
+    """Collector that Prometheus asks for the families of a page."""
 
     node: Node
     table: Table
@@ -187,7 +187,7 @@ def gauge(name: str, text: str, value: float) -> Metric:
 def histogram(
     name: str, text: str, times: Mapping[tuple[str, ...], Times | Latency], labels: tuple[str, ...]
 ) -> Metric:
-    """How often something took how long, by labels."""
+    """Return a histogram of durations, by labels."""
     family = HistogramMetricFamily(f"quorumq_{name}", text, labels=labels)
     for key, found in times.items():
         family.add_metric(key, found.up_to(), found.seconds)

@@ -66,10 +66,10 @@ CHECKED_WHOLE_BYTES: Final = 256 * 1024
 """Batches up to this size are checked as a whole whenever a part of one is read."""
 
 TIMER_S: Final = 0.0005
-"""What is due within so many seconds is due: the timer's clock is another one."""
+"""Seconds by which a call may come early and still be due: the timer's clock is another one."""
 
 NAMES_LOOKED_S: Final = 3600.0
-"""So often the names of topics and groups are counted."""
+"""Seconds between counts of the names of topics and groups."""
 
 EXIT_AGAIN: Final = -1
 """Not the end of the process: it begins again from its directory."""
@@ -81,7 +81,7 @@ EXIT_REFUSED: Final = 78
 
 
 class Asker(Protocol):
-    """Where the answer to a request goes: who asked, for the log, and which client that is, by name or address."""
+    """Target of the answer to a request: its name for the log, and its client, by name or address."""
 
     name: str
     whose: str
@@ -90,7 +90,7 @@ class Asker(Protocol):
         """Send ``reply``, or feed `Unsent` if that will certainly not happen."""
 
     def clients_changed(self) -> None:
-        """Hang up, where it is a client that may not be here any more."""
+        """Hang up on a client that may not be here any more."""
 
 
 class Flushing(Protocol):
@@ -108,15 +108,15 @@ class Link(Flushing, Protocol):
         """Bytes queued."""
 
     def send(self, pieces: list[bytes | memoryview], answer: m.RemoteFetchReply | None = None) -> bool:
-        """Queue a frame; False where the queue is full and the frame was dropped.
+        """Queue a frame; False if the queue is full and the frame was dropped.
 
         Args:
-            pieces: of the frame.
-            answer: what it says, where that has to be given back if the link ends before the frame is begun.
+            pieces: chunks of the frame.
+            answer: message to give back if the link ends before the frame is begun; None if it need not be.
         """
 
     def has_room(self) -> bool:
-        """Whether anything can be queued now."""
+        """Return True if anything can be queued now."""
 
 
 @dataclass(eq=False)
@@ -136,7 +136,7 @@ class Node:
     readers: Readers = field(default_factory=Readers)
     traffic: Traffic = field(default_factory=Traffic)
     links: dict[NodeId, Link] = field(default_factory=dict)  # our connections to peers, by node id
-    askers: dict[int, Asker] = field(default_factory=dict)  # who waits for the reply to a key
+    askers: dict[int, Asker] = field(default_factory=dict)  # callers that wait for the reply to a key
     shown: dict[int, Asker] = field(
         default_factory=dict
     )  # connections of clients that have shown who they are
@@ -150,7 +150,7 @@ class Node:
     _timer_at: float = math.inf  # when it wakes at the latest (monotonic seconds)
     _to_dial: dict[NodeId, trio.Event] = field(default_factory=dict)
     _names_at: float = -math.inf  # when names are counted again (monotonic seconds)
-    _lost: dict[PartitionId, int] = field(default_factory=dict)  # what the log has said last
+    _lost: dict[PartitionId, int] = field(default_factory=dict)  # counts that the log has said last
 
     def __post_init__(self, rng: random.Random, commits: CommitRunner, history: HistoryWriter | None) -> None:
         core, store, config, log = self.core, self.store, self.config, self.log
@@ -188,12 +188,12 @@ class Node:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing may be sent or answered any more."""
+        """True if nothing may be sent or answered any more."""
         return self.driver.silent
 
     @property
     def has_failed(self) -> bool:
-        """Whether the node must stop."""
+        """True if the node must stop."""
         return self.failed is not None
 
     def fall_silent(self) -> None:
@@ -214,14 +214,14 @@ class Node:
         return True
 
     def _or_stop(self, function: Callable[..., None]) -> None:
-        """Call ``function``. Whatever it raises is the end of the node."""
+        """Call ``function``. Any exception that it raises is the end of the node."""
         try:
             function()
         except Exception as error:
             self._stop_by(error)
 
     def _stop_by(self, error: Exception) -> None:
-        """This was raised where nothing may be."""
+        """Stop the node because of an error in a place that must not raise."""
         if isinstance(error, StorageError):
             self.fail(EXIT_STORAGE, str(error))
         else:
@@ -287,7 +287,7 @@ class Node:
         """Send what was queued, unless the node is silent."""
         if self.driver.silent:
             self._dirty.clear()
-        while self._dirty:  # what is lost by it may feed back
+        while self._dirty:  # messages lost by it may feed back
             dirty, self._dirty = self._dirty, {}
             for item in dirty.values():
                 item.flush()
@@ -318,7 +318,7 @@ class Node:
             pieces = self._encode(message, stamp)
         except StorageError:
             raise
-        except Exception as error:  # what waits for an answer to it fails by its time-out; nothing else does
+        except Exception as error:  # a wait for its answer ends by time-out; nothing else fails
             kind = type(message).__name__
             self.log.error("message_not_sent", peer=to, message=kind, reason=str(error), exc_info=error)
             self.health.count("messages_not_sent")
@@ -347,7 +347,7 @@ class Node:
             self.feed(Unposted(message))
 
     def _encode_fetched(self, message: m.RemoteFetchReply, stamp: int) -> list[bytes | memoryview]:
-        """What was won on behalf of a peer's client, sealed and with its bytes; where that fails, why."""
+        """Encode holds won on behalf of a peer's client, signed and with their bytes; if that fails, the reason."""
         try:
             sealed = seal_slices(message.slices, secret=self.secret, key=self.secret_number)
             answer = message._replace(slices=sealed)
@@ -478,7 +478,7 @@ class Node:
     # ------------------------------------------------------------------------- links
 
     async def pause_dialling(self, peer: NodeId, seconds: float) -> None:
-        """Wait before dialling ``peer`` again: so long, or until it dials us."""
+        """Wait before dialling ``peer`` again: for ``seconds``, or until it dials us."""
         self._to_dial[peer] = trio.Event()
         with trio.move_on_after(seconds):
             await self._to_dial[peer].wait()
@@ -520,7 +520,7 @@ class Node:
             self.feed(MemoryFull(""))
 
     async def watch(self) -> None:
-        """What is due every second: look at memory and disk, mark what is durable, flush. Runs until cancelled."""
+        """Every second look at memory and disk, mark what is durable, and flush. Runs until cancelled."""
         while True:
             self.committer.retry()
             self._check_space()
@@ -536,7 +536,7 @@ class Node:
                 await trio.sleep(0.5)
 
     def _report_names(self) -> None:
-        """Say, every hour, that half of the names are taken: without any left nobody makes a topic, or a group."""
+        """Say, every hour, that half of the names are taken: without any left no topic or group can be made."""
         now = self.clock().mono
         if now < self._names_at:
             return

@@ -1,8 +1,8 @@
 """Clients whose time of day is not this node's, by what they publish: for the log and for `quorumq status`.
 
-A producer's time of day decides nothing but from where on a group reads that was rewound to a time. So this is for
-people: it is in memory, and a start begins with nothing. Bounds: so many clients, those that were looked at longest ago
-go first, and none that is wrong is told of for longer than an hour after its last publish.
+A producer's time of day decides only the position of a group that was rewound to a time. So this is for people: it is
+in memory, and a start begins with nothing. Bounds: the number of clients is limited, and those that were looked at
+longest ago go first. A wrong one is reported for an hour at most after its last publish.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ WRONG_MS: Final = 1_000
 """A difference up to this is that of two machines with a time service."""
 
 SPAN_S: Final = 10.0
-"""For so long the least delay of what a client publishes is looked for, before it counts as behind."""
+"""Seconds to look for the least delay of a client's publishes, before its clock counts as behind."""
 
 LATE_MS: Final = 30_000
 """No publish is on its way for longer: who is behind by more is known to be at once."""
 
 SAID_AGAIN_S: Final = 3_600.0
-"""The log says the same of a client so often at most, and status tells of it for so long after its last publish."""
+"""Least seconds between equal log lines of a client, and seconds that status shows it after its last publish."""
 
 TRACKED_MAX: Final = 1_024
 TOLD_MAX: Final = 32
@@ -36,12 +36,12 @@ Who = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """What one client's publishes say of its clock. Times are monotonic seconds."""
+    """Clock of one client, judged by its publishes. Times are monotonic seconds."""
 
-    since: float  # of the present span
-    at: float  # of the last publish
-    ahead_ms: int = NONE_YET  # the most in this span: what was on its way for long seems to be behind
-    wrong_ms: int = 0  # what was found last; 0 where the clock was right
+    since: float  # start of the present span
+    at: float  # time of the last publish
+    ahead_ms: int = NONE_YET  # the most in this span: a publish that was on its way for long seems to be behind
+    wrong_ms: int = 0  # last error found; 0 if the clock was right
     said_at: float = float("-inf")
     said_ms: int = 0
 
