@@ -40,7 +40,9 @@ class Seen:
 
     since: float  # start of the present span
     at: float  # time of the last publish
-    ahead_ms: int = NONE_YET  # the most in this span: a publish that was on its way for long seems to be behind
+    ahead_ms: int = (
+        NONE_YET  # the most in this span: a publish that was on its way for long seems to be behind
+    )
     wrong_ms: int = 0  # last error found; 0 if the clock was right
     said_at: float = float("-inf")
     said_ms: int = 0

@@ -1,9 +1,9 @@
-"""What one client may ask of a node: requests and bytes a second, unsettled messages, topics and groups.
+"""Quotas of one client at a node: requests and bytes a second, unsettled messages, topics and groups.
 
-By the name in the clients file, whatever connections it has; each node counts for itself. Beyond its rates a client is
-told to wait, and how long, and nothing is done: nobody else waits for it, and what it asks again then has its turn.
-What settles or gives back messages is never refused, as it makes room, unless the last such request made none: it had
-a forged receipt. It counts all the same, and so does what is refused.
+A quota is for a name in the clients file, over all its connections; each node counts for itself. A client beyond its
+rates gets an error with the seconds to wait, and nothing is done: no other client waits for it, and its next try has
+its turn. Requests that settle or give back messages are never refused, because they make room, unless the last such
+request made none: it had a forged receipt. They count all the same, and so do refused requests.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from quorumq.core.types import Owner, PartitionId
 from quorumq.wire.rights import Client
 
 BURST_S: Final = 1.0
-"""What a client did not use of so many seconds, it may use at once."""
+"""Seconds whose unused part of a rate a client may use at once."""
 
 DELAY_MAX_DEFAULT_S: Final = 15 * 86_400.0
-"""How far a client of the clients file may put messages off, if that does not say. A backoff has entries of 7 days at
-most, and who puts a whole backlog off for longer has mostly taken it away from all others of its group."""
+"""Seconds for which a client of the clients file may put messages off, if that does not say. A backoff has entries of
+7 days at most. A longer delay of a whole backlog mostly takes it away from all others of the group."""
 
 DEBT_S: Final = 10.0
-"""What is never refused is made up for within so many seconds."""
+"""Seconds within which requests that are never refused are made up for."""
 
 BUSY_MAX_S: Final = 20.0
-"""The longest that a client is told to wait before it asks again."""
+"""Most seconds that an error tells a client to wait before it asks again."""
 
 MAKING_S: Final = 10.0
-"""For so long what a client has asked for counts as being made, unless it is there sooner."""
+"""Seconds for which a topic or group that was asked for counts as being made, unless it is there sooner."""
 
 UNSETTLED_DELAY_S: Final = 0.25
-"""After so long a client asks again that has as many unsettled messages as it may: one may be settled by then."""
+"""Seconds after which a client at its most unsettled messages asks again: one may be settled by then."""
 
 Delivered = tuple[PartitionId, str, Owner]
-"""Which delivery: where, to which group, and by which hold."""
+"""Key of a delivery: its partition, group, and hold."""
 
 SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.CloseSession)
 """Never refused."""
@@ -64,8 +64,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
         bytes_per_s: bytes of its requests to one node, and of all answers.
         unsettled: messages that one node handed over, and that were neither settled there nor ran out.
         delay_max: seconds for which it may put a message off by a PUBLISH or a REJECT; None for `DELAY_MAX_DEFAULT_S`.
-        topics: that there may be of those to which it has a right, those under way included, where it makes more.
-        groups: likewise.
+        topics: most topics to which it has a right, those under way included, if it makes more.
+        groups: most groups to which it has a right, counted in the same way.
         origins_per_s: sessions and derived origins that begin in a partition by what one node takes of it.
     """
 
@@ -87,7 +87,7 @@ class Bucket:
 
     Attributes:
         level: tokens that are there; below 0 where more was spent.
-        promised: until when they are promised to those that were told to wait.
+        promised: time until which they are promised to clients that have to wait.
     """
 
     __slots__ = ("at", "level", "promised", "rate")
@@ -118,7 +118,7 @@ class Bucket:
         self.level = max(self.level - cost, min(self.level, -self.rate * DEBT_S))
 
     def promise(self, cost: float, now: float) -> float:
-        """In how many seconds to ask again for ``cost``, when those who were told before have had their turn."""
+        """Return the seconds after which to ask again for ``cost``, when earlier clients have had their turn."""
         at = min(max(now + self.lacks(cost, now), self.promised), now + BUSY_MAX_S)
         self.promised = min(at + cost / self.rate, now + BUSY_MAX_S)
         return at - now
@@ -165,7 +165,7 @@ class Unsettled:
                 self._handed[key] = (self._handed[key][0], until)
 
     def room(self, now: float) -> int:
-        """How many more there may be."""
+        """Return the number of further messages that may be unsettled."""
         if self.count >= self.most:
             for key, (spans, until) in list(self._handed.items()):
                 if until <= now:
@@ -175,7 +175,7 @@ class Unsettled:
 
 
 class Usage:
-    """What one client has used of its quotas. Times are monotonic seconds.
+    """Use of one client's quotas. Times are monotonic seconds.
 
     Attributes:
         held_back: whether its last request was refused.
@@ -196,7 +196,7 @@ class Usage:
         self._groups = Making()
 
     def begin(self, client: Client, request: Any, size: int, now: float) -> None:
-        """Charge a request of so many bytes, whatever becomes of it.
+        """Charge a request of ``size`` bytes, refused later or not.
 
         Raises:
             Busy: it is beyond a rate: says which, and when to ask again. Then nothing is charged.
@@ -276,7 +276,7 @@ class Usage:
         return Busy(f"client {client.name!r}: {what} (its quota): ask again in {delay:.2g} s", delay=delay)
 
     def answered(self, reply: m.ClientReply, size: int, now: float) -> None:
-        """An answer goes out, of so many bytes. What tells to wait is free, as it is the node's own."""
+        """Charge an answer of ``size`` bytes. One that says to wait is free, because it is the node's own."""
         if self._bytes is not None and not (isinstance(reply, m.Failed) and reply.code == Code.BUSY):
             self._bytes.spend(size, now)  # all of it, as many may be under way at once
         if self._unsettled is not None and isinstance(reply, m.FetchReply):
@@ -297,7 +297,7 @@ class Usage:
 
 
 class Making:
-    """What one client has asked for and is not there yet: it counts as if it were, for `MAKING_S` at the most."""
+    """Topics or groups that one client asked for and that are not there yet: they count for `MAKING_S` at most."""
 
     __slots__ = ("_asked",)
 
@@ -317,8 +317,8 @@ class Making:
         """Count what a request would make, or refuse it.
 
         Args:
-            there: how many there are that count.
-            new: what it would make, by the key of its register.
+            there: number of those there that count.
+            new: keys of the registers that it would make.
             registers: those that are known now.
 
         Raises:

@@ -1,8 +1,8 @@
-"""Who reads for each group through this node, and how much: what it delivered and settled in the last minute.
+"""Consumers that read for each group through this node: messages delivered and settled in the last minute.
 
 For people (`quorumq groups describe`), and for nothing else: it is in memory, it decides nothing, and a start begins
-with nothing. Bounds: so many consumers and flows, those that were silent longest go first; and none is kept for longer
-than a minute once something else has come.
+with nothing. Bounds: the number of consumers and flows is limited, and those that were silent longest go first. None
+is kept for longer than a minute once something else has come.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from quorumq.core.types import PartitionId, Topic
 from quorumq.wire.values import WireSlice
 
 SPAN_S: Final = 60.0
-"""What was longer ago is not told."""
+"""Seconds after which a delivery or a settlement is no longer counted."""
 
 SLOTS: Final = 12
 """Parts of that span that are counted apart; the oldest goes as a whole."""
 
 TRACKED_MAX: Final = 4096
-"""Fetching consumers, and pairs of a consumer and a partition, of which this node keeps count."""
+"""Most fetching consumers, and most pairs of a consumer and a partition, that this node counts."""
 
 TOLD_MAX: Final = 64
-"""Consumers of one group that are told of: those that fetched last."""
+"""Most consumers of one group in an answer: those that fetched last."""
 
 NAME_CHARS_MAX: Final = 100
 DONE: Final = frozenset({"acked", "acked_after_expiry", "acked_unproven", "ok"})
@@ -50,7 +50,7 @@ class Window:
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, now: float, delivered: int, settled: int) -> None:
-        """So many more."""
+        """Add counts at ``now``."""
         slot = int(now / SPAN_S * SLOTS)
         before = self.counts.get(slot, (0, 0))
         self.counts[slot] = (before[0] + delivered, before[1] + settled)
@@ -71,7 +71,7 @@ class Readers:
     _asking: OrderedDict[tuple[str, Who, tuple[str, ...], tuple[int, ...]], Window] = field(
         default_factory=OrderedDict
     )
-    """Who asked last with which topics and partitions. The one that is silent longest is the first; so below."""
+    """Consumers by topics and partitions asked for. The one that is silent longest is the first; so below."""
     _flows: OrderedDict[tuple[PartitionId, str, Who | None], Window] = field(default_factory=OrderedDict)
     """None: of all consumers together."""
 
@@ -131,7 +131,7 @@ class Readers:
 
 
 def who_asks(fetch: m.Fetch, software: str, address: str) -> Who:
-    """Whose FETCH it is."""
+    """Return the consumer of a FETCH."""
     names = (fetch.consumer, fetch.version, software, address)
     return Who(*[name[:NAME_CHARS_MAX] for name in names])
 

@@ -1,4 +1,4 @@
-"""What a node may still take in: requests under way and begun, bytes that wait for the disk, and the disk itself."""
+"""Room of a node: requests under way and begun, bytes that wait for the disk, and the disk itself."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from quorumq.node.config import ServeConfig
 from quorumq.storage.journal import Journal
 
 PENDING_BYTES_MAX: Final = 64 * MIB
-"""What may wait for a commit; above it no connection is read."""
+"""Most bytes that wait for a commit; above it no connection is read."""
 
 SPACE_CHECK_BYTES: Final = 1 * MIB
-"""The disk is asked for its room whenever so much was appended, and every second; while it is full, after every commit,
-too. What others write meanwhile has to fit into the reserve."""
+"""Appended bytes after which the disk is asked for its room. It is asked every second too, and while it is full after
+every commit. What others write meanwhile has to fit into the reserve."""
 
 
 class Connection(Protocol):
-    """What is hung up on where too many frames are begun."""
+    """Connection to hang up on if too many frames are begun."""
 
     def give_up(self, reason: str) -> None:
         """Hang up."""
@@ -33,9 +33,9 @@ class Room:
     """Pushes back."""
 
     config: ServeConfig
-    store: Journal  # what waits for a commit, and the disk's free bytes
+    store: Journal  # bytes that wait for a commit, and the disk's free bytes
     log: Any
-    inflight_bytes: int = 0  # of requests that are not answered yet
+    inflight_bytes: int = 0  # bytes of requests that are not answered yet
     paused: bool = False  # no new requests of clients are taken
     _lot: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
     _waiting: int = 0  # tasks that are parked there
@@ -46,7 +46,7 @@ class Room:
 
     @property
     def pressed(self) -> bool:
-        """Whether too much is under way to take in more requests."""
+        """True if too much is under way to take in more requests."""
         return (
             self.inflight_bytes >= self.config.inflight_bytes_max
             or self.store.pending_bytes >= PENDING_BYTES_MAX
@@ -59,10 +59,10 @@ class Room:
             self.wake()
 
     def begun(self, connection: Connection, size: int, *, anew: bool = False) -> None:
-        """So many bytes came of a frame that is not complete; 0 when it is, or when the connection is over.
+        """Note the bytes that came of an incomplete frame; 0 when it is complete, or when the connection is over.
 
-        They have a bound of their own, over all connections, of the size of ``inflight_bytes_max``. Beyond it whoever
-        began first is hung up on: frames that nobody completes must not keep out those of others.
+        They have a bound of their own, over all connections, of the size of ``inflight_bytes_max``. Beyond it the
+        connection that began first is hung up on: frames that stay incomplete must not keep out those of others.
 
         Args:
             anew: it is another frame than the last time.
@@ -95,12 +95,12 @@ class Room:
                 self._waiting -= 1
 
     def committed(self, size: int) -> None:
-        """So many bytes wait no more: a commit has written them."""
+        """Count ``size`` bytes that a commit has written."""
         self._committed += size
 
     @property
     def check_due(self) -> bool:
-        """Whether so much was appended that the disk is to be asked again."""
+        """True if more than `SPACE_CHECK_BYTES` were appended since the disk was asked."""
         return self._committed + self.store.pending_bytes > SPACE_CHECK_BYTES
 
     def look(self, before: DiskRoom, *, stalled: bool) -> DiskRoom:
@@ -138,7 +138,7 @@ class Room:
         return room
 
     def _room(self, free: int) -> DiskRoom:
-        """What ``free`` bytes are, when the last reserve is made of them first, where it is missing."""
+        """Return the room that ``free`` bytes are, once the last reserve, if missing, is made of them."""
         store = self.store
         free -= store.owed_bytes
         if free >= store.kept_free:

@@ -69,7 +69,7 @@ EXIT_FULL: Final = -2
 """Not the end of the process: its disk has no room for a start."""
 
 FULL_START_S: Final = 5.0
-"""A start whose disk has no room even without the last reserve begins again after so long."""
+"""Seconds after which a start begins again, if its disk has no room even without the last reserve."""
 
 
 def run(config: ServeConfig, newest: bool = False) -> int:
@@ -117,7 +117,7 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
         of_peers = _bind(config.peer_listen, "peer_listen")
         seen_from = _bind(config.http_listen, "http_listen")
         for sock in seen_from:
-            sock.listen()  # who asks before the node has started waits for that
+            sock.listen()  # a client that asks before the node has started waits
     except UsageError as error:
         log.error("start_refused", reason=str(error))
         return EXIT_REFUSED
@@ -147,7 +147,7 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
     commits.call_soon = node.turns.call_soon
     service = Service(node, dial_from(config, certificates), certificates)
     gc.collect()
-    gc.freeze()  # what was replayed lives as long as the node: leave it out of every later collection
+    gc.freeze()  # replayed objects live as long as the node: leave them out of every later collection
     try:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
@@ -202,13 +202,13 @@ def open_node(
     """Read the journal, build the core from it, and make this start durable. Blocks for the disk.
 
     Args:
-        disk: where its journal is.
+        disk: disk of its journal, or the path.
         clock: both clocks.
         rng: for pauses, jitter and ids; a fresh one if None.
         newest: an operator says that this directory is the newest there is, although it was copied.
 
     Raises:
-        StorageError: the directory is in use, another node's, damaged where no other node can help, or the disk
+        StorageError: the directory is in use, another node's, damaged beyond other nodes' help, or the disk
             refused.
         UsageError: the journal is another node's or cluster's.
     """
@@ -281,7 +281,7 @@ def boot_number(boot_id: str) -> int:
 
 
 def _check_others_can_help(core: NodeCore, damage: str) -> None:
-    """Refuse to go on from a damaged directory where what it forgot is known to nobody else.
+    """Refuse to go on from a damaged directory if no other node knows what it lost.
 
     Raises:
         StorageError: and what to do.
@@ -410,7 +410,7 @@ class Service:
             node.store.close()
             if node.core.state.no_room(CleanStopped):
                 raise NoRoom(why_full(node.core.state.room, node.config.node))
-        except NoRoom as error:  # what could not be written was promised to nobody
+        except NoRoom as error:  # unwritten records were promised to no client
             node.store.abandon()
             node.log.warning("node_stopped", clean=False, reason=str(error))
             return EXIT_OK
@@ -452,9 +452,9 @@ class Service:
             )
 
     def _make_room(self) -> bool:
-        """Whether one more connection may be accepted, where others that do not say who they are must end for it.
+        """Return True if one more connection may be accepted. One that has not said who it is may end for it.
 
-        Of those the oldest ends, of the address that has the most of them: who floods a node crowds out himself.
+        The oldest one ends, of the address that has the most of them: an address that floods a node crowds out itself.
         """
         self._strangers = strangers = [it for it in self._strangers if it.is_stranger]
         if len(strangers) < STRANGERS_MAX and len(self._inbound) < self._inbound_max:
@@ -468,11 +468,11 @@ class Service:
         return True
 
     def serve(self, transport: Transport, address: str, door: Door = "all") -> None:
-        """Serve an accepted connection until it ends; hang up where there is no room for it.
+        """Serve an accepted connection until it ends; hang up if there is no room for it.
 
         Args:
             transport: accepted.
-            door: who may come in there.
+            door: kind of connection that may come in there.
         """
         assert self._nursery is not None, "the service runs"
         if not self._make_room():
@@ -494,7 +494,7 @@ class Service:
 
 
 def dial_from(config: ServeConfig, certificates: Certificates | None = None) -> Dial:
-    """How a node with this configuration reaches its peers."""
+    """Return the function with which a node of this configuration dials its peers."""
 
     async def dial(peer: NodeId) -> Transport:
         address = split_address(config.dialled[peer])

@@ -1,12 +1,12 @@
-"""Shares of the loop: each client begins so much in one turn, and what it has sent beyond that stays unread.
+"""Shares of the loop: each client begins a share in one turn, and what it has sent beyond that stays unread.
 
 A node has one loop. Without shares a client with many connections puts thousands of small requests in front of all
 others. A client is a name of the clients file, or else an address, so more connections are no larger share. A request
-costs by the size of its frame, whatever becomes of it: one that is refused was read as well.
+costs by the size of its frame, refused or not: a refused one was read as well.
 
 The connections of a client that has used up its share wait in its line, and its bytes wait in the kernel, which slows
-it down and nobody else. A turn of the loop reads what came from all others first. A request that costs more than a
-share, as a large batch, is begun whole, and its client rests afterwards: a while of that length is for the others.
+it down and no other client. A turn of the loop reads what came from all others first. A request that costs more than
+a share, as a large batch, is begun whole. Its client rests afterwards: a while of that length is for the others.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import trio
 from quorumq.core.limits import KIB
 
 SHARE: Final = 4
-"""What one client begins in a turn while others are there, in small requests: some 1 ms."""
+"""Share of one client in a turn while others are there, in small requests: some 1 ms."""
 
 SHARE_ALONE: Final = 64
-"""… and while nobody else is there: less makes more steps, and so more rounds, of what one producer sends."""
+"""… and while no other client is there: less makes more steps, and so more rounds, for one producer."""
 
 BESIDE_S: Final = 1.0
-"""A client is there until so long after its last request."""
+"""Seconds after its last request for which a client counts as there."""
 
 HEADER_BYTES: Final = 512
-"""Of a frame's header, cost as much as a small request: each of its items is decoded and checked."""
+"""Bytes of a header that cost as much as a small request: each of its items is decoded and checked."""
 
 BODY_BYTES: Final = 16 * KIB
-"""Of a frame's body, likewise: it is written, and sent to the replicas."""
+"""Bytes of a body that cost as much as a small request: it is written, and sent to the replicas."""
 
 
 REST_S: Final = 250e-6
-"""For so many seconds a client rests for each small request's worth beyond its share, while others are there. That is
-some times what the work takes, and bounds a producer of large batches to 65 MB a second then."""
+"""Seconds that a client rests for each small request's worth beyond its share, while others are there. That is some
+times what the work takes, and bounds a producer of large batches to 65 MB a second then."""
 
 
 def price(header: int, body: int) -> int:
@@ -46,7 +46,7 @@ def price(header: int, body: int) -> int:
 
 
 class Shares:
-    """Who has used how much of this turn.
+    """Use of this turn by each client.
 
     Args:
         clock: monotonic seconds.
@@ -66,11 +66,11 @@ class Shares:
 
     @property
     def share(self) -> int:
-        """What each client may begin in this turn."""
+        """Share that each client may begin in this turn, in small requests."""
         return SHARE if len(self._there) > 1 else SHARE_ALONE
 
     def is_spent(self, client: str) -> bool:
-        """Whether a client may begin nothing more in this turn."""
+        """Return True if a client may begin nothing more in this turn."""
         if client in self._rests:
             return True
         return self._spent.get(client, 0) >= (SHARE if len(self._there) > 1 else SHARE_ALONE)
@@ -102,7 +102,7 @@ class Shares:
         }
 
     async def wait(self, client: str, woken: trio.Event) -> None:
-        """Wait in a client's line for one of its next shares, or until ``woken`` is set by somebody else."""
+        """Wait in a client's line for one of its next shares, or until another caller sets ``woken``."""
         self.lines.setdefault(client, deque()).append(woken)
         self._waits.set()
         await woken.wait()

@@ -19,11 +19,11 @@ from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, Transport
 from quorumq.wire.tls import Tunnel, peer_context, reason_of, server_context
 
 REREAD_S: Final = 1.0
-"""Whether the certificates have changed is looked at when a connection begins, at most so often."""
+"""Least seconds between looks for changed certificates, which happen when a connection begins."""
 
 
 class TlsTransport:
-    """A transport that speaks TLS over another one. The handshake is done by whoever receives.
+    """A transport that speaks TLS over another one. The task that receives does the handshake.
 
     Args:
         inner: connected.
@@ -40,7 +40,7 @@ class TlsTransport:
 
     @property
     def names(self) -> frozenset[str]:
-        """Whose certificate the other side has shown; none before the handshake is done."""
+        """Names in the certificate of the other side; none before the handshake is done."""
         return self._tunnel.names() if self._shaken.is_set() else frozenset()
 
     def send_some(self, buffers: Sequence[memoryview]) -> int:
@@ -88,7 +88,7 @@ class TlsTransport:
                 said = self._hear(data)
             return said
         except ssl.SSLError as error:
-            # What OpenSSL has to say to the other side, so that it hears why.
+            # OpenSSL's alert goes to the other side, so that it learns the reason.
             if not self._closed:
                 self._push()
             if not self._shaken.is_set():
@@ -122,7 +122,7 @@ class TlsTransport:
 
     def _hear(self, data: bytes) -> bytes | None:
         said = self._tunnel.hear(data)
-        self._push()  # what TLS has to say itself; where there is no room it goes with what is sent next
+        self._push()  # messages of TLS itself; if there is no room they go with the next data
         return said
 
     def hung_up(self) -> bool:
@@ -166,7 +166,7 @@ class Certificates:
         return server_context(*self._files), peer_context(*self._files)
 
     def _refresh(self) -> None:
-        """Read the files again where they have changed; those of before stay where the new ones cannot be used."""
+        """Read the files again if they have changed; the old ones stay if the new ones cannot be used."""
         now = trio.current_time()
         if now < self._looked + REREAD_S:
             return

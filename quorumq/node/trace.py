@@ -1,9 +1,8 @@
-"""The node's lines in the history of a run (docs/history.md), where one is configured.
+"""The node's lines in the history of a run (docs/history.md), if one is configured.
 
-What a node can say of itself better than its clients can: that it started and how, that it stopped and why, which
-messages it has durably, which deliveries it began to write and how long they last, which were given back, and which
-messages are dead letters though no client said so. A history that cannot be
-written is given up with one line in the log: the node serves on.
+The lines are facts that a node knows better than its clients: its start and kind of start, its stop and the reason,
+its durable messages, the deliveries that it began to write and their length, those given back, and dead letters that
+no client declared. If a history cannot be written, it is given up with one line in the log: the node serves on.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from quorumq.node.config import ServeConfig
 MOVE_IT: Final = "nothing more is written there; move it away and start the node again for a new one"
 
 SPANS_PER_LINE: Final = 1000
-"""Of what a start finds."""
+"""Most spans in one line of a start's findings."""
 
 
 class Trace:
@@ -61,7 +60,7 @@ class Trace:
 
     @property
     def on(self) -> bool:
-        """Whether anything is written."""
+        """True if anything is written."""
         return self._writer is not None
 
     def _write(self, kind: str, **fields: object) -> None:
@@ -70,7 +69,7 @@ class Trace:
             self._do(HistoryWriter.write, kind, **fields)
 
     def _do(self, act: Callable[..., None], *args: object, **fields: object) -> None:
-        """Have the writer do something, where there is one; where it fails, it is given up."""
+        """Have the writer, if there is one, do something; if it fails, it is given up."""
         if self._writer is not None:
             try:
                 act(self._writer, *args, **fields)
@@ -88,7 +87,7 @@ class Trace:
         """The start is durable.
 
         Args:
-            incarnation: of this start.
+            incarnation: incarnation of this start.
             waits: whether the node is in quarantine.
         """
         outcome = "quarantine" if waits else "restored" if incarnation.n > 1 else "fresh"
@@ -117,7 +116,7 @@ class Trace:
                 )
 
     def durable(self, records: tuple[JournalRecord, ...], topics: Mapping[bytes, Topic]) -> None:
-        """These records are durable here: their batches and registers are in the file before anyone is told of it."""
+        """Write the batches and registers of durable records, before a client or peer learns that they are durable."""
         before = self._lines
         for record in records:
             if isinstance(record, GroupPut):
@@ -174,7 +173,7 @@ class Trace:
         """The reply of a FETCH begins to be written.
 
         Args:
-            replicas: of this node, which know the ends of the holds that are its own.
+            replicas: replicas of this node, which know the ends of its own holds.
         """
         for topic, where, group, generation, n, owner, attempt, spans in _deliveries(reply):
             mine = replicas.get(where) if owner.node == self._node else None
@@ -209,7 +208,7 @@ class Trace:
         self.flush()
 
     def give_up(self, request: LeaveRequest | RejectRequest, topics: Mapping[bytes, Topic]) -> None:
-        """Holds may end, whoever coordinated them, as a client asks for that: said before anything is done."""
+        """Write that holds of any coordinator may end, because a client asks for that: before anything is done."""
         for receipt, spans in request.items if self.on else ():
             topic = topics.get(receipt.partition.topic)
             if topic is not None:
@@ -245,7 +244,7 @@ Delivered = tuple[str, PartitionId, str, int, int, Owner, int, list[Span]]
 
 
 def _deliveries(reply: FetchReply) -> list[Delivered]:
-    """What a reply delivers, one item for each attempt of each owner: a line costs what a span costs."""
+    """Return the deliveries of a reply, one for each attempt of each owner: a line costs what a span costs."""
     found: dict[tuple[Any, ...], list[Span]] = {}
     for part in reply.slices:
         for delivery in part.deliveries:

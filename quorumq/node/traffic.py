@@ -1,4 +1,4 @@
-"""What a node's clients asked for and got, and how long it took, since it started: counters that only rise.
+"""Requests, answers and their durations at a node since it started: counters that only rise.
 
 Everything is bounded: kinds of requests and codes of errors are few, and of requests under way the oldest is forgotten.
 """
@@ -23,19 +23,19 @@ UNDER_WAY_MAX: Final = 65_536
 
 @dataclass(slots=True, eq=False)
 class Times:
-    """How often something took how long."""
+    """Histogram of durations."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
     """By the bounds, those above all of them last."""
-    seconds: float = 0.0  # of all together
+    seconds: float = 0.0  # sum of all
 
     def note(self, seconds: float) -> None:
-        """It took so long once more."""
+        """Count one duration in seconds."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.seconds += seconds
 
     def up_to(self) -> list[tuple[str, float]]:
-        """How often it took at most so long, as Prometheus has it: the bound as text, and the count."""
+        """Return the counts up to each bound, as Prometheus has them: the bound as text, and the count."""
         total, found = 0, []
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self.counts, strict=True):
             total += count
@@ -48,15 +48,15 @@ class Traffic:
     """Counts requests."""
 
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By kind of request, and by the code of its error, "ok" where it has none."""
+    """Counts by kind of request, and by the code of its error, "ok" without one."""
     messages: Counter[str] = field(default_factory=lambda: Counter(published=0, delivered=0, settled=0))
     """By what became of them."""
     bytes: Counter[str] = field(default_factory=lambda: Counter(published=0, delivered=0))
-    """Of the records in them, likewise."""
-    times: dict[str, Times] = field(default_factory=dict)  # of requests until their answer, by kind
-    fsyncs: Times = field(default_factory=Times)  # of the journal
+    """Bytes of records, published and delivered."""
+    times: dict[str, Times] = field(default_factory=dict)  # times of requests until their answer, by kind
+    fsyncs: Times = field(default_factory=Times)  # times of the journal's fsyncs
     _under_way: dict[int, tuple[float, str, int, int]] = field(default_factory=dict)
-    """Since when, of which kind, and its messages and bytes."""
+    """Requests under way by key: begin, kind, messages and bytes."""
 
     def noticed(self, events: Iterable[Event], now: float) -> None:
         """Events for the core have come, at ``now`` (monotonic seconds)."""

@@ -40,7 +40,7 @@ class Transport(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Whose certificate the other side has shown."""
+        """Names in the certificate of the other side."""
 
     def send_some(self, buffers: Sequence[memoryview]) -> int:
         """Send a prefix of ``buffers`` without waiting; how many bytes it was, 0 when there is no room."""
@@ -52,16 +52,16 @@ class Transport(Protocol):
         """The next bytes, about ``most`` of them; b"" at the end of the stream."""
 
     def fileno(self) -> int:
-        """What is ready when there is something for `receive_now`; -1 where only `receive` can be asked."""
+        """Return the descriptor that is readable if `receive_now` has data; -1 if only `receive` can be called."""
 
     def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
-        """As `receive`, without waiting: None where nothing has come."""
+        """Receive without waiting: None if nothing has come."""
 
     def hung_up(self) -> bool:
-        """Whether the other side is known to be gone, whatever it sent before."""
+        """Return True if the other side is known to be gone. Bytes that it sent before do not matter."""
 
     def close(self) -> None:
-        """Hang up. May be called twice; wakes whoever waits here with `ConnectionLost`."""
+        """Hang up. May be called twice; wakes the tasks that wait here with `ConnectionLost`."""
 
 
 class SocketTransport:
@@ -139,10 +139,10 @@ class SocketTransport:
 
 
 class Quiet(Protocol):
-    """Who may not say anything any more, from a moment on.
+    """Node that may not send anything any more, from a moment on.
 
     Attributes:
-        silent: since then.
+        silent: True from that moment on.
     """
 
     silent: bool
@@ -252,7 +252,7 @@ async def connect(host: str, port: int, timeout: float, user_timeout: float | No
         user_timeout: see `SocketTransport`.
 
     Raises:
-        OSError: nobody is there; TimeoutError where that took too long.
+        OSError: no node answers; TimeoutError if that took too long.
     """
     with trio.move_on_after(timeout):
         try:

@@ -5,11 +5,11 @@ switch more for each message, and each would have a step of its own: of publishe
 could go as one STORE. A connection that has to wait for something (for the rest of a frame, for its client to read,
 for room) leaves, is served by its own task, and joins again.
 
-A message that comes alone waits for nobody: a turn ends where no other socket is ready.
+A message that comes alone waits for no other: a turn ends when no other socket is ready.
 
-Where nothing else is going on, a turn of trio's loop for each message would cost a good part of what the message does.
-So with `waits_here` it is in trio's place that the sockets are waited for, and the loop's own descriptor beside them,
-whenever trio has nothing to do itself: as soon as it has, a socket, a task that can run or a deadline, it goes on.
+If nothing else is going on, a turn of trio's loop for each message would cost a good part of the message's own cost.
+So with `waits_here` the selector waits in trio's place whenever trio has nothing to do, for the sockets and the loop's
+own descriptor. As soon as trio has something, a socket, a task that can run or a deadline, it goes on.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ WAIT_S: Final = 60.0
 """The longest wait for sockets in one go."""
 
 TURN_BYTES: Final = 1024 * 1024
-"""Of all connections, read in one turn beyond the first piece of each; the rest is left to the tasks of those."""
+"""Bytes of all connections in one turn beyond the first piece of each; the rest is left to their own tasks."""
 
 
 def loop_descriptor() -> int:
-    """What is readable when trio's loop has something to do; -1 where there is no such thing, as on macOS.
+    """Return the descriptor that is readable when trio's loop has something to do; -1 without one, as on macOS.
 
-    Trio has no public name for it: where another version has it elsewhere, sockets are waited for by a task.
+    Trio has no public name for it: if another version has it elsewhere, a task waits for the sockets.
     """
     runner = getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "runner", None)
     epoll = getattr(getattr(runner, "io_manager", None), "_epoll", None)
@@ -50,7 +50,7 @@ def _nothing() -> None:
 
 
 class Selector(selectors.DefaultSelector):
-    """Waits where there is no `select.epoll`, in its words. With that, a socket that is ready costs no Python call."""
+    """Stand-in for `select.epoll` if that is missing. With epoll a ready socket costs no Python call."""
 
     def poll(self, wait: float, most: int) -> list[tuple[int, int]]:
         """The descriptors that are ready, each with what it is ready for."""
@@ -70,7 +70,7 @@ class Connection(Protocol):
 
 
 class _Calls:
-    """What threads want called: a connection on which they ring."""
+    """Connection on which threads ring to have functions called."""
 
     def __init__(self, calls: deque[Callable[[], None]], sock: socket.socket) -> None:
         self._calls = calls
@@ -83,10 +83,10 @@ class _Calls:
 
 
 class Turns(trio.abc.Instrument):
-    """Reads connections together. Only while `run` runs does anybody join.
+    """Reads connections together. Connections join only while `run` runs.
 
     Attributes:
-        taken: how many turns there were.
+        taken: number of turns so far.
         waits_here: whether to wait for sockets without trio, where that can be; set before `run`. Only where trio's
             clock is the machine's.
     """
@@ -100,12 +100,12 @@ class Turns(trio.abc.Instrument):
         self.taken = 0
         self.waits_here = False
         self._calls: deque[Callable[[], None]] = deque()
-        self._lock = threading.Lock()  # who adds to them sees whether anybody will call
+        self._lock = threading.Lock()  # a thread that adds to them sees if they will be called
         self._bell: socket.socket
         self._scheduled = False  # trio has something to do
         self._over = trio.Event()
         self._broken: BaseException | None = None  # by what
-        self._left = 0  # of `TURN_BYTES`
+        self._left = 0  # rest of `TURN_BYTES`
         self._until = 0.0  # when it has at the latest (`time.perf_counter`)
 
     async def run(self) -> None:
@@ -163,7 +163,7 @@ class Turns(trio.abc.Instrument):
         self._until = min(self._until, time.perf_counter() + seconds)
 
     def _turn(self, wait: float = 0.0) -> bool:
-        """Wait for so many seconds at most, and read what has come; whether there is something for trio, too."""
+        """Wait for ``wait`` seconds at most, and read. Return True if there is something for trio, too."""
         assert self._selector is not None
         others = False
         self._begin()
@@ -181,7 +181,7 @@ class Turns(trio.abc.Instrument):
         return others
 
     def may_go_on(self, size: int) -> bool:
-        """Whether a connection that is in the middle of a frame may read so many bytes more of it in this turn."""
+        """Return True if a connection in the middle of a frame may read ``size`` more bytes of it in this turn."""
         self._left -= size
         return self._left >= 0
 
@@ -200,10 +200,10 @@ class Turns(trio.abc.Instrument):
             return True
 
     def join(self, descriptor: int, connection: Connection) -> bool:
-        """Have ``connection`` take its turns from now on; False where it has to be read by itself.
+        """Have ``connection`` take its turns from now on; False if it has to be read by itself.
 
         Args:
-            descriptor: of its socket; -1 where it has none.
+            descriptor: descriptor of its socket; -1 without one.
         """
         if self._selector is None or descriptor < 0:
             return False

@@ -1,4 +1,4 @@
-"""What a request and its reply cost the node while they are under way."""
+"""Cost in bytes of a request and its reply while they are under way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quorumq.core.limits import KIB, SPANS_PER_REQUEST_MAX
 from quorumq.wire.values import WireSlice
 
 STALE_S: Final = 0.1
-"""For so long, or a tenth of its hold time, a FETCH's reply may wait for the client to read."""
+"""Seconds, or a tenth of its hold time, that a FETCH's reply may wait for the client to read."""
 
 
 def stale_after(reply: m.FetchReply) -> float:
@@ -18,7 +18,7 @@ def stale_after(reply: m.FetchReply) -> float:
 
 
 def foreign_bytes(reply: m.ClientReply) -> int:
-    """How many bytes of records a reply keeps in memory: those that came from another node. Ours are read later."""
+    """Return the bytes of records that a reply keeps in memory: those from another node. Ours are read later."""
     if not isinstance(reply, m.FetchReply | m.BrowseReply | m.ShowReply):
         return 0
     parts: tuple[object, ...] = reply.slices
@@ -26,7 +26,7 @@ def foreign_bytes(reply: m.ClientReply) -> int:
 
 
 def weight_of(request: Any, frame_bytes: int) -> int:
-    """How many bytes a request may cost while it is under way, its answer's values included."""
+    """Return the bytes that a request may cost while it is under way, its answer's values included."""
     match request:
         case m.Fetch():
             return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
