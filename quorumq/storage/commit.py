@@ -1,4 +1,4 @@
-"""What the disk does for a commit, which may run outside the node's loop.
+"""Writes of a commit to the disk, which may run outside the node's loop.
 
 A full disk is no failure: the write keeps the part that fitted, and the rest waits. First the reserve is given up, a
 file that takes room for exactly this; then the commit raises `NoRoom`, and is run again when there is room.
@@ -30,7 +30,7 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a write that say that there is no room, and nothing of what was written before."""
 
 ASIDE_SUFFIX: Final = ".damaged"
-"""Behind the name of a segment file of which nothing could be read; it is nobody's from then on."""
+"""Suffix of the name of a segment file without a readable record; quorumq leaves it alone from then on."""
 
 
 class NoRoom(StorageError):
@@ -61,7 +61,7 @@ class Writer:
     failed: str = ""  # why it is unusable; "" while it is not
     reserved: bool = False  # the reserve is there
     _handle: int | None = None
-    _name: str = ""  # of the segment that is written
+    _name: str = ""  # name of the segment that is written
     _bytes: int = 0  # how long it is
     _unsynced: bool = False
     """Written to the file since a sync began; whose turn it is to write owns both."""
@@ -81,7 +81,7 @@ class Writer:
         return StorageError(self.failed)
 
     def __enter__(self) -> None:
-        """What fails inside makes the journal unusable. To find no room is no failure."""
+        """Begin a block in which any error but `NoRoom` makes the journal unusable."""
         self.check()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -123,7 +123,7 @@ class Writer:
         self.reserved = False
 
     def reserve(self, length: int) -> None:
-        """Take room of so many bytes, unless that is done; where there is none, it is left."""
+        """Take the reserve of ``length`` bytes, unless it is taken; if the disk has no room, leave it."""
         if not self.reserved:
             with contextlib.suppress(OSError):
                 self.disk.allocate(RESERVE_NAME, length)
@@ -145,7 +145,7 @@ class Writer:
                 self._make_room(error)
 
     def take_unsynced(self) -> int | None:
-        """The file with bytes that no sync was for, if there are any: whoever asks syncs it now."""
+        """Return the file with bytes that no sync was for; None without any. The caller syncs it now."""
         unsynced, self._unsynced = self._unsynced, False
         return self._handle if unsynced else None
 
@@ -195,15 +195,15 @@ def take_out(buffers: list[Buffer], count: int) -> int:
 
 @dataclass(eq=False, kw_only=True)
 class Commit:
-    """What was pending when `Journal.begin_commit` was called, on its way to the disk.
+    """Records pending when `Journal.begin_commit` was called, on their way to the disk.
 
     One that raised `NoRoom` may be run again: what it has written, it does not write twice.
     """
 
     writer: Writer
     steps: list[list[Buffer] | NewSegment]
-    ticket: int  # what `Journal.durable` becomes when it is finished
-    position: int  # what `Journal.position` becomes then
+    ticket: int  # value of `Journal.durable` when it is finished
+    position: int  # value of `Journal.position` then
     tail: Tail  # the segment that it ends in,
     end: int  # and where
     size: int  # how many bytes it writes

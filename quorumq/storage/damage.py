@@ -1,7 +1,7 @@
-"""What is said of bytes that are not what was written.
+"""Errors for bytes that differ from the bytes written.
 
 Damage of one batch's body costs that batch here, and another replica may have it. All other damage makes the
-directory unfit to vote from, because what it forgot is not known.
+directory unfit to vote from, because its loss is not known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DamagedBatch(QuorumqError):
 
     def __init__(self, text: str, number: int = -1) -> None:
         super().__init__(text)
-        self.number = number  # of the batch on this node, -1 where it is not known
+        self.number = number  # number of the batch on this node, -1 if it is not known
 
 
 class DamagedDirectory(StorageError):

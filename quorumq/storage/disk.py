@@ -40,7 +40,7 @@ LOCK_NAME = "LOCK"
 """The file that keeps a second process out. It is never part of `Disk.list`."""
 
 PAGE_BYTES = 4096
-"""What a real page cache writes back at once; `MemoryDisk.crash` loses unsynced bytes in these units too."""
+"""Bytes that a real page cache writes back at once; `MemoryDisk.crash` loses unsynced bytes in these units too."""
 
 READ_HANDLES_MAX = 64
 """Files that `RealDisk` keeps open for reading; the one unused for longest is closed first."""
@@ -105,7 +105,7 @@ class Disk(Protocol):
         """Create a file that takes room for ``length`` bytes, durably; on an error there is none."""
 
     def free_bytes(self) -> int:
-        """How many more bytes can be written, as far as the system tells."""
+        """Return the bytes that can still be written, as far as the system tells."""
 
     def place(self, name: str) -> bytes:
         """8 bytes that stand for where this file lies: it keeps them, renamed or written to, and a copy has others."""
@@ -205,7 +205,7 @@ class RealDisk:
 
     def append(self, file: int, buffers: Sequence[Buffer]) -> None:
         todo = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
-        first = 0  # of `todo`, not written yet
+        first = 0  # index in `todo` of the first buffer not written yet
         while first < len(todo):
             written = os.writev(file, todo[first : first + WRITEV_BUFFERS_MAX])
             while written and written >= len(todo[first]):
@@ -303,7 +303,7 @@ class RealDisk:
 
 
 def _inode_generation(fd: int) -> int:
-    """What tells an inode from the next one of its number, which may come at once, where the file system says."""
+    """Return the generation that tells an inode from the next one of its number; 0 if the file system has none."""
     try:
         return int.from_bytes(fcntl.ioctl(fd, FS_IOC_GETVERSION, bytes(8)), sys.byteorder)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which batches are appended again next, so that the segment that they lie in can go."""
+"""Choice of the batches to append again next, so that the segment that they lie in can go."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Emptying:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is to be moved, whatever the room."""
+        """True if nothing is to be moved, with any amount of room."""
         return self._segment is None and not self._segments.has_sparse
 
     def numbers(self, room: int) -> Iterator[int]:
-        """Batches to move now, in order. Whoever breaks off has not moved the last one, and gets it again.
+        """Yield batches to move now, in order. A caller that breaks off has not moved the last one, and gets it again.
 
         Args:
             room: a segment is begun only if its copies take no more bytes.

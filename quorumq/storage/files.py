@@ -1,6 +1,6 @@
 """Records read from the segment files of one directory.
 
-Every reader goes through this: the replay of a start, the one that salvages, and whoever wants one batch.
+Every reader goes through this: the replay of a start, the one that salvages, and the readers of one batch.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ class SegmentFiles:
         """Bytes [start, stop) of a batch's body, once a commit has written it.
 
         Args:
-            position: where the batch lies.
+            position: position of the batch.
             start: the first byte wanted.
-            stop: where to end; None for the end of the body.
+            stop: offset to end at; None for the end of the body.
             check: read the whole body and compare its checksum first. Without, only what is wanted is read,
-                and whoever gets it has to check the records' own checksums.
+                and the caller has to check the records' own checksums.
 
         Raises:
             DamagedBatch: it is not what was written, or the disk cannot read it.

@@ -1,4 +1,4 @@
-"""Where each batch of a directory lies, by its number."""
+"""Positions of the batches of a directory, by number."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Index:
         return at if there else -1
 
     def get(self, number: int) -> BatchPosition | None:
-        """Where a batch lies; None where it is not known."""
+        """Return the position of a batch; None if it is not known."""
         at = self._find(number)
         return None if at < 0 else BatchPosition(*(column[at] for column in self._columns()))
 

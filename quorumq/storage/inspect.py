@@ -1,8 +1,8 @@
-"""What is in a segment, for a person with a broken disk.
+"""Content of a segment, for a person with a broken disk.
 
-The journal refuses damage; this shows it. It reads one file, locks and changes nothing, goes on behind
-whatever it cannot read, and says of every such place where it is, how long it is, and whether it looks like a
-torn tail (which a start cuts) or like damage (for which a start refuses the directory).
+The journal refuses damage; this shows it. It reads one file, locks and changes nothing, and goes on behind
+unreadable places. It says the offset and length of each, and whether it looks like a torn tail (which a start
+cuts) or like damage (for which a start refuses the directory).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quorumq.storage.segment import FORMAT_VERSION, NAME_SUFFIX, salt_of, segmen
 from quorumq.wire.cbor import BadValue
 
 UNREADABLE: Final = "(unreadable)"
-"""The type name of a place where no record can be read."""
+"""Type name of a place without a readable record."""
 
 
 class Inspected(NamedTuple):

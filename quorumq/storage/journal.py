@@ -4,7 +4,7 @@ The log knows segments and offsets, the core knows batch numbers; this is what l
 position, and the batches that no commit has written yet, which are served from memory. What is appended, when a
 commit happens and what a snapshot holds is the caller's business.
 
-How room comes back: the caller says which batches nobody needs (`forget`). An older segment in which none is needed
+How room comes back: the caller says which batches are not needed (`forget`). An older segment in which none is needed
 goes with the next roll. One in which few are needed is emptied first (`reclaim`): they are appended again, a little
 at a time, and their old places count no more. So a directory holds at most twice what is needed, and a few segments.
 """
@@ -33,7 +33,7 @@ RESERVE_BYTES: Final = 64 * MIB
 """Disk space that publishes leave alone, so that tombstones and snapshots can be written when they no longer can."""
 
 RECLAIM_BYTES: Final = 256 * KIB
-"""What `Journal.reclaim` copies at least before it lets others go on; more after a large commit, to keep up with it."""
+"""Least bytes that `Journal.reclaim` copies in one go; more after a large commit, to keep up with it."""
 
 RECLAIM_BYTES_MAX: Final = 4 * MIB
 
@@ -50,15 +50,15 @@ class Journal(Log):
     written before that.
 
     Attributes, beside those of `Log`:
-        replayed: what is durable, once: `DirectoryMade`, the newest snapshot, what came since, batches (without
+        replayed: durable records, once: `DirectoryMade`, the newest snapshot, later ones, batches (without
             bodies), and the CLEAN_STOP if that is the last record.
         directory: the id of the data directory, 64 random bits minted when it was made.
-        place: where it lies: every start finds the same number, until the directory is copied.
+        place: number of its place: every start finds the same one, until the directory is copied.
         fresh: it was empty at this start.
         salvaged: this start read past damage: what it gave is not all. `cannot_vouch` says of what kind, and goes on
             saying so at later starts, which have all that this one gave.
         damaged: batches whose body was found damaged by this start: not in `replayed`, not served.
-        notes: what this start found worth telling the operator, in words (a cut tail, files deleted).
+        notes: findings of this start for the operator, in words (a cut tail, files deleted).
     """
 
     def __init__(self, disk: Disk, read: Directory, segment_bytes: int, reserve_bytes: int) -> None:
@@ -136,7 +136,7 @@ class Journal(Log):
                     f"batch number {number} is twice in the journal, in segment {item.position.segment} "
                     f"and elsewhere: this directory was written by two nodes, or files of two were mixed"
                 )
-            if item.damaged and there is not None:  # what it was copied from is still there, and better
+            if item.damaged and there is not None:  # its source is still there, and better
                 self.segments.drop(number, item.position)
                 return False
             self.segments.drop(number, there or self._set_aside.pop(number))
@@ -205,7 +205,7 @@ class Journal(Log):
     # ------------------------------------------------------------------ reading
 
     def __len__(self) -> int:
-        """How many batches there are."""
+        """Return the number of batches."""
         return len(self._index)
 
     @property
@@ -235,7 +235,7 @@ class Journal(Log):
         Args:
             number: the batch, as in its `BatchStored`.
             start: the first byte.
-            stop: where to end; None for the end.
+            stop: offset to end at; None for the end.
             check: compare the checksum of the whole body, which reads all of it.
 
         Raises:
@@ -290,13 +290,13 @@ class Journal(Log):
         return self.segments.next_number
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """Nobody needs these batches any more: they are not served, and their bytes go some time later.
+        """Drop batches that are not needed any more: they are not served, and their bytes go some time later.
 
-        What says why must have been appended before. Where a crash takes the record that this appends, the batches
-        are there again.
+        The record that gives the reason must have been appended before. If a crash takes the record that this appends,
+        the batches are there again.
 
         Args:
-            numbers: of batches, damaged ones too. Those that are not there are left out.
+            numbers: numbers of batches, damaged ones too. Those that are not there are left out.
 
         Returns:
             A ticket, as `append` does: no replay returns them once that is durable.
@@ -320,7 +320,7 @@ class Journal(Log):
 
     @property
     def is_emptying(self) -> bool:
-        """Whether `reclaim` has anything to do."""
+        """True if `reclaim` has anything to do."""
         return not self._emptying.is_over
 
     def reclaim(self) -> tuple[int, ...]:

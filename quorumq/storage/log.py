@@ -1,6 +1,6 @@
 """Everything a node must not forget, in one sequence of records: appended, committed, rolled.
 
-Why one sequence for all partitions: one fsync then commits whatever arrived meanwhile, of any partition (group
+Why one sequence for all partitions: one fsync then commits all that arrived meanwhile, of any partition (group
 commit). Why segments that begin with a snapshot: all small state is in the newest segment, so an older one matters
 for the batches in it and for nothing else.
 
@@ -14,7 +14,7 @@ Promises:
 A segment's first record lists the older segments that still count and how many bytes of each: that list is what makes
 a missing or shortened file noticed, and what lies behind those bytes void. After every start the first thing written
 is a new segment. The batches of the old one's tail (everything behind the last durable offset it mentions) are written
-again into the new one, because nobody knows whether those bytes are on the disk or only in the memory of the system.
+again into the new one, because it is unknown whether those bytes are on the disk or only in the system's memory.
 
 A commit may leave the sync out: then what it wrote survives the process, and not the machine. It counts as `written`
 and not as `durable`, in the journal's own frames too; the next commit that syncs makes it durable.
@@ -47,7 +47,7 @@ from quorumq.storage.segments import BatchPosition, FoundBatch
 from quorumq.storage.tail import Tail
 
 CANNOT_VOUCH_CHARS: Final = 2_000
-"""Of the reason why a directory cannot vouch for itself, as far as each segment repeats it."""
+"""Most characters that each segment repeats of the reason why its directory must not vote."""
 
 LAST_SHARE: Final = 4
 """The last reserve, a file, takes this part of the first one, beside it."""
@@ -61,24 +61,24 @@ class Log:
 
     Args:
         disk: the directory, locked; `abandon` and `close` give it back.
-        replay: what was read of it, exhausted.
-        segment_bytes: how long a segment gets.
+        replay: reader of the directory, exhausted.
+        segment_bytes: bytes of a full segment.
         reserve_bytes: with less than this free, a new segment pays sooner. A part of it is `last_bytes`.
 
     Attributes:
         segments: the account of all segments.
-        ticket: what `durable` must reach for everything appended so far to be durable.
+        ticket: value that `durable` must reach for everything appended so far to be durable.
         durable: everything with a ticket not above this is durable.
-        written: likewise written to the operating system: a crash of the process alone leaves it.
-        position: how many records were ever appended to this directory and are durable. Every later start finds what is
+        written: everything with a ticket not above this is with the operating system: a crash of the process leaves it.
+        position: number of durable records ever appended to this directory. Every later start finds the records
             at or below a position that was ever said, unless the directory is an older copy of itself. At first it is
-            how much was found. Snapshots and what is written again count nothing.
-        pending_bytes: what waits in memory for the next commit; the caller bounds it by pushing back on its clients.
+            the number found. Snapshots and records that are written again count nothing.
+        pending_bytes: bytes in memory for the next commit; the caller bounds them by pushing back on its clients.
         unwritten: batches that no commit has written yet, by number: ticket, raw header, body.
         cannot_vouch: why a node must not vote from this directory before it has resynced; "" where it is sound. Each
             new segment says so, and so every later start, until `vouch`, and a commit behind it.
         rolling: a segment waits to be begun.
-        last_bytes: how long the file is that is given up on a full disk (`RESERVE_NAME`); 0: there is none.
+        last_bytes: bytes of the file that is given up on a full disk (`RESERVE_NAME`); 0 without one.
     """
 
     def __init__(self, disk: Disk, replay: Replay, segment_bytes: int, reserve_bytes: int) -> None:
@@ -104,7 +104,7 @@ class Log:
         self.position = replay.position
         self._appended = replay.position  # `position` follows
         self._commit: Commit | None = None
-        self._marked_end = 0  # of the tail: what is behind it, a mark has not said to be durable
+        self._marked_end = 0  # offset in the tail up to which a mark has said that it is durable
 
     def check_usable(self) -> None:
         """Raise `StorageError` after a failure, or once given back."""
@@ -134,7 +134,7 @@ class Log:
 
     @property
     def is_unmarked(self) -> bool:
-        """Whether records are durable of which no later one says so: damage in them would look like a torn write."""
+        """True if no later record says that the last durable ones are: damage in them would look like a torn write."""
         tail = self._tail
         return (
             tail is not None
@@ -144,7 +144,7 @@ class Log:
         )
 
     def mark(self) -> None:
-        """Where `is_unmarked`, say behind the last records that they are durable. A commit brings it to the disk."""
+        """If `is_unmarked`, append a mark that the last records are durable. A commit brings it to the disk."""
         self.check_usable()
         tail = self._tail
         assert tail is not None
@@ -169,7 +169,7 @@ class Log:
 
     @property
     def snapshot_bytes(self) -> int:
-        """How much the last snapshot took: the next will take about as much."""
+        """Bytes of the last snapshot: the next will take about as much."""
         return 0 if self._tail is None else self._tail.snapshot_bytes
 
     @property
@@ -184,7 +184,7 @@ class Log:
 
     @property
     def start_bytes(self) -> int:
-        """What has to be free for a start: room for a snapshot, as large as it may be by now, and a little more."""
+        """Bytes that must be free for a start: room for a snapshot, as large as it may be by now, and a little more."""
         return self.snapshot_bytes + self._margin + (0 if self._tail is None else self._tail.small_bytes)
 
     @property
@@ -193,7 +193,7 @@ class Log:
 
     @property
     def owed_bytes(self) -> int:
-        """What the last reserve is to take when there is room; 0 where it is there."""
+        """Bytes that the last reserve takes when there is room; 0 if it is there."""
         return 0 if self._writer.reserved else self.last_bytes
 
     def reserve(self) -> None:
@@ -208,11 +208,11 @@ class Log:
 
     @property
     def should_roll(self) -> bool:
-        """Whether it is time for `Journal.roll`: nothing was written yet, the segment is full, or a new one lets enough
+        """True if it is time for `Journal.roll`: nothing was written yet, the segment is full, or a new one lets enough
         old ones go; and the disk has room for its snapshot.
 
-        Within the reserve a segment is full sooner. *Because* without publishes it has small records alone, of which
-        most are void by then, and it goes with the roll after that: churn never fills a disk.
+        Within the reserve a segment is full sooner, because without publishes it has small records alone. Most of them
+        are void by then, and it goes with the roll after that: churn never fills a disk.
         """
         tail = self._tail
         if tail is None or self._vouched:
@@ -296,12 +296,12 @@ class Log:
 
     @property
     def needs_write(self) -> bool:
-        """Whether anything waits for a commit to write it."""
+        """True if anything waits for a commit to write it."""
         return bool(self._pending or self._steps)
 
     @property
     def needs_sync(self) -> bool:
-        """Whether anything is not durable, nor on its way."""
+        """True if anything is not durable, nor on its way."""
         return self.ticket > (self.durable if self._commit is None else self._commit.ticket)
 
     def begin_commit(self) -> Commit:
@@ -357,7 +357,7 @@ class Log:
             if self._tail is not None and not self._writer.failed and self._commit is None:
                 self.commit()
                 if self._tail.end > self._tail.snapshot_bytes:
-                    # Not synced: if it is lost, the last commit merely cannot be told from a torn one.
+                    # Not synced: if it is lost, the last commit merely looks like a torn one.
                     self._tail.add(DurableMark(), self._pending)
                     with contextlib.suppress(OSError, NoRoom):
                         self._writer.write(self._pending)

@@ -25,7 +25,7 @@ class MemoryDisk:
     """A disk in memory that knows what a crash would take."""
 
     def __init__(self, capacity: int = 1 << 40) -> None:
-        # Of all files together, in bytes; more is ENOSPC, after what fitted was written.
+        # Most bytes of all files together; more is ENOSPC, after the part that fits is written.
         self.capacity = capacity
         self.directory = 0  # its inode's number; the files' count up
         self._inodes = 0
@@ -173,7 +173,7 @@ class MemoryDisk:
             rng: decides what survives of what was not synced: of each file any prefix, torn at any byte
                 and with any of its unsynced pages zeroed; of the changes of names any subset.
             keep_bytes: instead of asking ``rng``, keep exactly this many unsynced bytes of each file.
-            keep_names: instead of asking ``rng``, keep exactly the first so many unsynced changes of names.
+            keep_names: instead of asking ``rng``, keep exactly this many unsynced changes of names, the first ones.
 
         Returns:
             The disk that the next start finds; with neither rng nor numbers nothing unsynced survives.
@@ -217,7 +217,7 @@ class MemoryDisk:
     def clone(self) -> MemoryDisk:
         """A disk of its own in the same state (names, bytes, synced or not, handles, lock), without the hook.
 
-        It is for forking a world: whoever forks has to fork the journal that holds the handles with it.
+        It is for forking a world: the journal that holds the handles has to be forked with it.
         """
         self._alive()
         hook, self.on_operation = self.on_operation, None
@@ -227,7 +227,7 @@ class MemoryDisk:
             self.on_operation = hook
 
     def copied(self) -> MemoryDisk:
-        """As `clone`, and it lies elsewhere: what a restored backup is."""
+        """Return a clone that lies elsewhere, like a restored backup."""
         twin = self.clone()
         twin.directory += 1
         return twin
@@ -237,7 +237,7 @@ class MemoryDisk:
         self._inode(name).data[offset] ^= 1 << bit
 
     def unsynced_bytes(self, name: str) -> int:
-        """How many bytes at the end of a file a crash may take."""
+        """Return the bytes at the end of a file that a crash may take."""
         inode = self._inode(name)
         return len(inode.data) - inode.synced
 

@@ -33,18 +33,18 @@ from quorumq.storage.segments import FoundBatch
 from quorumq.wire.batch import Corrupt, Message, records_of
 
 SETTLED = ("acked", "skipped", "purged")
-"""What a group that is not shown a message again has made of it."""
+"""States of a message that a group is not shown again."""
 
 
 class Found(NamedTuple):
     """A message in a directory."""
 
     partition: PartitionId
-    origin: Origin  # who numbered it,
+    origin: Origin  # producer that numbered it,
     seq: int  # and as what
     published_ms: int  # when, by its producer's clock
-    message: Message | None  # what was published; None where it cannot be read
-    groups: dict[str, str]  # what each group makes of it: open, acked, dead, skipped or purged
+    message: Message | None  # the message; None if it cannot be read
+    groups: dict[str, str]  # state in each group: open, acked, dead, skipped or purged
     problem: str = ""  # why it cannot be read
 
 
@@ -91,10 +91,10 @@ class OfflineDirectory:
         read = read_directory(
             self._disk, node=start.node, cluster_id=start.cluster_id, new_directory_id=lambda: 1, salvage=True
         )
-        # What is damaged besides the bodies of batches, if anything is. Then records of what was acked may be lost, and
-        # topics may be named by their ids.
+        # Damage besides the bodies of batches, "" without any. With it records of acks may be lost, and topics may be
+        # named by their ids.
         self.damage = read.damage
-        self.notes = read.replay.notes  # what else was found, in words, as a last write that was torn
+        self.notes = read.replay.notes  # other findings, in words, as a last write that was torn
         self._batches: dict[int, FoundBatch] = {}
         records: list[JournalRecord] = []
         for item in read.found:
@@ -109,7 +109,7 @@ class OfflineDirectory:
             raise
 
     def _build(self, records: list[JournalRecord], now: Now) -> NodeCore:
-        """The node's core. Topics of which damage has left no register get one, under their ids."""
+        """Build the node's core. Topics that lost their registers to damage get new ones, under their ids."""
         known = {record.topic.id for record in records if isinstance(record, TopicPut)}
         sizes: dict[bytes, int] = {}
         for item in self._batches.values():
@@ -127,7 +127,7 @@ class OfflineDirectory:
             hold_time_max=HOLD_TIME_MAX_DEFAULT_S if made is None else made.hold_time_max,
             machines=() if made is None else made.machines,
         )
-        # Of batches that overlap the first has the message: of a damaged one only what is nowhere else.
+        # If batches overlap, the first has the message. A damaged one, which comes last, has the rest.
         batches = sorted(self._batches.values(), key=lambda item: (item.damaged, item.record.number))
         return NodeCore(
             config,
@@ -218,7 +218,7 @@ class OfflineDirectory:
 
 
 def states_of(view: GroupView, span: Span, published_ms: int) -> list[str]:
-    """What a group makes of each message of ``span``, of one batch."""
+    """Return the state in a group of each message of ``span``, of one batch."""
     covered = view.covers(published_ms)
     states = ["skipped"] * span.size  # OPEN and not readable: before the start of the generation
     for part, record in view.shown(span, covered):

@@ -1,4 +1,4 @@
-"""What a journal's records are called on disk.
+"""Type numbers of a journal's records on disk.
 
 Numbers below 16 belong to the journal itself (where a segment begins, where its snapshot ends, what it
 holds), numbers from 16 on are the core's records (core/records.py). A number is never used for anything
@@ -72,13 +72,13 @@ class SegmentStart(NamedTuple):
 
 
 class SnapshotEnd(NamedTuple):
-    """Closes the snapshot: so many records lie between the segment's start and this one."""
+    """End of the snapshot, with the number of records between the segment's start and this one."""
 
     records: int
 
 
 class PartitionRange(NamedTuple):
-    """What a segment holds of one partition. Times by the producers' clocks, in milliseconds since 1970."""
+    """Content of a segment for one partition. Times by the producers' clocks, in milliseconds since 1970."""
 
     topic: bytes
     partition: int
@@ -102,7 +102,7 @@ class DurableMark(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """Batches that nobody needs any more, as ranges [first, stop) of their numbers.
+    """Batches that are not needed any more, as ranges [first, stop) of their numbers.
 
     In a tail, with ``segment`` 0: every record of these batches so far. In a snapshot: those in that older segment
     alone, because the batch was forgotten, or because it was moved from there.
@@ -216,7 +216,7 @@ def _letters_once(record: core.RecordsMerged) -> core.RecordsMerged:
 
 
 def _letters_again(record: core.RecordsMerged) -> core.RecordsMerged:
-    """What `_letters_once` was given.
+    """Undo `_letters_once`.
 
     Raises:
         BadValue: an entry is named that is not there, or has no letter.

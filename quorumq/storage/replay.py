@@ -1,6 +1,6 @@
-"""What a start reads of a data directory: whose it is, and every durable record in it.
+"""Replay of a data directory by a start: its owner, and every durable record in it.
 
-A torn tail is cut silently, because nobody was told that it was durable. Damage is never cut: that of a batch body is
+A torn tail is cut silently, because no client learned that it was durable. Damage is never cut: damage of a batch body is
 noted and everything else goes on, any other is a `DamagedDirectory` (docs/file-format.md, "Torn or damaged").
 """
 
@@ -30,7 +30,7 @@ from quorumq.storage.segments import FoundBatch, Segment, Segments
 
 
 def torn_note(name: str, size: int, torn: Gap) -> str:
-    """What is told of a last write that was torn."""
+    """Return the note for a last write that was torn."""
     return f"{name}: cut at byte {torn.offset} of {size}, where the last write was torn: {torn.reason}"
 
 
@@ -52,16 +52,16 @@ class Replay:
         self.node = node
         self.cluster_id = cluster_id
         self.files = SegmentFiles(disk)
-        self.segments = Segments()  # which files count, known once `records` is exhausted
+        self.segments = Segments()  # files that count, known once `records` is exhausted
         self.carried: list[FoundBatch] = []  # batches that may not be durable: they are to be written again
         self._forgotten: set[int] = set()
         # How many records were ever appended to the directory, as far as `records` has come.
         self.position = 0
         self.fresh = False  # nothing was found
-        self.notes: list[str] = []  # what was found worth telling, in words (a cut tail, files deleted)
-        # The newest segment's first record, made up where the directory is new.
+        self.notes: list[str] = []  # findings for the operator, in words (a cut tail, files deleted)
+        # The newest segment's first record, made up if the directory is new.
         self.start = self._find(self._list(), new_directory_id)
-        self.cannot_vouch = self.start.cannot_vouch  # why nobody is to vote from this directory
+        self.cannot_vouch = self.start.cannot_vouch  # why no node is to vote from this directory
 
     @property
     def directory(self) -> int:
@@ -202,7 +202,7 @@ class Replay:
             raise damaged_at(self.disk, name, frame.offset, what)
 
     def _given(self, name: str, frame: Frame, batches: list[FoundBatch]) -> Iterator[JournalRecord]:
-        """What a frame of the newest segment gives to the core now; batches, and which are forgotten, are noted."""
+        """Yield the records of a frame of the newest segment for the core; note its batches and forgotten ones."""
         if frame.type in (BATCH_STORED, BATCH_MOVED):
             record = self.files.batch(name, frame)
             batches.append(self.segments.found(self.start.segment, frame, record))
@@ -219,7 +219,7 @@ class Replay:
     def _older(self, segment: int, damaged: set[int]) -> Iterator[FoundBatch]:
         """The batches of an older segment, headers only: a body is checked when it is read.
 
-        Those of which the tail has ``damaged`` copies were copied as damaged as they are.
+        Batches with ``damaged`` copies in the tail were copied as damaged as they are.
         """
         name = segment_name(segment)
         segments = self.segments

@@ -38,7 +38,7 @@ class _File:
 
     def __init__(self, number: int, length: int) -> None:
         self.number = number
-        self.length = length  # what counts of it
+        self.length = length  # bytes of it that count
         self.batches: list[FoundBatch] = []
 
 
@@ -80,7 +80,7 @@ class Salvage(Replay):
         return self._placed(newest)
 
     def records(self) -> Iterator[JournalRecord | FoundBatch]:
-        """What can be read; see `Replay.records`."""
+        """Yield all that can be read; see `Replay.records`."""
         yield DirectoryMade(self.node, self.cluster_id, self.directory)
         for file in self._files:
             yield from self._read(file)
@@ -112,7 +112,7 @@ class Salvage(Replay):
             yield item._replace(moved=False)
 
     def _counts(self, item: FoundBatch) -> bool:
-        """Whether a batch lies in what was durable; else it is written again."""
+        """Return True if a batch lies in the durable part; else it is written again."""
         return item.position.end <= self.segments.by_number[item.position.segment].bytes
 
     def _read(self, file: _File) -> Iterator[JournalRecord]:
@@ -176,8 +176,8 @@ class Directory(NamedTuple):
     """A directory as it was read."""
 
     replay: Replay  # the reader, exhausted
-    found: list[JournalRecord | FoundBatch]  # what it gave
-    damage: str  # what was read past, "" where nothing was
+    found: list[JournalRecord | FoundBatch]  # records and batches that it gave
+    damage: str  # description of the damage read past, "" without any
 
 
 def read_directory(
@@ -187,13 +187,13 @@ def read_directory(
 
     Args:
         disk: the directory; it stays locked, unless this raises.
-        node: whose it must be.
-        cluster_id: of which cluster.
-        new_directory_id: asked where the directory is new: 64 random bits.
+        node: node that must own it.
+        cluster_id: id of the node's cluster.
+        new_directory_id: function called if the directory is new: 64 random bits.
         salvage: read past damage.
 
     Raises:
-        DamagedDirectory: what ``salvage`` reads past.
+        DamagedDirectory: damage that ``salvage`` reads past.
         StorageError: in use by another process, not this node's or cluster's, or written by a newer version.
     """
 

@@ -1,7 +1,7 @@
-"""The records of one segment, and the places in it where there are none.
+"""Records of one segment, and the places in it without any.
 
-What is torn, what is damaged and what counts is decided here for everybody who reads a journal: a start, one that
-salvages, the person who looks at one file, and Spark. Each of them says what becomes of it.
+Torn, damaged and counting bytes are told apart here for all readers of a journal: a start, one that salvages, the
+person who looks at one file, and Spark. Each reader decides the consequences.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from quorumq.storage.segment import CRC_START, HEADER_BYTES_MAX, MAGIC, PREFIX, 
 from quorumq.wire import cbor
 
 WINDOW_BYTES: Final = 1 * MIB
-"""What a scan that checks bodies reads at once."""
+"""Bytes that a scan that checks bodies reads at once."""
 
 SKIP_WINDOW_BYTES: Final = 16 * 1024
-"""What a scan that jumps over bodies reads at once."""
+"""Bytes that a scan that jumps over bodies reads at once."""
 
 NO_HOLES: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -47,7 +47,7 @@ class Frame(NamedTuple):
 
     @property
     def body_offset(self) -> int:
-        """Where the body begins in the file."""
+        """Offset of the body in the file."""
         return self.end - self.body_length
 
 
@@ -76,7 +76,7 @@ class Gap(NamedTuple):
 class Scan:
     """Reads one segment in order."""
 
-    read: Callable[[int, int], bytes]  # (offset, length) -> so many bytes; fewer at the end of the file only
+    read: Callable[[int, int], bytes]  # (offset, length) -> bytes; fewer at the end of the file only
     size: int  # where to stop, in bytes: the length of the file, or of the part of it that counts
     salt: int = 0  # `salt_of` the segment. It may be set later: the first record is read without it
     _: KW_ONLY
@@ -138,7 +138,7 @@ class Scan:
             yield frame
 
     def has_body(self, frame: Frame) -> bool:
-        """Whether a record's body is what was written."""
+        """Return True if a record's body is the one written."""
         if frame.body_ok is None:
             body = self.read(frame.body_offset, frame.body_length)
             return len(body) == frame.body_length and crc32c(body) == frame.body_crc
@@ -194,7 +194,7 @@ class Scan:
         body_ok: bool | None = True
         if body_length:
             if size + body_length > left:
-                body_ok = False  # the header says which batch it was: whoever scans decides, torn or damaged
+                body_ok = False  # the header names the batch: the caller decides, torn or damaged
             elif self.check_bodies:
                 body = self._bytes(offset + size, body_length)
                 body_ok = len(body) == body_length and crc32c(body) == body_crc
@@ -224,7 +224,7 @@ class Scan:
         """The first valid frame behind ``offset`` that says that something was durable there, if there is one.
 
         Args:
-            offset: where.
+            offset: offset in the segment.
             start: before this there is no valid frame behind ``offset``.
         """
         return self._first(max(offset + 1, start), lambda frame: frame.durable > offset)

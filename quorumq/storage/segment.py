@@ -1,9 +1,9 @@
-"""How a record is framed in a file of the journal. docs/file-format.md is its contract.
+"""Framing of a record in a file of the journal. docs/file-format.md is its contract.
 
 Why the frame looks as it does: after a crash, a reader has to tell three things apart.
 
-  torn      the last write did not reach the disk in full. Nobody was told that it was durable: cut it.
-  damaged   bytes that were durable have changed. Never cut those: somebody was promised that they stay.
+  torn      the last write did not reach the disk in full. No client learned that it was durable: cut it.
+  damaged   bytes that were durable have changed. Never cut those: clients were promised that they stay.
   body      damage inside the body of a batch only. The header still says which batch it was, so this
             one batch can be fetched again from another replica while everything else goes on.
 
@@ -72,7 +72,7 @@ def segment_number(name: str) -> int | None:
 
 
 def salt_of(directory: int, segment: int) -> int:
-    """What the header CRC of every record but the first of a segment starts from."""
+    """Return the start value of the header CRC of every record but the first of a segment."""
     return int(crc32c(SALT.pack(directory, segment)))
 
 

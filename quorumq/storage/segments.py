@@ -17,7 +17,7 @@ from quorumq.storage.scan import Frame
 from quorumq.storage.segment import PREFIX, segment_name
 
 SEGMENT_BYTES: Final = 64 * MIB
-"""A segment is rolled when so much lies behind its snapshot (or as much as the snapshot has, if that is more)."""
+"""Bytes behind its snapshot at which a segment is rolled (or the snapshot's bytes, if those are more)."""
 
 MOVED_OVERHEAD: Final = 16
 """By how many bytes at most a batch's record may grow when it is moved."""
@@ -27,22 +27,22 @@ SPARSE_SHARE: Final = 0.5
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch lies: its record begins at ``record`` of segment ``segment``, in bytes."""
+    """Position of a batch: its record begins at ``record`` of segment ``segment``, in bytes."""
 
     segment: int
     record: int
     header_length: int
-    length: int  # of the body
-    crc: int  # of the body
+    length: int  # bytes of the body
+    crc: int  # CRC of the body
 
     @property
     def offset(self) -> int:
-        """Where the body begins."""
+        """Offset of the body."""
         return self.record + PREFIX.size + self.header_length
 
     @property
     def end(self) -> int:
-        """Where the record ends."""
+        """Offset of the record's end."""
         return self.offset + self.length
 
 
@@ -65,7 +65,7 @@ class Segment:
 
     bytes: int = 0  # how many of its bytes count, once nothing is appended to it any more
     batches: int = 0  # in it, neither forgotten nor moved; damaged ones are among them
-    live_bytes: int = 0  # what their records take
+    live_bytes: int = 0  # bytes of their records
     dead: array[int] = field(default_factory=lambda: array("Q"))  # the numbers of the others
     low: int = 1 << 64  # no batch number in it is below
     high: int = 0  # and none is above
@@ -78,7 +78,7 @@ class Segment:
 
     @property
     def sparse(self) -> bool:
-        """Whether it is worth emptying."""
+        """True if it is worth emptying."""
         return self.batches > 0 and self.live_bytes < SPARSE_SHARE * self.bytes
 
 
@@ -91,9 +91,9 @@ class Segments:
     last_number: int = 0  # no file has a higher number, finished or not
     next_number: int = 0  # above every batch number that was ever used in this directory
     damaged: dict[DamagedAt, None] = field(default_factory=dict)  # batches whose body is known to be damaged
-    holes: dict[Hole, None] = field(default_factory=dict)  # what could not be read at a salvage
+    holes: dict[Hole, None] = field(default_factory=dict)  # ranges that could not be read at a salvage
     obsolete: list[str] = field(default_factory=list)  # files of no use once the next segment is there
-    aside: list[str] = field(default_factory=list)  # of which nothing can be read: to be renamed then
+    aside: list[str] = field(default_factory=list)  # files without a readable record: to be renamed then
     _sparse: dict[int, None] = field(default_factory=dict)  # older ones that are worth emptying
     _empty: dict[int, None] = field(default_factory=dict)  # those without a live batch
 
@@ -113,7 +113,7 @@ class Segments:
         return FoundBatch(stored, position, moved, damaged)
 
     def use(self, number: int) -> None:
-        """Note that a batch number is taken, whatever becomes of its batch."""
+        """Note that a batch number is taken, even if its batch is not kept."""
         self.next_number = max(self.next_number, number + 1)
 
     def put(self, number: int, position: BatchPosition) -> None:
@@ -174,12 +174,12 @@ class Segments:
 
     @property
     def reclaimable_bytes(self) -> int:
-        """What the files that go with the next roll take, the current one aside."""
+        """Bytes of the files that go with the next roll, the current one aside."""
         return sum(self.by_number[segment].bytes for segment in self._empty) if self._empty else 0
 
     @property
     def has_sparse(self) -> bool:
-        """Whether any older segment is worth emptying."""
+        """True if any older segment is worth emptying."""
         return bool(self._sparse)
 
     def sparsest(self, room: int) -> int | None:

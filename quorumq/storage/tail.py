@@ -21,7 +21,7 @@ class Tail:
         self.end = 0  # bytes appended so far
         self.durable_end = 0  # how many of them are known to be durable
         self.snapshot_bytes = 0  # where its snapshot ends
-        self.small_bytes = 0  # of records behind it that are no batches
+        self.small_bytes = 0  # bytes of records behind it that are no batches
 
     def add(
         self, record: JournalRecord | Framing, into: list[Buffer], encoded: tuple[bytes, Buffer] | None = None
@@ -29,7 +29,7 @@ class Tail:
         """Append a record. Returns where it is, if it is a batch.
 
         Args:
-            record: what to append.
+            record: record to append.
             into: gets its bytes. The body of a batch is not copied.
             encoded: its header and body, where they are known.
 
@@ -87,7 +87,7 @@ class Tail:
         )
 
     def footer(self) -> SegmentFooter:
-        """What the segment holds."""
+        """Return the footer with the content of the segment."""
         ranges = tuple(self._ranges[key] for key in sorted(self._ranges))
         return SegmentFooter(
             sum(entry.batches for entry in ranges), sum(entry.body_bytes for entry in ranges), ranges
