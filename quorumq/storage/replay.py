@@ -1,7 +1,7 @@
 """Replay of a data directory by a start: its owner, and every durable record in it.
 
-A torn tail is cut silently, because no client learned that it was durable. Damage is never cut: damage of a batch body is
-noted and everything else goes on, any other is a `DamagedDirectory` (docs/file-format.md, "Torn or damaged").
+A torn tail is cut silently, because no client learned that it was durable. Damage is never cut: that of a batch body
+is noted and everything else goes on, any other is a `DamagedDirectory` (docs/file-format.md, "Torn or damaged").
 """
 
 from __future__ import annotations

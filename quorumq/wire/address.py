@@ -1,4 +1,4 @@
-"""Where a node can be reached, as people write it: in files, on command lines, in programs."""
+"""Addresses of nodes as people write them: in files, on command lines, in programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def split_address(address: str, *, name: str = "address") -> tuple[str, int]:
     """Host and port of "host:port"; an IPv6 address stands in brackets.
 
     Args:
-        name: what it is, for the error.
+        name: name of the value, for the error.
 
     Raises:
         UsageError: it is something else; names it, and says what to write.

@@ -50,12 +50,12 @@ HEADERS_MAX: Final = 256
 HEADER_NAME_CHARS_MAX: Final = 256
 NODE_CHARS_MAX: Final = 32
 SHARED_MAX: Final = 4096
-"""Origins, and partitions, of which each is kept once."""
+"""Most origins, and most partitions, that are kept once each."""
 DELAY_MS_MAX: Final = int(DELAY_MAX_S * 1000)
 TTL_MS_MAX: Final = int(TOPIC_TIME_MAX_S * 1000)
 
 HeaderValue = Union[bytes, str, int, float, bool, None]
-"""What a message header may be. Integers have at most 64 bits."""
+"""Value of a message header. Integers have at most 64 bits."""
 
 
 class Message(NamedTuple):
@@ -177,16 +177,16 @@ def _u32s(data: bytes) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=16)
 def _lanes(count: int, value: int) -> int:
-    """``value`` as so many integers of 32 bits, side by side in one."""
+    """Return ``count`` copies of ``value``, of 32 bits each, side by side in one integer."""
     return int.from_bytes(value.to_bytes(4, "little") * count, "little")
 
 
 def _are_ends(offsets: bytes) -> bool:
-    """Whether record ends rise, by `MESSAGE_BYTES_MAX` at most, to `BATCH_BYTES_MAX` at most.
+    """Return True if record ends rise, by `MESSAGE_BYTES_MAX` at most, to `BATCH_BYTES_MAX` at most.
 
     Nodes see to this for every batch, so it is one subtraction of all ends at a time: each lane of 32 bits has its end,
     with the highest bit set so that nothing is borrowed from the next lane, less the end before it, less one. The bit
-    is left where the end has risen, and the bits above a message's size stay clear where it is not too large.
+    is left if the end has risen, and the bits above a message's size stay clear if it is not too large.
     """
     count = len(offsets) // 4
     high = _lanes(count, 1 << 31)
@@ -269,7 +269,7 @@ def part_header(
 
     Args:
         sections, published_ms, codec, offsets, crcs: as in a batch header, of the part's records only.
-        base: where in the batch's body the part begins.
+        base: offset of the part in the batch's body.
 
     Returns:
         A header for `records_of`; its ``crc`` is 0, as no CRC covers exactly the part.
@@ -305,7 +305,7 @@ def check_partition(partition: PartitionId, where: str) -> None:
 
 
 def body_size(header: BatchHeader) -> int:
-    """How many bytes the body of the batch has."""
+    """Return the bytes of the batch's body."""
     return header.end_of(header.size - 1)
 
 
@@ -330,7 +330,7 @@ def check_body(header: BatchHeader, body: bytes | memoryview) -> None:
 
 
 PLAIN: Final = b"\x83\xf6\xa0"
-"""How a record without key and headers begins; its payload follows."""
+"""First bytes of a record without key and headers; its payload follows."""
 
 
 def encode_record(message: Message) -> bytes:
@@ -353,7 +353,7 @@ def encode_record(message: Message) -> bytes:
 def encode_records(
     payloads: Sequence[bytes], key: bytes | None = None, headers: Mapping[str, HeaderValue] | None = None
 ) -> list[bytes]:
-    """As `encode_record`, of payloads that are bytes and share key and headers: no Python call for each."""
+    """Encode records of payloads that are bytes and share key and headers: no Python call for each."""
     head = _record_head(key, headers)
     heads = {size: head + cbor.blob_head(size) for size in set(map(len, payloads))}
     records = [heads[len(payload)] + payload for payload in payloads]
@@ -363,7 +363,7 @@ def encode_records(
 
 
 def _record_head(key: bytes | None, headers: Mapping[str, HeaderValue] | None) -> bytes:
-    """What is before the payload."""
+    """Return the bytes of a record before the payload."""
     if key is not None and not isinstance(key, bytes | bytearray | memoryview):
         raise TypeError(f"a key is bytes, not {type(key).__name__}: encode it first")
     if headers and not isinstance(headers, Mapping):
@@ -431,8 +431,8 @@ def build_batch(
         first_seq: the number of the first message within (origin, partition).
         published_ms: the producer's time of day, milliseconds since 1970.
         messages: one or more.
-        delay_ms: they are not to be delivered for so long; at most `DELAY_MS_MAX`.
-        ttl_ms: they expire after so long; at most `TTL_MS_MAX`. 0 leaves it to the topic.
+        delay_ms: milliseconds until they may be delivered; at most `DELAY_MS_MAX`.
+        ttl_ms: milliseconds until they expire; at most `TTL_MS_MAX`. 0 leaves it to the topic.
 
     Raises:
         TooLarge: a message, their number or their sum is over its limit; nothing was used up.
@@ -452,7 +452,7 @@ def pack_batch(
     delay_ms: int = 0,
     ttl_ms: int = 0,
 ) -> Batch:
-    """As `build_batch`, of records that `encode_record` made: a producer encodes early, to count bytes."""
+    """Build a batch of records that `encode_record` made: a producer encodes early, to count bytes."""
     section = Span(origin, first_seq, first_seq + len(records))
     return pack_sections(partition, (section,), published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
 
@@ -466,7 +466,7 @@ def pack_sections(
     delay_ms: int = 0,
     ttl_ms: int = 0,
 ) -> Batch:
-    """As `pack_batch`, of records that are numbered in several runs, or under several origins.
+    """Build a batch of records that are numbered in several runs, or under several origins.
 
     Args:
         sections: 1 to `SECTIONS_MAX`; none overlap; they number the records in this order.
@@ -538,7 +538,7 @@ _new_tuple: Final[Callable[[type[Message], tuple[object, ...]], Message]] = tupl
 
 @lru_cache(4096)
 def _plain_head(size: int) -> tuple[bytes, int]:
-    """What is before the payload in a record of so many bytes without key and headers, and its CRC-32C."""
+    """Return the bytes before the payload in a record of ``size`` bytes without key and headers, and their CRC-32C."""
     for head_bytes in (1, 2, 3, 5):
         payload_bytes = size - len(PLAIN) - head_bytes
         if payload_bytes >= 0 and len(head := cbor.blob_head(payload_bytes)) == head_bytes:
@@ -580,7 +580,7 @@ def _decode_record(record: bytes, crc: int, header: BatchHeader, index: int) -> 
             if fault:
                 raise BadValue(fault)
     except BadValue as exc:
-        # The CRC was right: its producer wrote this. It is not damage, but nobody can read it either.
+        # The CRC was right: its producer wrote this. It is not damage, but no client can read it either.
         raise Corrupt(
             f"{name_of(header, index)} was published with a record that cannot be read: {exc}"
         ) from None

@@ -14,8 +14,8 @@ class Lift:
     """Collects the raw bodies that belong behind the CBOR, in order."""
 
     read: Callable[[messages.Slice], bytes | memoryview] | None = None
-    """How to get the bytes of a `Slice`: the body of its batch from the end of record ``first - 1`` to the end of
-    record ``stop - 1``. Needed only to encode `FetchReply` and `BrowseReply`."""
+    """Function that returns the bytes of a `Slice`: the body of its batch from the end of record ``first - 1`` to the
+    end of record ``stop - 1``. Needed only to encode `FetchReply` and `BrowseReply`."""
     bodies: list[bytes | memoryview] = field(default_factory=list)
 
 

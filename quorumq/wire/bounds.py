@@ -1,4 +1,4 @@
-"""What a field of a message or a record may hold at most; what is over it is refused where it is decoded."""
+"""Bounds of the fields of messages and records; the decoder refuses a value beyond them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ASKED: Final = frozenset(
 _RECORDS: Final = frozenset(cls.__name__ for cls in typing.get_args(records.JournalRecord))
 
 _SENTENCES: Final = frozenset({("VouchingLost", "reason")})
-"""What is a name elsewhere and is a sentence there, with the path of a file in it."""
+"""Fields that are sentences, with the path of a file in them; elsewhere a field of that name is a name."""
 
 _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Store", "more"): STORE_BATCHES_MAX,
@@ -85,7 +85,7 @@ _INT_ENDS: Final[Mapping[str, int]] = {
         WORDS_END,
     ),
 }
-"""Fields that have one limit in whatever they are; all others end at `NUMBERS_END`."""
+"""Fields with one limit in every type; all others end at `NUMBERS_END`."""
 CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
     # type: (what must hold of its fields, each named v_…, the field to name, the rule in words)
     "Span": ("v_start < v_stop", "stop", "a span is never empty: stop must be above start"),
@@ -107,14 +107,14 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 def int_range(owner: str, field: str) -> tuple[int, int]:
-    """What an integer of a field may be: from the first on, below the second."""
+    """Return the range of an integer field: from the first on, below the second."""
     found = _INT_RANGES.get((owner, field))
     if found is not None:
         return found
     if field == "age_ms":
         return -AGES_END, AGES_END
     if field.endswith("_ms") or field == "cursor":
-        return -(1 << 63), 1 << 63  # times of day may lie before 1970 where a clock is wrong
+        return -(1 << 63), 1 << 63  # times of day may lie before 1970 if a clock is wrong
     return 0, _INT_ENDS.get(field, NUMBERS_END)
 
 

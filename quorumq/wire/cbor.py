@@ -31,7 +31,7 @@ MAPS_MAX: Final = 1 << 13
 has more than a few."""
 
 READ_AT_ONCE: Final = 64 * 1024
-"""So many bytes are read in some 8 ms whatever is in them."""
+"""Bytes that are read in some 8 ms with any content."""
 
 _SHOWN_MAX: Final = 60
 
@@ -71,7 +71,7 @@ def _no_tags(value: object, immutable: bool) -> NoReturn:
     raise BadValue("a CBOR tag; there are none in quorumq's formats")
 
 
-# cbor2 acts by itself on the tags it knows; giving each a decoder of ours is how it is told not to.
+# cbor2 acts by itself on the tags it knows, unless each gets a decoder from here.
 _TAGS: Final = dict.fromkeys(
     [*range(64), 100, 101, 256, 257, 258, 259, 260, 261, 1004, 43000, 55799], _no_tags
 )
@@ -95,7 +95,7 @@ def load(data: bytes | bytearray | memoryview, what: str = "CBOR") -> Any:
     Args:
         data: exactly one encoded value. Reading it allocates at most about 30 times its size, and 1 MiB for maps, so
             callers limit the size first.
-        what: what the bytes should have been, for the error.
+        what: expected content of the bytes, for the error.
 
     Raises:
         BadValue: not CBOR, outside the subset, nested deeper than `DEPTH_MAX`, of more than `MAPS_MAX` maps, or
@@ -125,10 +125,10 @@ def load(data: bytes | bytearray | memoryview, what: str = "CBOR") -> Any:
 
 
 def takes_long(data: bytes | bytearray | memoryview) -> bool:
-    """Whether reading ``data`` would take long: it has more than `CLIENT_HEADER_ITEMS_MAX` items, each of which may
-    become an object. Containers and what is in them are counted alike; what is in a string is none.
+    """Return True if ``data`` takes long to read: it has more than `CLIENT_HEADER_ITEMS_MAX` items, and each may
+    become an object. Containers and their items count alike; the content of a string does not count.
 
-    It goes from head to head and makes nothing. What is not the subset of CBOR that is read here ends it: `load` says
+    It goes from head to head and makes nothing. Bytes outside the subset of CBOR that is read here end it: `load` says
     what is wrong.
     """
     at, stop, count = 0, len(data), 0

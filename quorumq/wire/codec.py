@@ -5,7 +5,7 @@ table below gives each message its TYPE, for ever: a number is never reused, a f
 removed, new fields are appended with a default. docs/wire-format.md is the same for readers in other
 languages, and a test compares the two.
 
-Promise: whatever bytes are in a frame, `decode_message` returns a message whose every field has its type
+Promise: for any bytes in a frame, `decode_message` returns a message whose every field has its type
 and range, or raises PeerError.
 """
 
@@ -136,7 +136,7 @@ def decode_message(frame: Frame) -> Decoded:
 
     Raises:
         UnknownMessage: a TYPE of a newer version; the connection can go on.
-        BadFields: a request with fields that cannot be; likewise.
+        BadFields: a request with fields that cannot be; the connection can go on.
         PeerError: anything else that is off, by name; hang up.
     """
     name, asked = "a frame header", 0

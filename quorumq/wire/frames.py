@@ -1,4 +1,4 @@
-"""Where one message ends and the next begins.
+"""Boundaries between messages in a stream of bytes.
 
 A frame is a fixed prefix, a CBOR header and a raw body:
 
@@ -24,13 +24,13 @@ from quorumq.core.errors import PeerError, TooLarge
 from quorumq.core.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 
 MAGIC: Final = b"\xabQQ\x01"
-"""How every frame begins. Not ASCII, so that text protocols are told apart by one byte; then format 1."""
+"""First bytes of every frame. Not ASCII, so that one byte tells text protocols apart; then format 1."""
 
 PREFIX_BYTES: Final = 12
 _PREFIX: Final = struct.Struct(">4sII")
 
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
-"""What a listener lets the first frame of a connection have, header and body together: it is from a stranger."""
+"""Most bytes of the first frame of a connection, header and body together: it is from a stranger."""
 
 assert PREFIX_BYTES + HANDSHAKE_BYTES_MAX < HEADER_BYTES_MAX < FRAME_BYTES_MAX
 
@@ -52,8 +52,8 @@ def encode_frame(
 
     Args:
         header: the encoded header.
-        bodies: what follows it, back to back.
-        what: what is being sent, for the error.
+        bodies: bodies that follow it, back to back.
+        what: name of the message, for the error.
 
     Raises:
         TooLarge: over `HEADER_BYTES_MAX` or `FRAME_BYTES_MAX`; nothing may be sent.
@@ -86,14 +86,14 @@ class FrameReader:
         frame_bytes_max: the largest frame to take, prefix included. Raise it after HELLO by `open_up`.
 
     Attributes:
-        frames: how many were given out.
+        frames: number of frames given out.
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX)
         self._chunk = memoryview(b"")
-        self._prefix = b""  # of the frame to come, while it is incomplete
-        self._lengths: tuple[int, int] | None = None  # of the frame in `_buffer`
+        self._prefix = b""  # prefix of the frame to come, while it is incomplete
+        self._lengths: tuple[int, int] | None = None  # lengths of the frame in `_buffer`
         self._buffer = bytearray()
         self._broken: str | None = None
         self.frames = 0
@@ -115,7 +115,7 @@ class FrameReader:
 
     @property
     def missing_bytes(self) -> int:
-        """What has to come until the frame that was begun is whole; 0 where that is not known."""
+        """Return the bytes missing from the frame that was begun; 0 if that is not known."""
         return sum(self._lengths) - len(self._buffer) if self._lengths is not None else 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -227,7 +227,7 @@ _HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP", b"OPTI", b"DELE", b
 
 
 def _hint(seen: bytes) -> str:
-    """What the bytes look like, and what to do about it."""
+    """Return what the bytes look like, and what to do about it."""
     if seen.startswith(_HTTP):
         return ": this looks like HTTP; the other side wants another port"
     if seen[:2] == b"\x16\x03":

@@ -25,9 +25,9 @@ def client_hello(software: str, wall_ms: int, *, cluster_id: str = "", token: st
     """The first message of a client.
 
     Args:
-        software: what it is, for logs.
+        software: name of the client's software, for logs.
         wall_ms: its time of day, in milliseconds since 1970.
         cluster_id: the cluster that must answer; "" takes any.
-        token: shows who it is; "" where nodes do not ask.
+        token: token that shows the client's identity; "" if nodes do not ask.
     """
     return Hello(VERSIONS, cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, wall_ms, 0, software, token)

@@ -1,4 +1,4 @@
-"""Answers to names that are not there: the closest one that is, of those that whoever asks may see."""
+"""Answers to names that are not there: the closest one that is, among those that the caller may see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LISTED_MAX = 20
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """A question for whoever may have mistyped one of ``names``, or ""; looks at the first `MEANT_MAX` of them."""
+    """Return a question to a caller who mistyped one of ``names``, or ""; looks at the first `MEANT_MAX` of them."""
     close = difflib.get_close_matches(name, list(islice(names, MEANT_MAX)), n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else ""
 

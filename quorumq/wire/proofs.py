@@ -1,4 +1,4 @@
-"""How a node shows a peer that it knows the cluster's secret, without saying it.
+"""Proofs of a node to a peer that it knows the cluster's secret, without saying it.
 
 HELLO from a node is answered by `Challenge`; the dialler answers that with `Proof`, and the other side with a `Proof`
 of its own, before `Welcome`. A proof is a keyed digest over all that was said so far, so that it is of use on no other
@@ -27,12 +27,12 @@ _PERSON: Final = b"quorumq peer"
 
 
 def fresh_nonce() -> bytes:
-    """What one side adds, so that no connection is like another."""
+    """Return the random bytes that one side adds, so that no connection is like another."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 class Handshake(NamedTuple):
-    """What was said on a connection between two nodes.
+    """Messages said on a connection between two nodes.
 
     Args:
         hello: the encoded header of the dialler's HELLO.
@@ -60,7 +60,7 @@ class Handshake(NamedTuple):
         return digest.digest()
 
     def proven(self, proof: bytes, keys: Iterable[bytes], role: bytes) -> bytes | None:
-        """Which of ``keys`` the other side, in its ``role``, knows; None: none of them."""
+        """Return the one of ``keys`` that the other side, in its ``role``, knows; None if it knows none."""
         for secret in keys:
             if hmac.compare_digest(self.prove(secret, role), proof):
                 return secret

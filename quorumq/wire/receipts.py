@@ -58,7 +58,7 @@ def _digest(secret: bytes, key: int, encoded: bytes) -> bytes:
 
 
 def key_number(secret: bytes) -> int:
-    """Which number a secret has in receipts, 0 to 255: the same on every node that has it, in any order."""
+    """Return the number of a secret in receipts, 0 to 255: the same on every node that has it, in any order."""
     return hashlib.blake2b(secret, digest_size=1, person=_NUMBER).digest()[0]
 
 
@@ -66,7 +66,7 @@ def seal(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
     """``receipt`` as bytes for a client.
 
     Args:
-        receipt: what was won; one receipt may cover a whole span of messages.
+        receipt: the hold that was won; one receipt may cover a whole span of messages.
         secret: the cluster's, 16 to 64 bytes.
         key: the number of that secret, 0 to 255.
     """
@@ -101,7 +101,7 @@ def open_receipt(data: bytes, *, keys: Mapping[int, bytes]) -> Receipt:
 
 
 def read_receipt(data: bytes) -> Receipt:
-    """What a sealed receipt says, unverified: for clients, which need span, group and fencing token.
+    """Read a signed receipt, unverified: for clients, which need span, group and fencing token.
 
     Raises:
         BadReceipt: the bytes say nothing.
@@ -136,7 +136,7 @@ def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tu
 
 
 def seal_session(origin: Origin, *, secret: bytes, key: int) -> bytes:
-    """What shows that a client was given a session: key number | digest, 16 bytes."""
+    """Return the signature of a session, which shows that a client got it: key number | digest, 16 bytes."""
     digest = hashlib.blake2b(
         encode_value(origin), digest_size=DIGEST_BYTES, key=secret, person=_SESSION, salt=bytes((key,))
     )
@@ -144,10 +144,10 @@ def seal_session(origin: Origin, *, secret: bytes, key: int) -> bytes:
 
 
 def check_session(origin: Origin, seal: bytes, *, keys: Mapping[int, bytes]) -> None:
-    """Refuse who was not given the session: it would take another producer's numbers, or end them.
+    """Refuse a client that did not get the session: it would take another producer's numbers, or end them.
 
     Args:
-        origin: of the session. Derived messages have origins that are nobody's, and no seal.
+        origin: origin of the session. Origins of derived messages belong to no client, and have no signature.
         keys: secrets of this cluster by their key number.
 
     Raises:

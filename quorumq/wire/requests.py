@@ -1,4 +1,4 @@
-"""What one request of a client may ask for, checked before anything is done for it.
+"""Limits of one request of a client, checked before anything is done for it.
 
 These limits are well below those of a frame: what a request grows into for the peers and for the journal has to fit
 one, too. Between nodes each record of a dead letter has its letter in it, so a letter counts once for each span that it

@@ -1,4 +1,4 @@
-"""Which right each request of a client needs, and whether a client has it. One table, pure.
+"""Rights that each request of a client needs, and the check if a client has them. One table, pure.
 
 A node with a clients file asks it before the core hears of a request (node/connections.py). What nodes forward to each
 other was asked where it came in.
@@ -28,7 +28,7 @@ EVERYTHING: Final = "*"
 """The pattern that a right to the whole cluster has."""
 
 NameOf = Callable[[bytes], "str | None"]
-"""The name of a topic by its id, or None where none is known here."""
+"""The name of a topic by its id, or None if none is known here."""
 
 
 class Client(NamedTuple):
@@ -47,7 +47,7 @@ class Client(NamedTuple):
     admin: tuple[str, ...] = ()
 
     def may(self, right: str, topic: str | None, group: str | None) -> bool:
-        """Whether it has a right to a topic and, to consume, a group; to any where that is None."""
+        """Return True if it has a right to a topic and, to consume, a group; to any if that is None."""
         if right == "consume":
             return any(
                 (topic is None or covers(topics, topic)) and (group is None or covers(groups, group))
@@ -57,16 +57,16 @@ class Client(NamedTuple):
         return any(topic is None or covers(pattern, topic) for pattern in patterns)
 
     def sees(self, topic: str) -> bool:
-        """Whether it has any right to a topic."""
+        """Return True if it has any right to a topic."""
         return any(self.may(right, topic, None) for right in RIGHTS)
 
     def sees_group(self, topic: str, group: str) -> bool:
-        """Whether it may know that a group reads a topic."""
+        """Return True if it may know that a group reads a topic."""
         return self.may("consume", topic, group) or self.may("admin", topic, None)
 
 
 class Need(NamedTuple):
-    """One of ``rights`` to a topic, and to a group of it; to any where that is None."""
+    """One of ``rights`` to a topic, and to a group of it; to any if that is None."""
 
     rights: tuple[str, ...]
     topic: str | None = None
@@ -74,7 +74,7 @@ class Need(NamedTuple):
 
 
 def covers(pattern: str, name: str) -> bool:
-    """Whether all that ``name`` stands for, which may be a pattern too, matches ``pattern``."""
+    """Return True if all names that ``name``, which may be a pattern too, stands for match ``pattern``."""
     if not is_pattern(name):
         return fnmatchcase(name, pattern)
     start = pattern[:-1]
@@ -200,9 +200,9 @@ def visible(client: Client | None, reply: Any, catalogue: Catalogue, asked: Any 
     """An answer with nothing but the topics and groups that a client may see.
 
     Args:
-        client: None where the node asks nobody who they are.
-        reply: to a request of clients.
-        asked: the request, where it is a `ShowRequest`.
+        client: client that asked; None if the node does not ask for credentials.
+        reply: reply to a request of clients.
+        asked: the request, if it is a `ShowRequest`.
     """
     match reply:
         case m.MetadataReply() if client is not None:

@@ -1,7 +1,7 @@
 """TLS on top of any stream of bytes: what both ends of a connection have in common.
 
 The work is done by `ssl.SSLObject`, which knows bytes and no sockets, so that a step of a node stays synchronous.
-Each of its calls takes a microsecond or two whatever its size, and one that reads brings one record, of 16 KiB at most.
+Each of its calls takes a microsecond or two at any size, and one that reads brings one record, of 16 KiB at most.
 So what is said together is joined first, and all that has come is read at once: a turn of a loop for each record would
 cost more than the cipher.
 """
@@ -24,15 +24,15 @@ PIECE_BYTES: Final = 256 * KIB
 """Encrypted at once."""
 
 RECORD_BYTES: Final = 16 * KIB
-"""What a record of TLS says at most."""
+"""Most bytes that a record of TLS carries."""
 
 
 class Tunnel:
     """One side of a connection in TLS, without a socket: what is said becomes bytes to send, and bytes become words.
 
     Args:
-        context: of the side that this is.
-        host: whom the other side has to be; None where it has dialled, or is looked at later (`names`).
+        context: context of this side.
+        host: name that the other side must have; None if it has dialled, or is checked later (`names`).
         server_side: whether the other side has dialled.
     """
 
@@ -46,7 +46,7 @@ class Tunnel:
         )
 
     def names(self) -> frozenset[str]:
-        """Whose certificate the other side has shown, once the handshake is done."""
+        """Return the names in the certificate of the other side, once the handshake is done."""
         return names_in(self._tls.getpeercert())
 
     def shake(self, data: bytes | bytearray = b"") -> bool:
@@ -63,7 +63,7 @@ class Tunnel:
         return True
 
     def unsent(self) -> bytes:
-        """What is to be sent now."""
+        """Return the bytes to send now."""
         return self._outgoing.read()
 
     def say(self, pieces: Sequence[bytes | memoryview]) -> int:
@@ -81,7 +81,7 @@ class Tunnel:
         """Take in what has come; all that it says. There may be something to send then.
 
         Returns:
-            None where no record is complete; b"" where the other side says no more.
+            None if no record is complete; b"" if the other side says no more.
 
         Raises:
             ssl.SSLError: it is not what was sent.
@@ -179,20 +179,20 @@ def _load(context: ssl.SSLContext, cert: str, key: str, ca: str) -> None:
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """Whose a certificate is, as `ssl.SSLObject.getpeercert` gives it: its DNS names, and nothing else that it says."""
+    """Return the DNS names of a certificate that `ssl.SSLObject.getpeercert` gave, and no other of its names."""
     names = (certificate or {}).get("subjectAltName", ())
     return frozenset(value for kind, value in names if kind == "DNS")
 
 
 def plain_hint(tls: bool) -> str:
-    """What else may be wrong where what answers is not understood, and whether that was asked in TLS."""
+    """Return a hint at a wrong use of TLS, for an answer that is not understood. ``tls``: TLS was used."""
     if not tls:
         return f" (where nodes speak TLS, give tls_ca= or {CA_VARIABLE})"
     return f" (TLS is used because {CA_VARIABLE} is set: unset it where nodes speak none)" if own_ca() else ""
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong, in words that a person can search for."""
+    """Return the reason of an error, in words that a person can search for."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -216,7 +216,7 @@ def expiry_of(path: str) -> float:
     """The time when a certificate ends.
 
     Args:
-        path: of a PEM file; its first certificate counts.
+        path: path of a PEM file; its first certificate counts.
 
     Returns:
         Seconds since 1970.
@@ -246,7 +246,7 @@ def expiry_of(path: str) -> float:
 
 
 def _inside(der: bytes, at: int) -> tuple[int, int]:
-    """Where the content of a DER value begins and ends."""
+    """Return the begin and the end of a DER value's content."""
     size, begin = der[at + 1], at + 2
     if size >= 0x80:
         count = size - 0x80

@@ -142,7 +142,7 @@ def _encode_named(value: object, lift: Lift | None) -> bytes:
 def _decode_named(data: object, body: Body | None) -> SealedNamed:
     if type(data) is not tuple or not data:
         bad("named", data, "must be an array of the sealed receipt and spans")
-    # Whatever bytes stand for a receipt reach `open_items`: one that is none is the client's mistake, answered with
+    # Any bytes that stand for a receipt reach `open_items`: one that is none is the client's mistake, answered with
     # `BadReceipt`, and no reason to end a connection that others of its requests are on.
     sealed = data[0]
     if type(sealed) is not bytes:
@@ -235,7 +235,7 @@ SEALED_FORMAT: Final = 1
 
 
 def read_sealed(sealed: bytes) -> Receipt:
-    """What a sealed receipt says, believed without the secret. `BadValue` if it says nothing."""
+    """Read a signed receipt, believed without the secret. `BadValue` if it says nothing."""
     if len(sealed) <= SEALED_HEAD_BYTES or sealed[0] != SEALED_FORMAT:
         bad(
             "receipt",
@@ -606,7 +606,7 @@ def decode_value(cls: type[T], data: object, body: Body | None = None) -> T:
     Args:
         cls: the NamedTuple to make. `ReceiptPart` comes back as `SealedNamed`, `Slice` as `WireSlice`.
         data: the fields, without any lead.
-        body: where the bodies of batches and slices are; None leaves them empty.
+        body: source of the bodies of batches and slices; None leaves them empty.
 
     Raises:
         BadValue: a field has another type or is out of range; the text names it.
