@@ -63,7 +63,7 @@ def print_anything() -> None:
 
 @contextmanager
 def in_a_sentence() -> Iterator[None]:
-    """Have what goes wrong in a command said in a sentence, and the exit code tell what it was."""
+    """Turn an error of a command into one sentence and the exit code of its class."""
     print_anything()
     try:
         yield
@@ -90,7 +90,7 @@ class Commands(click.Group):
     """A group whose commands are imported when they are needed.
 
     Args:
-        lazy: for each name where its command is, as ``module:object``, and the one line that `--help` shows.
+        lazy: location of each command by name, as ``module:object``, and the one line that `--help` shows.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def is_operator(badge: Badge | None, software: str) -> bool:
 
 
 def wrong_door(config: ServeConfig, door: Door, hello: Hello) -> str:
-    """Why one who says this may not come in here; "" where it may."""
+    """Return why a connection that says this may not come in here; "" if it may."""
     if door == "clients" and hello.node:
         return (
             f"node {config.node} speaks with nodes at {config.dialled[config.node]} only: give `peers` to node "

@@ -73,7 +73,7 @@ def read_clients(path: str | os.PathLike[str], *, empty: bool = False) -> dict[s
             just begun to write is empty, and valid.
 
     Raises:
-        UsageError: it cannot be read, or something in it is wrong: says what, and what to do.
+        UsageError: it cannot be read, or has an error: names it, and says what to do.
     """
     try:
         with open(path, "rb") as file:
@@ -164,7 +164,7 @@ def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) ->
             raise
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)  # else a power cut may bring the old file back, and who was revoked
+        os.fsync(folder)  # else a power cut may bring the old file back, and revoked clients
     finally:
         os.close(folder)
 
@@ -180,7 +180,7 @@ def _belong_as(descriptor: int, old: os.stat_result) -> None:
 def changing(path: str | os.PathLike[str]) -> Iterator[dict[str, Entry]]:
     """The clients of a file, to be changed: they are written when the block ends. Others who change it wait meanwhile.
 
-    Else of two who read the same file the later one would undo what the earlier one did, as that a client is revoked.
+    Else the later of two writers of the same file would undo the earlier one's change, as that a client is revoked.
 
     Raises:
         UsageError: the file is there and cannot be used, or another program has kept its directory locked for 10 s.
@@ -309,7 +309,7 @@ class Badge:
         return self._client
 
     def problem(self) -> str:
-        """Why it may not be here; "" where it may."""
+        """Return why it may not be here; "" if it may."""
         if self._version != self.clients.version:
             self._version = self.clients.version
             self._client = self.clients.find(self.token)

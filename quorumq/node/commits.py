@@ -39,7 +39,7 @@ WEIGHT: Final = 0.2
 """Weight of the newest commit in the usual time."""
 
 Finished = Callable[[Commit, "BaseException | None", float], None]
-"""Told, on the loop: the commit, what it raised, how many seconds it took."""
+"""Callback on the loop with the commit, the error that it raised, and the seconds that it took."""
 
 
 class CommitRunner(Protocol):
@@ -49,7 +49,7 @@ class CommitRunner(Protocol):
         """Run ``commit`` and then call ``finished`` on the loop.
 
         Args:
-            here: whether it may be run on the loop, before this returns.
+            here: True if it may run on the loop, before this returns.
         """
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class CommitThread:
         clock: seconds, from anywhere.
 
     Attributes:
-        call_soon: calls a function on the loop, soon; False where it will not. Trio itself is asked then.
+        call_soon: calls a function on the loop, soon; False if it will not. Trio itself is asked then.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

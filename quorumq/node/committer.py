@@ -52,7 +52,7 @@ class Shell(Protocol):
         """The disk has no room for a commit: it waits, and so does all that waits for it."""
 
     def disk_failed(self, error: BaseException) -> None:
-        """The node must stop: what the disk has is unknown."""
+        """Stop the node: the content of the disk is unknown."""
 
     def damaged(self, number: int, error: Exception) -> None:
         """A batch cannot be read."""
@@ -151,7 +151,7 @@ class Committer:
             self.shell.synced(seconds, commit.size)
 
     def _leave(self) -> None:
-        """Let those go on who wait for the commit under way."""
+        """Wake the tasks that wait for the commit under way."""
         if self._over is not None:
             self._over.set()
             self._over = None
@@ -170,7 +170,7 @@ class Committer:
     # ----------------------------------------------------------------------- segments
 
     def roll_if_due(self) -> None:
-        """Begin another segment where this one is full. Nothing may stand behind a clean stop."""
+        """Begin another segment if this one is full. Nothing may stand behind a clean stop."""
         if not self.shell.silent and not self.store.rolling and self.store.should_roll:
             self.roll()
 

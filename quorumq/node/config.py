@@ -348,7 +348,7 @@ def _problems_of_secret(text: str) -> list[str]:
 
 
 def _read_secret(found: dict[str, Any]) -> list[str]:
-    """Take the secret from its file; what is wrong with that."""
+    """Take the secret from its file; return the problems of that."""
     path = found["secret_file"]
     try:
         with open(path, "rb") as file:

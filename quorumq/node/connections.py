@@ -96,7 +96,7 @@ class Inbound:
     nursery: InitVar[trio.Nursery]  # for sending what the transport does not take at once
     peers: dict[NodeId, Inbound]  # the inbound connection of each peer, so that a newer one replaces an older
     clients: Counter[str]  # how many of them each address has
-    door: Door = "all"  # where it came in
+    door: Door = "all"  # kind of the address that it came in at
     hello: m.Hello | None = None
     software: str = ""
     is_client: bool = False
@@ -111,7 +111,7 @@ class Inbound:
     _weight: int = 0
     _queue: deque[tuple[int, m.ClientReply, float]] = field(default_factory=deque)  # (key, reply, since when)
     _answering: dict[int, tuple[int, m.FetchReply]] = field(default_factory=dict)
-    """By key, FETCH replies that are encoded: where in the stream they begin."""
+    """By key, offsets in the stream at which encoded FETCH replies begin."""
     _queued_bytes: int = 0
     _changed: trio.Event = field(default_factory=trio.Event)
     _resting: trio.Event = field(default_factory=trio.Event)  # ends its wait for a share
@@ -385,7 +385,7 @@ class Inbound:
         await self._changed.wait()
 
     def _take(self, frame: Frame) -> Event | None:
-        """One request: the event for the core, or None where it was answered here."""
+        """Take one request; return the event for the core, or None if it was answered here."""
         number, size = 0, len(frame.header) + len(frame.body)
         check_header(frame.header)
         try:
@@ -451,14 +451,14 @@ class Inbound:
             self.node.log.warning("client_held_back", client=self.name, reason=str(error))
 
     def _answer(self, number: int, refusal: m.Failed) -> None:
-        """Answer what never reached the core, in its turn."""
+        """Answer a request that never reached the core, in its turn."""
         key = self._admit(number, KIB)
         self.node.askers.pop(key).reply(key, refusal)
 
     # ----------------------------------------------------------------------- replies
 
     def reply(self, key: int, reply: m.ClientReply) -> None:
-        """Encode the reply now, or queue it where earlier ones wait for the client to read."""
+        """Encode the reply now, or queue it if earlier ones wait for the client to read."""
         if self._out.draining:
             size = foreign_bytes(reply)
             if self._queued_bytes + size > INFLIGHT_BYTES_MAX:
@@ -518,7 +518,7 @@ class Inbound:
             pieces = self._refuse(key, number, reply, m.Failed(Code.OUTCOME_UNKNOWN, detail))
         if self.badge is not None and not self.badge.problem():
             self.badge.usage.answered(reply, sum(map(len, pieces)), self.node.clock().mono)
-        # Before it is sent: where that ends the connection, `close` takes back the rest.
+        # Before it is sent: if that ends the connection, `close` takes back the rest.
         self._weight -= weight
         self.node.room.take(-weight)
         self._put(pieces)
@@ -570,7 +570,7 @@ class Inbound:
         self._changed.set()
 
     def _too_late(self, key: int, reply: m.FetchReply) -> m.Failed:
-        """Give back what a FETCH won, as its client does not read; what to answer instead."""
+        """Give back the holds of a FETCH, because its client does not read; return the answer instead."""
         self.node.health.count("replies_late")
         self.node.trace.given_back(reply, "the client did not read")
         self.node.feed(Unsent(key))
@@ -590,7 +590,7 @@ class Inbound:
         return bool(self._open or self._queue or self._out.waiting)
 
     def stop_waiting(self) -> None:
-        """The node stops: give up what the open FETCHes may have won, and tell the client to ask elsewhere."""
+        """Give up holds that the open FETCHes may have won, as the node stops, and refer the client to another node."""
         for key, (_, _, counted) in list(self._open.items()):
             if isinstance(counted, m.Fetch) and self.node.askers.pop(key, None) is not None:
                 self.node.feed(Gone(key))

@@ -59,7 +59,7 @@ class Health:
         self._commits.append((now, seconds))
 
     def certificate_left(self) -> int | None:
-        """Seconds until the node's certificate ends, as the file is now; None without TLS, or where it is no file."""
+        """Return the seconds until the node's certificate, as the file is now, ends; None without TLS or a file."""
         if not self.config.tls_cert:
             return None
         try:
@@ -101,7 +101,7 @@ class Health:
 
 
 def rss() -> int:
-    """Resident bytes of this process; 0 where the system does not say."""
+    """Return the resident bytes of this process; 0 if the system does not say."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * _PAGE

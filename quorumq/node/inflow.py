@@ -21,7 +21,7 @@ FRAME_BYTES_PER_S: Final = 64 * KIB
 """A frame that comes more slowly, `stall_timeout` apart, ends its connection."""
 
 Take = Callable[[list[Event]], bool]
-"""Takes frames out of the reader, and adds to a list what the core is to take in; False where some have to wait."""
+"""Takes frames out of the reader, and adds events for the core to a list; False if some have to wait."""
 
 
 class Owner(Protocol):
@@ -88,7 +88,7 @@ class Inflow:
                 await self._more()
 
     async def _take_turns(self) -> bool:
-        """Be read together with others, until something is to be waited for; False where that cannot be."""
+        """Be read together with others, until something is to be waited for; False if that cannot be."""
         if not self.turns.join(self.transport.fileno(), self):
             return False
         self.room.begun(self.owner, 0)
@@ -125,7 +125,7 @@ class Inflow:
                 if not wanted or not self.turns.may_go_on(wanted):
                     break
                 data = self.transport.receive_now(wanted)
-        except Exception as error:  # the connection ends where it is served
+        except Exception as error:  # the task that serves the connection ends it
             self._broken = error
         if self._alone is not None:
             self._alone.set()

@@ -42,7 +42,9 @@ class PeerLink:
         self.peer = peer
         self.out = out
         self.flush = out.flush
-        self._answers: deque[tuple[int, RemoteFetchReply]] = deque()  # where in the stream each begins
+        self._answers: deque[tuple[int, RemoteFetchReply]] = (
+            deque()
+        )  # offset in the stream at which each begins
 
     @property
     def waiting(self) -> int:
@@ -73,7 +75,7 @@ async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nu
     Args:
         node: ours; hears LinkUp, LinkDown and HelloRefused.
         dial: function that connects; OSError if no node answers.
-        nursery: for sending what the transport does not take at once.
+        nursery: nursery to send bytes that the transport does not take at once.
     """
     pause = BACKOFF_MIN_S
     problem = ""
@@ -149,7 +151,7 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
 async def _greet(
     node: Node, peer: NodeId, transport: Transport, reader: FrameReader, out: Outflow
 ) -> Welcome | Failed:
-    """Say HELLO, and show that we know the cluster's secret. Nothing is believed of who does not show it, too.
+    """Say HELLO, and show that we know the cluster's secret. A peer that does not show it too is not trusted.
 
     Raises:
         PeerError: the other side did not.
@@ -183,7 +185,7 @@ async def _greet(
 
 
 async def _answer(transport: Transport, reader: FrameReader) -> Message:
-    """The next message of who is greeted."""
+    """Return the next message of the peer that is greeted."""
     while True:
         frame = reader.next_frame()
         if frame is not None:

@@ -68,7 +68,7 @@ class RateLimit:
 
 
 def escaped(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: what clients and peers call themselves and send reaches no terminal as it is."""
+    """A structlog processor: names and texts from clients and peers reach no terminal as they are."""
     return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
 

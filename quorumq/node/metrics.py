@@ -195,7 +195,7 @@ def histogram(
 
 
 def not_ready(node: Node) -> str:
-    """Why the node is of no use to clients now, in a few words; "" where it is."""
+    """Return why the node is of no use to clients now, in a few words; "" if it is of use."""
     state, vouching = node.core.state, node.core.vouching
     if node.silent or node.room.paused:
         return "stopping"

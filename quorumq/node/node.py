@@ -139,7 +139,7 @@ class Node:
     askers: dict[int, Asker] = field(default_factory=dict)  # callers that wait for the reply to a key
     shown: dict[int, Asker] = field(
         default_factory=dict
-    )  # connections of clients that have shown who they are
+    )  # connections of clients that have shown their identity
     failed: tuple[int, str] | None = None
     """Exit code and reason once the node must stop; nothing is sent from then on."""
     ended: trio.Event = field(default_factory=trio.Event)  # set with ``failed``
@@ -364,7 +364,7 @@ class Node:
         return encode_message(refusal, stamp=stamp)
 
     def _encode_page(self, message: m.PeekReply, stamp: int) -> list[bytes | memoryview]:
-        """A page of PEEK for a peer's client, with its bytes; where they cannot be had or sent, without."""
+        """Encode a page of PEEK for a peer's client, with its bytes; without, if they cannot be had or sent."""
         try:
             return encode_message(message, stamp=stamp, read=self.read_slice)
         except DamagedBatch as error:
@@ -422,7 +422,7 @@ class Node:
             self._check_space()
 
     def wrote(self) -> None:
-        """A commit has taken what waited in memory."""
+        """Note that a commit has taken the records that waited in memory."""
         self.room.wake()
 
     def synced(self, seconds: float, size: int) -> None:
@@ -503,7 +503,7 @@ class Node:
             self.feed(DiskFull(room))
 
     def _check_memory(self) -> None:
-        """Refuse what is new above `memory_max`, until there is a tenth of it again."""
+        """Refuse new messages above `memory_max`, until a tenth of it is free again."""
         most, full = self.config.memory_max, bool(self.core.state.memory_full)
         if most is None or self.failed is not None:
             return
@@ -546,7 +546,7 @@ class Node:
             self.log.warning("names_run_out", **used._asdict())
 
     def _report_lost(self) -> None:
-        """Say where messages were found to be nowhere, or came back."""
+        """Log the partitions with messages that no replica has, or that came back."""
         for partition, replica in self.core.replicas.items():
             lost, before = replica.batches.lost, self._lost.get(partition, 0)
             if lost != before:
@@ -562,7 +562,7 @@ class Node:
         """The bytes of a slice, checked against the CRCs of the batch or of its records.
 
         Raises:
-            DamagedBatch: they are not what was published.
+            DamagedBatch: they differ from the bytes published.
             StorageError: the disk cannot be read.
         """
         header = part.header

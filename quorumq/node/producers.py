@@ -18,7 +18,7 @@ SPAN_S: Final = 10.0
 """Seconds to look for the least delay of a client's publishes, before its clock counts as behind."""
 
 LATE_MS: Final = 30_000
-"""No publish is on its way for longer: who is behind by more is known to be at once."""
+"""No publish is on its way for longer: a client behind by more is known to be at once."""
 
 SAID_AGAIN_S: Final = 3_600.0
 """Least seconds between equal log lines of a client, and seconds that status shows it after its last publish."""

@@ -86,7 +86,7 @@ class Bucket:
         now: monotonic seconds.
 
     Attributes:
-        level: tokens that are there; below 0 where more was spent.
+        level: tokens that are there; below 0 if more was spent.
         promised: time until which they are promised to clients that have to wait.
     """
 
@@ -103,7 +103,7 @@ class Bucket:
         self.at = now
 
     def lacks(self, cost: float, now: float) -> float:
-        """For how many seconds ``cost`` cannot be spent. What is more than all that is ever there waits for all."""
+        """Return the seconds until ``cost`` can be spent. A cost beyond the most tokens waits for the most."""
         self._refill(now)
         return max(0.0, (min(cost, self.rate * BURST_S) - self.level) / self.rate)
 
@@ -178,8 +178,8 @@ class Usage:
     """Use of one client's quotas. Times are monotonic seconds.
 
     Attributes:
-        held_back: whether its last request was refused.
-        forged: whether its last settling request was: then the next one is refused beyond a rate as all others are.
+        held_back: True if its last request was refused.
+        forged: True if its last settling request was: then the next one is refused beyond a rate as all others are.
     """
 
     def __init__(self, quotas: Quotas, now: float) -> None:

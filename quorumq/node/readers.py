@@ -66,7 +66,7 @@ class Window:
 
 @dataclass(slots=True, eq=False)
 class Readers:
-    """Keeps count of what a node delivers and settles, and to whom. Times are monotonic seconds."""
+    """Counts of a node's deliveries and settlements by consumer. Times are monotonic seconds."""
 
     _asking: OrderedDict[tuple[str, Who, tuple[str, ...], tuple[int, ...]], Window] = field(
         default_factory=OrderedDict
@@ -103,7 +103,7 @@ class Readers:
                 touched(self._flows, key, now).add(now, 0, verdict.span.size)
 
     def describe(self, reply: m.DescribeGroupReply, topic: Topic, now: float) -> m.DescribeGroupReply:
-        """``reply`` with what was counted here."""
+        """Return ``reply`` with the counts of this node."""
         flows: list[m.GroupFlow] = []
         counts: dict[Who, dict[int, int]] = {}  # delivered, by partition
         for (partition, group, who), window in self._flows.items():

@@ -42,7 +42,7 @@ class Room:
     _parts: dict[Connection, int] = field(default_factory=dict)
     """Bytes of frames that are not complete, the oldest frame first."""
     _parts_bytes: int = 0
-    _committed: int = 0  # bytes since the disk was asked, less what waited for a commit then
+    _committed: int = 0  # bytes since the disk was asked, less those that waited for a commit then
 
     @property
     def pressed(self) -> bool:
@@ -104,7 +104,7 @@ class Room:
         return self._committed + self.store.pending_bytes > SPACE_CHECK_BYTES
 
     def look(self, before: DiskRoom, *, stalled: bool) -> DiskRoom:
-        """Return how much room the disk has, and make its last reserve anew where that fits.
+        """Return how much room the disk has, and make its last reserve anew if that fits.
 
         At the edge it would flap with every commit: so it counts as fuller until there is a tenth more.
 

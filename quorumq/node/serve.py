@@ -52,10 +52,10 @@ BACKLOG: Final = 1024
 DIAL_TIMEOUT_S: Final = 2.0
 PEER_USER_TIMEOUT_S: Final = 10.0
 SPARE_CONNECTIONS: Final = 72
-"""Accepted beyond connections_max: peers, operators, and those that have not said who they are."""
+"""Connections accepted beyond connections_max: peers, operators, and those without a HELLO so far."""
 
 STRANGERS_MAX: Final = 48
-"""Connections that have not said who they are. One more ends another of them: no mute one keeps out a peer."""
+"""Most connections without a HELLO so far. One more ends another of them: no mute one keeps out a peer."""
 
 assert STRANGERS_MAX + 9 + OPERATOR_SLOTS < SPARE_CONNECTIONS
 
@@ -101,7 +101,7 @@ async def _run(config: ServeConfig, log: Any, newest: bool) -> int:
 
 
 async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
-    """Run one node until it stops; EXIT_AGAIN and EXIT_FULL where another one is to be built from its directory."""
+    """Run one node until it stops; EXIT_AGAIN and EXIT_FULL if another one is to be built from its directory."""
     if config.exposed and not config.insecure:
         log.error(
             "start_refused",
@@ -175,7 +175,7 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
 
 
 def _bind(address: str, key: str) -> list[socket.socket]:
-    """Sockets for an address of the configuration; none where it is empty.
+    """Return the sockets for an address of the configuration; none if it is empty.
 
     Raises:
         UsageError: they cannot be had.
@@ -276,7 +276,7 @@ def open_node(
 
 
 def boot_number(boot_id: str) -> int:
-    """Return 60 bits that stand for a boot of a machine; 0 where the system does not say."""
+    """Return 60 bits that stand for a boot of a machine; 0 if the system does not say."""
     return int.from_bytes(hashlib.blake2b(boot_id.encode(), digest_size=8).digest()) >> 4 if boot_id else 0
 
 
@@ -284,7 +284,7 @@ def _check_others_can_help(core: NodeCore, damage: str) -> None:
     """Refuse to go on from a damaged directory if no other node knows what it lost.
 
     Raises:
-        StorageError: and what to do.
+        StorageError: no other node knows it; says what to do.
     """
     alone = sorted({each.topic.name for each in core.replicas.values() if len(each.members) == 1})
     if len(core.config.nodes) > 1 and not alone:
@@ -307,7 +307,7 @@ class Service:
 
     node: Node  # made by `open_node`
     dial: Dial  # how to reach a peer
-    certificates: Certificates | None = None  # where those who dial are to speak TLS
+    certificates: Certificates | None = None  # None if dialling sides do not speak TLS
     _inbound: dict[int, Inbound] = field(default_factory=dict)
     _strangers: list[Inbound] = field(default_factory=list)  # some of them may have said who they are
     _peers: dict[NodeId, Inbound] = field(default_factory=dict)
@@ -505,7 +505,7 @@ def dial_from(config: ServeConfig, certificates: Certificates | None = None) -> 
 
 
 def _raise_file_limit(config: ServeConfig, log: Any) -> None:
-    """Take as many file descriptors as the system gives; say so where connections_max does not fit."""
+    """Take as many file descriptors as the system gives; say so if connections_max does not fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = config.connections_max + SPARE_CONNECTIONS + OTHER_FILES
     if hard != resource.RLIM_INFINITY:

@@ -108,7 +108,7 @@ class Shares:
         await woken.wait()
 
     async def run(self) -> None:
-        """Give out shares to who waits, once in each turn of the loop. Runs until cancelled."""
+        """Give out shares to waiting connections, once in each turn of the loop. Runs until cancelled."""
         while True:
             if not self.lines:
                 self._waits = trio.Event()

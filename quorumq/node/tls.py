@@ -27,7 +27,7 @@ class TlsTransport:
 
     Args:
         inner: connected.
-        server_side: whether the other side has dialled.
+        server_side: True if the other side has dialled.
     """
 
     def __init__(self, inner: Transport, context: ssl.SSLContext, *, server_side: bool) -> None:
@@ -61,7 +61,7 @@ class TlsTransport:
         return total - 1
 
     def _push(self) -> bool:
-        """Pass on what is encrypted, as far as there is room; whether nothing is left."""
+        """Pass on encrypted bytes, as far as there is room; return True if none are left."""
         while True:
             if not self._encrypted:
                 self._encrypted = memoryview(self._tunnel.unsent())
@@ -111,7 +111,7 @@ class TlsTransport:
         return self._inner.fileno()
 
     def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
-        """All that has come, as what is decrypted already makes no socket ready."""
+        """Return all that has come, because decrypted bytes make no socket ready."""
         data = self._inner.receive_now(most)
         if not data:
             return data
@@ -132,7 +132,7 @@ class TlsTransport:
         if not self._closed:
             self._closed = True
             self._inner.close()
-            self._shaken.set()  # wakes who waits to send
+            self._shaken.set()  # wakes the tasks that wait to send
 
 
 class Certificates:

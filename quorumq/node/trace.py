@@ -88,7 +88,7 @@ class Trace:
 
         Args:
             incarnation: incarnation of this start.
-            waits: whether the node is in quarantine.
+            waits: True if the node is in quarantine.
         """
         outcome = "quarantine" if waits else "restored" if incarnation.n > 1 else "fresh"
         self._write("start", incarnation=incarnation.n, outcome=outcome)
@@ -234,7 +234,7 @@ class Trace:
 
 
 def _end(replica: Replica | None, group: str, owner: Owner, span: Span) -> float | None:
-    """When a hold ends at our own replica, by the node's monotonic clock; None where it does not have it."""
+    """Return the end of a hold at our own replica, in monotonic seconds; None if it does not have it."""
     view = None if replica is None else replica.views.groups.get(group)
     held = [] if view is None else [held for _, held in view.held(span) if held.owner == owner]
     return held[0].deadline if held else None

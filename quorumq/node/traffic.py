@@ -50,7 +50,7 @@ class Traffic:
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Counts by kind of request, and by the code of its error, "ok" without one."""
     messages: Counter[str] = field(default_factory=lambda: Counter(published=0, delivered=0, settled=0))
-    """By what became of them."""
+    """Counts by outcome."""
     bytes: Counter[str] = field(default_factory=lambda: Counter(published=0, delivered=0))
     """Bytes of records, published and delivered."""
     times: dict[str, Times] = field(default_factory=dict)  # times of requests until their answer, by kind

@@ -4,7 +4,7 @@ Why not trio's streams: a reply and the messages of a quorum round leave from in
 node, and most of the time the socket takes them at once. Handing each to a task that awaits `send_all` would
 cost a task switch or two per message, which is a fifth of a round trip on one machine.
 
-A transport never holds bytes: `Outflow` does, counts them, and is where every bound on memory is kept.
+A transport never holds bytes: `Outflow` does, counts them, and keeps every bound on memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RECEIVE_BYTES: Final = 64 * 1024
 
 RECEIVE_BYTES_MAX: Final = 256 * 1024
 """Asked of a connection at once in the middle of a larger frame. Less takes more turns of the loop for one frame; with
-more, others wait longer where many connections send such frames."""
+more, others wait longer if many connections send such frames."""
 
 BUFFERS_PER_SEND: Final = 512
 """Well below IOV_MAX."""
@@ -101,7 +101,7 @@ class SocketTransport:
 
     async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
         while True:
-            # Waiting first is what makes a connection with much to say take turns with the others.
+            # Waiting first makes a connection with much to say take turns with the others.
             await self._wait(trio.lowlevel.wait_readable)
             data = self.receive_now(most)
             if data is not None:
@@ -177,7 +177,7 @@ class Outflow:
                 self.waiting += view.nbytes
 
     def flush(self) -> None:
-        """Send what the transport takes now; the rest follows by itself."""
+        """Send the bytes that the transport takes now; the rest follows by itself."""
         if self.draining or self._lost or not self.waiting:
             return
         try:
@@ -237,7 +237,7 @@ class Outflow:
             self.on_lost(reason)
 
     def drop(self) -> None:
-        """Forget what waits; nothing is sent from now on."""
+        """Drop the bytes that wait; nothing is sent from now on."""
         self._lost = True
         self._buffers.clear()
         self.waiting = 0

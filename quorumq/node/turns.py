@@ -53,12 +53,12 @@ class Selector(selectors.DefaultSelector):
     """Stand-in for `select.epoll` if that is missing. With epoll a ready socket costs no Python call."""
 
     def poll(self, wait: float, most: int) -> list[tuple[int, int]]:
-        """The descriptors that are ready, each with what it is ready for."""
+        """Return the ready descriptors, each with its events."""
         return [(key.fd, events) for key, events in self.select(wait)]
 
 
 def make_selector() -> Any:
-    """Waits for sockets: a `select.epoll`, where the system has that."""
+    """Return a selector of sockets: a `select.epoll`, if the system has that."""
     return select.epoll() if hasattr(select, "epoll") else Selector()
 
 
@@ -66,7 +66,7 @@ class Connection(Protocol):
     """Something that can be read together with others."""
 
     def take_turn(self, events: list[Event]) -> None:
-        """Its socket is ready: add to ``events`` what the core is to take in. Never raises, and never waits."""
+        """Add events for the core to ``events``: the socket is ready. Never raises, and never waits."""
 
 
 class _Calls:
@@ -104,12 +104,12 @@ class Turns(trio.abc.Instrument):
         self._bell: socket.socket
         self._scheduled = False  # trio has something to do
         self._over = trio.Event()
-        self._broken: BaseException | None = None  # by what
+        self._broken: BaseException | None = None  # error that broke it
         self._left = 0  # rest of `TURN_BYTES`
         self._until = 0.0  # when it has at the latest (`time.perf_counter`)
 
     async def run(self) -> None:
-        """Read who has joined. Runs until cancelled."""
+        """Read the connections that have joined. Runs until cancelled."""
         ours, self._bell = socket.socketpair()
         with make_selector() as selector, ours, self._bell:
             ours.setblocking(False)

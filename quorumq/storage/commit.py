@@ -27,7 +27,7 @@ RESERVE_NAME: Final = "reserve"
 """The file of a data directory that only takes room: without it, acks and a start can be written on a full disk."""
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a write that say that there is no room, and nothing of what was written before."""
+"""Errors of a write that say that there is no room; they leave earlier writes as they are."""
 
 ASIDE_SUFFIX: Final = ".damaged"
 """Suffix of the name of a segment file without a readable record; quorumq leaves it alone from then on."""
@@ -42,7 +42,7 @@ class NoRoom(StorageError):
 class NewSegment(NamedTuple):
     """A segment to be begun: its snapshot, and the files that are of no use once it is there.
 
-    ``start`` is encoded once the file is there: it says where that lies.
+    ``start`` is encoded once the file is there: it has the file's place.
     """
 
     start: SegmentStart
@@ -91,7 +91,7 @@ class Writer:
                 raise refused from error
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Append to the segment, and take out of ``buffers`` what is written.
+        """Append to the segment, and take the written bytes out of ``buffers``.
 
         Raises:
             NoRoom: some are left.
@@ -205,7 +205,7 @@ class Commit:
     ticket: int  # value of `Journal.durable` when it is finished
     position: int  # value of `Journal.position` then
     tail: Tail  # the segment that it ends in,
-    end: int  # and where
+    end: int  # and the offset of its end
     size: int  # how many bytes it writes
     written: bool = False  # the operating system has it
     done: bool = False  # it was run, and the disk has it
@@ -238,7 +238,7 @@ class Commit:
         self.written = True
 
     def sync(self) -> None:
-        """Sync what this commit wrote. May be called in a worker thread. Errors as of `run`."""
+        """Sync the bytes of this commit. May be called in a worker thread. Errors as of `run`."""
         assert self.written, "write first"
         assert not self.done, "a commit runs once"
         with self.writer:

@@ -19,7 +19,7 @@ ADVICE: Final = (
 
 
 class DamagedBatch(QuorumqError):
-    """The body of a stored batch is not what was written. It is not served; another replica may have it."""
+    """The body of a stored batch differs from the bytes written. It is not served; another replica may have it."""
 
     code = "damaged-batch"
     exit_code = 74
@@ -32,7 +32,7 @@ class DamagedBatch(QuorumqError):
 class DamagedDirectory(StorageError):
     """Damage that is not confined to the body of a batch: `Journal.open` reads past it only when it is to salvage.
 
-    There is no ``advice`` where ``what`` says itself what to do, as an error does that came from elsewhere.
+    There is no ``advice`` if ``what`` says itself what to do, as an error does that came from elsewhere.
     """
 
     code = "damaged-directory"
@@ -43,11 +43,11 @@ class DamagedDirectory(StorageError):
 
 
 def damaged_at(disk: Disk, name: str, offset: int, reason: str) -> DamagedDirectory:
-    """The error for a record of segment file ``name`` that cannot be what was written."""
+    """Return the error for a record of segment file ``name`` that differs from any record written."""
     return DamagedDirectory(f"{disk}/{name} is damaged at byte {offset}: {reason}", ADVICE)
 
 
 def unreadable(disk: Disk, error: OSError) -> StorageError:
-    """The error for a call that the system refused: damage only where the disk itself failed."""
+    """Return the error for a call that the system refused: damage only if the disk itself failed."""
     what = f"the data directory {disk} cannot be read: {error}"
     return DamagedDirectory(what, ADVICE) if error.errno == errno.EIO else StorageError(what)

@@ -108,7 +108,7 @@ class Disk(Protocol):
         """Return the bytes that can still be written, as far as the system tells."""
 
     def place(self, name: str) -> bytes:
-        """8 bytes that stand for where this file lies: it keeps them, renamed or written to, and a copy has others."""
+        """Return 8 bytes that stand for a file's place: it keeps them, renamed or written to, and a copy has others."""
 
 
 def check_name(name: str) -> None:
@@ -323,7 +323,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Create ``directory`` and what is missing above it, durably: files live as long as their directory."""
+    """Create ``directory`` and the missing ones above it, durably: files live as long as their directory."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)

@@ -18,8 +18,8 @@ class Emptying:
     """The older segment that is being emptied, one at a time, and how far that has come."""
 
     _segments: Segments  # the account of all
-    _index: Index  # where batches lie
-    _aside: Mapping[int, BatchPosition]  # where those lie that are damaged: they move too
+    _index: Index  # positions of batches
+    _aside: Mapping[int, BatchPosition]  # positions of damaged batches: they move too
     _segment: int | None = None
     _next: int = 0  # from this number on its batches were not moved yet
 

@@ -127,7 +127,7 @@ class SegmentFiles:
                 and the caller has to check the records' own checksums.
 
         Raises:
-            DamagedBatch: it is not what was written, or the disk cannot read it.
+            DamagedBatch: it differs from the bytes written, or the disk cannot read it.
             StorageError: the file cannot be opened.
         """
         stop = position.length if stop is None else stop
@@ -150,7 +150,7 @@ class SegmentFiles:
         return data[start - low : stop - low]
 
     def damaged_body(self, position: BatchPosition) -> bytes:
-        """A damaged body as it is, with zeros for what cannot be read."""
+        """Return a damaged body as it is, with zeros for bytes that cannot be read."""
         try:
             found = self.disk.read(segment_name(position.segment), position.offset, position.length)
         except OSError:

@@ -30,7 +30,7 @@ class Index:
         return len(self.numbers) - self._removed
 
     def add(self, number: int, position: BatchPosition) -> bool:
-        """Note a batch; False where the number is taken."""
+        """Note a batch; return False if the number is taken."""
         if not self.numbers or number > self.numbers[-1]:
             at = len(self.numbers)
         else:
@@ -79,7 +79,7 @@ class Index:
             self._removed = 0
 
     def within(self, segment: int, start: int, stop: int, count: int) -> tuple[list[int], int]:
-        """Batches of a segment with numbers in [start, stop), looking at ``count``; and where to look next."""
+        """Return batches of a segment with numbers in [start, stop), of ``count`` looked at, and the next number."""
         first = bisect_left(self.numbers, start)
         last = min(first + count, bisect_left(self.numbers, stop))
         found = [

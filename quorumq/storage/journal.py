@@ -127,7 +127,7 @@ class Journal(Log):
     # ------------------------------------------------------------------ start
 
     def _take(self, item: FoundBatch) -> bool:
-        """Note where a batch lies; whether the core is to hear of it."""
+        """Note the position of a batch; return True if the core is to hear of it."""
         number = item.record.number
         there = self._index.get(number)
         if there is not None or number in self._set_aside:
@@ -239,7 +239,7 @@ class Journal(Log):
             check: compare the checksum of the whole body, which reads all of it.
 
         Raises:
-            DamagedBatch: the body is not what was written. Fetch it from another replica.
+            DamagedBatch: the body differs from the bytes written. Fetch it from another replica.
             StorageError: the disk cannot be read, or the journal failed before.
             KeyError: there is no such batch.
         """

@@ -75,7 +75,7 @@ class Log:
             the number found. Snapshots and records that are written again count nothing.
         pending_bytes: bytes in memory for the next commit; the caller bounds them by pushing back on its clients.
         unwritten: batches that no commit has written yet, by number: ticket, raw header, body.
-        cannot_vouch: why a node must not vote from this directory before it has resynced; "" where it is sound. Each
+        cannot_vouch: reason why a node must not vote from this directory before a resync; "" if it is sound. Each
             new segment says so, and so every later start, until `vouch`, and a commit behind it.
         rolling: a segment waits to be begun.
         last_bytes: bytes of the file that is given up on a full disk (`RESERVE_NAME`); 0 without one.
@@ -174,7 +174,7 @@ class Log:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that the disk still takes, less what waits for a commit."""
+        """Bytes that the disk still takes, less those that wait for a commit."""
         try:
             return max(0, self._disk.free_bytes() - self.pending_bytes)
         except OSError as error:
@@ -338,7 +338,7 @@ class Log:
         return self.durable
 
     def commit(self) -> int:
-        """All three in one, for those who may block."""
+        """Do all three in one, for callers that may block."""
         self.check_usable()
         if self.needs_write or self.needs_sync:
             commit = self.begin_commit()
@@ -349,7 +349,7 @@ class Log:
     # ------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """Commit what is pending, say that it is durable, and give the directory back.
+        """Commit pending records, say that they are durable, and give the directory back.
 
         After a failure, or with a commit still running, nothing is written. The directory is given back always.
         """

@@ -157,7 +157,7 @@ class OfflineDirectory:
 
         Args:
             topic: only of the topic of that name, or of that id.
-            group: leave out what this group has settled: acked, skipped or purged.
+            group: leave out messages that this group has settled: acked, skipped or purged.
 
         Raises:
             NotFound: there is no such topic or group; at once.

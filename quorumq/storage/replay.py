@@ -40,7 +40,7 @@ class Replay:
     It takes what `read_directory` takes.
 
     Raises:
-        DamagedDirectory: damaged where the newest segment begins, or files that count are missing.
+        DamagedDirectory: the begin of the newest segment is damaged, or files that count are missing.
         StorageError: not this node's or cluster's, or written by a newer version.
         OSError: the disk refused.
     """

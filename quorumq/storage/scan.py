@@ -43,7 +43,7 @@ class Frame(NamedTuple):
     body_length: int
     body_crc: int
     body_ok: bool | None
-    end: int  # where the next record begins
+    end: int  # offset of the next record
 
     @property
     def body_offset(self) -> int:

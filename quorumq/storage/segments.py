@@ -135,7 +135,7 @@ class Segments:
         self.judge(position.segment)
 
     def note_damaged(self, position: BatchPosition) -> None:
-        """The body of this batch is not what was written: the next segment says so, and every start reports it."""
+        """Note that the body of this batch is damaged: the next segment says so, and every start reports it."""
         self.damaged[DamagedAt(position.segment, position.record)] = None
 
     def judge(self, segment: int) -> None:
@@ -193,7 +193,7 @@ class Segments:
         return best
 
     def numbers_in(self, segment: int) -> tuple[int, int]:
-        """Lowest and highest batch number that a segment may have; (1 << 64, 0) where it is gone or has none."""
+        """Return the lowest and highest batch number that a segment may have; (1 << 64, 0) if gone or without any."""
         found = self.by_number.get(segment)
         return (1 << 64, 0) if found is None or not found.batches else (found.low, found.high)
 

@@ -20,7 +20,7 @@ class Tail:
         self._ranges: dict[tuple[bytes, int], PartitionRange] = {}
         self.end = 0  # bytes appended so far
         self.durable_end = 0  # how many of them are known to be durable
-        self.snapshot_bytes = 0  # where its snapshot ends
+        self.snapshot_bytes = 0  # end of its snapshot
         self.small_bytes = 0  # bytes of records behind it that are no batches
 
     def add(
@@ -31,7 +31,7 @@ class Tail:
         Args:
             record: record to append.
             into: gets its bytes. The body of a batch is not copied.
-            encoded: its header and body, where they are known.
+            encoded: its header and body, if they are known.
 
         Raises:
             StorageError: it is over its limits; nothing was appended.
@@ -55,7 +55,7 @@ class Tail:
         return position
 
     def add_cut(self, record: JournalRecord, into: list[Buffer]) -> int:
-        """Append one record of a snapshot, in pieces where it is too large; returns how many."""
+        """Append one record of a snapshot, in pieces if it is too large; return the number of pieces."""
         encoded = encode_record(record, 0)
         if len(encoded[0]) <= HEADER_BYTES_MAX:
             self.add(record, into, encoded)

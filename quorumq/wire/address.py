@@ -44,7 +44,7 @@ def split_address(address: str, *, name: str = "address") -> tuple[str, int]:
 
 
 NODES_VARIABLE: Final = "QUORUMQ_NODES"
-"""The environment variable that has addresses of nodes where the program does not say them."""
+"""The environment variable that has addresses of nodes if the program does not say them."""
 
 
 def names_of_nodes(addresses: object) -> list[str]:

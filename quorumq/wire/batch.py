@@ -77,7 +77,7 @@ class Corrupt(PeerError):
 
 def encode_header(header: BatchHeader) -> bytes:
     """``header`` as docs/wire-format.md, "Batch", lays it out. The producer does this once per batch."""
-    times = [header.delay_ms, header.ttl_ms]  # left out from the end where they are 0
+    times = [header.delay_ms, header.ttl_ms]  # left out from the end if they are 0
     while times and not times[-1]:
         times.pop()
     out = [

@@ -99,7 +99,7 @@ class FrameReader:
         self.frames = 0
 
     def open_up(self) -> None:
-        """Take frames of the full size from now on: the other side has shown who it is."""
+        """Take frames of the full size from now on: the other side has shown its identity."""
         self.frame_bytes_max = FRAME_BYTES_MAX
 
     @property

@@ -9,7 +9,7 @@ from quorumq.core.messages import VERSIONS, Hello
 from quorumq.core.types import Incarnation
 
 TOKEN_VARIABLE: Final = "QUORUMQ_TOKEN"
-"""The environment variable that has a client's token where the program does not say it."""
+"""The environment variable that has a client's token if the program does not say it."""
 
 
 PROBE: Final = "quorumq cli"

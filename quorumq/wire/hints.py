@@ -9,7 +9,7 @@ from itertools import islice
 from quorumq.core.limits import MEANT_MAX
 
 LISTED_MAX = 20
-"""Groups that are named where another one is asked for."""
+"""Most groups that an answer names if another one is asked for."""
 
 
 def meant(name: str, names: Iterable[str]) -> str:

@@ -151,7 +151,7 @@ def check_session(origin: Origin, seal: bytes, *, keys: Mapping[int, bytes]) -> 
         keys: secrets of this cluster by their key number.
 
     Raises:
-        BadReceipt: and what to do.
+        BadReceipt: the session is another client's; says what to do.
     """
     if origin.node == DERIVED:
         return

@@ -90,7 +90,7 @@ def _limit(count: int, most: int, what: str) -> None:
 
 
 def oversize(frame: Frame) -> m.Failed | None:
-    """The answer where a well-formed PUBLISH was refused only for its size."""
+    """Return the answer if a well-formed PUBLISH was refused only for its size."""
     try:
         data = cbor.load(frame.header)
         if not isinstance(data, tuple) or len(data) < 4 or data[0] != TYPE_OF[m.Publish]:

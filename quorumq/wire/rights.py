@@ -32,7 +32,7 @@ NameOf = Callable[[bytes], "str | None"]
 
 
 class Client(NamedTuple):
-    """A client that has proved who it is, and what it may do.
+    """A client that has proved its identity, and its rights.
 
     Attributes:
         name: in the clients file.
@@ -143,7 +143,7 @@ def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
 
     Raises:
         Unauthorized: says which right to what is missing, and where rights are given.
-        NotFound: whether it may cannot be said here, where the topic is not known.
+        NotFound: the right is not known here, because the topic is not.
     """
 
     def seen(topic: bytes) -> str | None:

@@ -18,7 +18,7 @@ from quorumq.core.errors import UsageError
 from quorumq.core.limits import KIB
 
 CA_VARIABLE: Final = "QUORUMQ_TLS_CA"
-"""The environment variable that names a client's file of authorities where the program does not."""
+"""The environment variable that names a client's file of authorities if the program does not."""
 
 PIECE_BYTES: Final = 256 * KIB
 """Encrypted at once."""
@@ -33,7 +33,7 @@ class Tunnel:
     Args:
         context: context of this side.
         host: name that the other side must have; None if it has dialled, or is checked later (`names`).
-        server_side: whether the other side has dialled.
+        server_side: True if the other side has dialled.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Tunnel:
             None if no record is complete; b"" if the other side says no more.
 
         Raises:
-            ssl.SSLError: it is not what was sent.
+            ssl.SSLError: it differs from the bytes sent.
         """
         incoming, read = self._incoming, self._tls.read
         incoming.write(data)
@@ -128,11 +128,11 @@ def client_context(ca: str) -> ssl.SSLContext:
 
 
 def server_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
-    """For who listens. Who dials may show a certificate, and where it does it has to be one of ``ca``.
+    """Return the context of a listening side. A dialling side may show a certificate: it must be one of ``ca``.
 
     Args:
         cert: a PEM file: its certificate, and those between it and the authority.
-        key: a PEM file: the certificate's key; "" where that stands in ``cert``.
+        key: PEM file of the certificate's key; "" if that stands in ``cert``.
         ca: a PEM file of authorities; "" to ask for no certificate.
 
     Raises:

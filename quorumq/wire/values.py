@@ -588,7 +588,7 @@ def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | 
     Args:
         value: any NamedTuple of core/types.py, core/messages or core/records.py.
         lead: integers in front of the fields.
-        lift: takes the bodies of batches; needed where the value has any (TypeError without).
+        lift: taker of the bodies of batches; needed if the value has any (TypeError without).
 
     Raises:
         BadValue: an integer of more than 64 bits. Lengths and ranges are the reader's to check.
