@@ -73,7 +73,7 @@ class Changes:
             self._log.info("change", **facts, outcome=outcome)
 
     def answered(self, key: int, reply: m.ClientReply) -> None:
-        """A request has its answer."""
+        """Note the answer to a request."""
         if isinstance(reply, m.Failed) and reply.code in REFUSED:
             whose, facts = self._under_way.pop(key, ("", {}))
             if facts:
@@ -82,7 +82,7 @@ class Changes:
             self._ended(key, reply.code if isinstance(reply, m.Failed) else "ok")
 
     def refused(self, request: Any, who: Asker, code: str) -> None:
-        """A request was refused before the core heard of it."""
+        """Note that a request was refused before it reached the core."""
         if type(request) in WHAT:
             self._log.warning(
                 "change_refused", **facts_of(request, who.name), outcome=code, limited_by=who.whose

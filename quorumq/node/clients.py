@@ -54,7 +54,7 @@ class Entry(Quotas, frozen=True, forbid_unknown_fields=True):
 
 
 def new_token(name: str) -> tuple[str, str]:
-    """A token for a client, to be shown once, and what the file keeps of it."""
+    """Return a token for a client, to be shown once, and its hash for the file."""
     secret = secrets.token_urlsafe(SECRET_BYTES)
     return f"{name}.{secret}", hashed(secret)
 
@@ -127,7 +127,7 @@ def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
 
 
 def quotas_of(entry: Entry) -> dict[str, Any]:
-    """The quotas of a client that has any."""
+    """Return the quotas of a client that has any."""
     found = {field: getattr(entry, field) for field in Quotas.__struct_fields__}
     return {field: most for field, most in found.items() if most is not None}
 
@@ -178,7 +178,7 @@ def _belong_as(descriptor: int, old: os.stat_result) -> None:
 
 @contextlib.contextmanager
 def changing(path: str | os.PathLike[str]) -> Iterator[dict[str, Entry]]:
-    """The clients of a file, to be changed: they are written when the block ends. Others who change it wait meanwhile.
+    """Yield the clients of a file, to be changed: the block's end writes them. Other writers wait meanwhile.
 
     Else the later of two writers of the same file would undo the earlier one's change, as that a client is revoked.
 
@@ -207,7 +207,7 @@ def _lock(folder: int, target: Path) -> None:
 
 
 def _some(names: Iterable[str]) -> str:
-    """Names for the log."""
+    """Return the names as text for the log."""
     found = list(names)
     return ", ".join(found[:NAMES_SHOWN]) + (", …" if len(found) > NAMES_SHOWN else "")
 

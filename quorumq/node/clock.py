@@ -15,5 +15,5 @@ _new_now: Final[Callable[[type[Now], tuple[float, int]], Now]] = tuple.__new__
 
 
 def real_now() -> Now:
-    """Both clocks now: monotonic seconds, suspended time included if the system counts it, and time of day."""
+    """Return both clocks now: monotonic seconds, suspended time included if the system counts it, and time of day."""
     return _new_now(Now, (time.clock_gettime(_MONOTONIC), time.time_ns() // 1_000_000))

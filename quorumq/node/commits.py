@@ -53,7 +53,7 @@ class CommitRunner(Protocol):
         """
 
     def close(self) -> None:
-        """No more commits will come."""
+        """End the thread: no more commits will come."""
 
 
 class CommitThread:

@@ -40,22 +40,22 @@ class Shell(Protocol):
         """True if the node must stop already."""
 
     def appended(self) -> None:
-        """More waits for the next commit."""
+        """Note that more waits for the next commit."""
 
     def wrote(self) -> None:
         """Hear that all records that waited in memory for a commit are written."""
 
     def synced(self, seconds: float, size: int) -> None:
-        """Everything up to `Journal.durable` is; how long the commit took, and how many bytes it wrote."""
+        """Note that everything up to `Journal.durable` is durable, by a commit of ``seconds`` and ``size`` bytes."""
 
     def disk_filled(self) -> None:
-        """The disk has no room for a commit: it waits, and so does all that waits for it."""
+        """Note that the disk has no room for a commit: it waits, and so does all that waits for it."""
 
     def disk_failed(self, error: BaseException) -> None:
         """Stop the node: the content of the disk is unknown."""
 
     def damaged(self, number: int, error: Exception) -> None:
-        """A batch cannot be read."""
+        """Note that a batch cannot be read."""
 
 
 @dataclass(eq=False)

@@ -137,7 +137,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return tuple(line.encode() for line in lines_of(self.secret))
 
     def core(self) -> NodeConfig:
-        """The part that the node core decides by."""
+        """Return the part that the node core decides by."""
         names = tuple(self.nodes) or (self.node,)
         addresses = {**self.nodes, self.node: self.advertised}
         return NodeConfig(
@@ -371,7 +371,7 @@ def exposed(file: BinaryIO) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """The secrets in a text, one a line."""
+    """Return the secrets in a text, one a line."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -315,7 +315,7 @@ class Inbound:
     # ------------------------------------------------------------------------- peers
 
     async def _serve_peer(self, hello: m.Hello) -> None:
-        """A peer's messages, until it is gone. What we say to it goes over our own link."""
+        """Take a peer's messages, until it is gone. Ours to it go over our own link."""
         node = self.node
         older = self.peers.get(hello.node)
         self.peers[hello.node] = self
@@ -328,7 +328,7 @@ class Inbound:
         await self._in.serve(node.feed, lambda events: self._take_words(hello, events))
 
     def _take_words(self, peer: m.Hello, events: list[Event]) -> bool:
-        """The frames that have come from a peer."""
+        """Return the frames that have come from a peer."""
         node = self.node
         me, mine = node.config.node, node.core.state.incarnation
         reader, sender, theirs = self._in.reader, peer.node, peer.incarnation
@@ -347,7 +347,7 @@ class Inbound:
     # ----------------------------------------------------------------------- clients
 
     def _take_requests(self, events: list[Event]) -> bool:
-        """The frames that have come from a client, as far as there is room."""
+        """Take the frames that have come from a client, as far as there is room."""
         room, shares, reader = self.node.room, self.node.shares, self._in.reader
         while not self.closed:
             if shares.is_spent(self.whose):
@@ -443,7 +443,7 @@ class Inbound:
             self.badge.usage.note_broken(size, self.node.clock().mono)
 
     def _hold_back(self, error: Busy) -> None:
-        """A request is beyond the client's quota."""
+        """Hold back a request beyond the client's quota."""
         assert self.badge is not None
         self.node.health.count("requests_beyond_quota")
         if not self.badge.usage.held_back:
@@ -525,7 +525,7 @@ class Inbound:
         self._changed.set()
 
     def _visible(self, reply: m.ClientReply, asked: Counted | None) -> m.ClientReply:
-        """The reply with nothing but what this client may see."""
+        """Return the reply with nothing but the names that this client may see."""
         if isinstance(reply, m.Failed) and reply.topic:
             self.node.shares.spend(self.whose, HINT_COST)
         client = None
@@ -556,7 +556,7 @@ class Inbound:
             self._out.flush()
 
     def _on_drained(self) -> None:
-        """Everything encoded has left: go on with what waits."""
+        """Go on with the replies that wait: everything encoded has left."""
         self._answering.clear()
         now = self.node.clock().mono
         while self._queue and not self._out.draining and not self.closed and not self.node.silent:

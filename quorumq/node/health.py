@@ -51,11 +51,11 @@ class Health:
         self._began = self.clock().mono
 
     def count(self, what: str) -> None:
-        """One more of ``what``."""
+        """Count one more of ``what``."""
         self.counts[what] += 1
 
     def synced(self, seconds: float, now: float) -> None:
-        """An fsync took this long; monotonic seconds now."""
+        """Note the seconds that an fsync took, at monotonic seconds now."""
         self._commits.append((now, seconds))
 
     def certificate_left(self) -> int | None:
@@ -68,7 +68,7 @@ class Health:
             return None
 
     def facts(self, inflight_bytes: int, store: Journal) -> dict[str, object]:
-        """The shell's part of a status (docs/operations.md, "What status shows").
+        """Return the shell's part of a status (docs/operations.md, "What status shows").
 
         Args:
             inflight_bytes: bytes of requests that are not answered yet.

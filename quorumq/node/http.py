@@ -64,7 +64,7 @@ class HttpServer:
                 self._open.pop(scope, None)
 
     async def _talk(self, stream: trio.SocketStream) -> None:
-        """One request, one answer."""
+        """Take one request and give one answer."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
         method = b""
         try:

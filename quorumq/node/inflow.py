@@ -58,7 +58,7 @@ class Inflow:
     _waits: bool = False  # whether frames that have come wait for the owner
 
     async def next_frame(self) -> Frame:
-        """One frame; before `serve`."""
+        """Return one frame; before `serve`."""
         while True:
             frame = self.reader.next_frame()
             if frame is not None:

@@ -90,7 +90,7 @@ class Lines:
 def make_log(
     form: str, level: str, node: str, file: TextIO | None = None, limit: RateLimit | None = None
 ) -> Any:
-    """A logger that writes to ``file``; standard error if None.
+    """Return a logger that writes to ``file``; standard error if None.
 
     Args:
         form: "json" or "console".

@@ -87,7 +87,7 @@ class Metrics:
         self._lock = trio.Lock()
 
     async def page(self) -> bytes:
-        """The page, at most a second old."""
+        """Return the page, at most a second old."""
         async with self._lock:
             if trio.current_time() >= self._made + FRESH_S:
                 table = await self._look()
@@ -113,7 +113,7 @@ class Families(NamedTuple):
     table: Table
 
     def collect(self) -> Iterable[Metric]:
-        """Every family."""
+        """Yield every family."""
         yield from self._of_node()
         yield from self._of_traffic()
         yield from self._of_groups()
@@ -180,7 +180,7 @@ class Families(NamedTuple):
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
-    """One number."""
+    """Return a gauge of one number."""
     return GaugeMetricFamily(f"quorumq_{name}", text, value=float(value))
 
 

@@ -240,7 +240,7 @@ class Node:
     # ----------------------------------------------------------------------- events
 
     def key(self) -> int:
-        """A fresh key for a request."""
+        """Return a fresh key for a request."""
         self._keys += 1
         return self._keys
 
@@ -270,7 +270,7 @@ class Node:
             self._end_resync()
 
     def _end_resync(self) -> None:
-        """The core vouches again, durably: so may the directory, from the next segment on, which says so."""
+        """Trust the directory again, from the next segment on, which says so: the core votes again, durably."""
         self._resyncing = False
         self.log.info("resync_over")
         if self.store.cannot_vouch:
@@ -417,7 +417,7 @@ class Node:
     # ----------------------------------------------------------------------- commits
 
     def appended(self) -> None:
-        """More waits for a commit."""
+        """Note that more waits for a commit."""
         if self.room.check_due:
             self._check_space()
 
@@ -426,7 +426,7 @@ class Node:
         self.room.wake()
 
     def synced(self, seconds: float, size: int) -> None:
-        """An fsync is over."""
+        """Note that an fsync is over."""
         self.health.synced(seconds, self.driver.mono)
         self.traffic.fsyncs.note(seconds)
         self.room.committed(size)
@@ -441,11 +441,11 @@ class Node:
             self.feed()
 
     def disk_filled(self) -> None:
-        """A commit waits for room."""
+        """Note that a commit waits for room."""
         self._check_space()
 
     def disk_failed(self, error: BaseException) -> None:
-        """A commit failed."""
+        """Stop the node because a commit failed."""
         if isinstance(error, StorageError):
             self.fail(EXIT_STORAGE, str(error))
         else:
@@ -484,7 +484,7 @@ class Node:
             await self._to_dial[peer].wait()
 
     def peer_dialled(self, peer: NodeId) -> None:
-        """``peer`` is up: it waits for our link to it, so we dial at once, if we have none."""
+        """Dial ``peer`` at once if we have no link to it: it is up, and waits for that."""
         if peer in self._to_dial:
             self._to_dial[peer].set()
 
@@ -559,7 +559,7 @@ class Node:
     # ----------------------------------------------------------------------- reading
 
     def read_slice(self, part: m.Slice) -> bytes | memoryview:
-        """The bytes of a slice, checked against the CRCs of the batch or of its records.
+        """Return the bytes of a slice, checked against the CRCs of the batch or of its records.
 
         Raises:
             DamagedBatch: they differ from the bytes published.
@@ -578,7 +578,7 @@ class Node:
         return data
 
     def damaged(self, number: int, error: Exception) -> None:
-        """A batch cannot be read here: the core chooses it no more, and fetches it from a peer."""
+        """Note that a batch cannot be read here: the core chooses it no more, and fetches it from a peer."""
         self.store.set_aside(number)
         self.log.error("batch_damaged", batch=number, error=str(error))
         self.feed(Damaged(number))

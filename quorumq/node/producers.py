@@ -56,7 +56,7 @@ class ProducerClocks:
         self._seen: OrderedDict[Who, Seen] = OrderedDict()
 
     def published(self, who: Who, ahead_ms: int, now: float) -> None:
-        """A PUBLISH has come.
+        """Note a PUBLISH that has come.
 
         Args:
             who: its client.
@@ -88,7 +88,7 @@ class ProducerClocks:
             )
 
     def facts(self, now: float) -> dict[str, object]:
-        """For a status: the clients whose clock is wrong, the worst first, and how many there are."""
+        """Return, for a status, the clients with a wrong clock, the worst first, and their number."""
         wrong = [
             (who, seen) for who, seen in self._seen.items() if seen.wrong_ms and now < seen.at + SAID_AGAIN_S
         ]

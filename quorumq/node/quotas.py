@@ -138,7 +138,7 @@ class Unsettled:
         self._handed: dict[Delivered, tuple[SpanSet, float]] = {}
 
     def hand_over(self, reply: m.FetchReply, now: float) -> None:
-        """A FETCH is answered."""
+        """Count the messages of a FETCH's answer."""
         for part in reply.slices:
             for delivery in part.deliveries:
                 receipt = delivery.receipt
@@ -148,7 +148,7 @@ class Unsettled:
                 self._handed[key] = (spans, now + reply.hold_time)
 
     def settle(self, items: Iterable[m.ReceiptPart]) -> None:
-        """These are settled, or given back."""
+        """Take out messages that are settled, or given back."""
         for receipt, named in items:
             key = (receipt.partition, receipt.group, receipt.owner)
             spans, _ = self._handed.get(key) or (SpanSet(), 0.0)
@@ -158,7 +158,7 @@ class Unsettled:
                 self._handed.pop(key, None)
 
     def extend(self, items: Iterable[m.ReceiptPart], until: float) -> None:
-        """These run out later."""
+        """Note that deliveries run out later."""
         for receipt, _ in items:
             key = (receipt.partition, receipt.group, receipt.owner)
             if key in self._handed:
@@ -338,13 +338,13 @@ class Making:
 
 
 def new_topics(request: Any, catalogue: Catalogue) -> list[Hashable]:
-    """The topic that a request would make, as a key of `Catalogue.names`."""
+    """Return the topic that a request would make, as a key of `Catalogue.names`."""
     makes = isinstance(request, m.CreateTopic) and catalogue.topic_named(request.name) is None
     return [request.name] if makes else []
 
 
 def new_groups(request: Any, catalogue: Catalogue) -> list[Hashable]:
-    """The groups that a request would make, as keys of `Catalogue.groups`."""
+    """Return the groups that a request would make, as keys of `Catalogue.groups`."""
     fetches = isinstance(request, m.Fetch)
     if not fetches and not (isinstance(request, m.SetGroup) and not request.rewind):
         return []

@@ -76,13 +76,13 @@ class Readers:
     """None: of all consumers together."""
 
     def fetching(self, fetch: m.Fetch, software: str, address: str, now: float) -> None:
-        """A FETCH has come."""
+        """Note a FETCH that has come."""
         topics, group = dead_letter_names(fetch.topics, fetch.group)
         key = (group, who_asks(fetch, software, address), topics, fetch.partitions)
         touched(self._asking, key, now)
 
     def delivered(self, fetch: m.Fetch, reply: m.FetchReply, software: str, address: str, now: float) -> None:
-        """It is answered with messages."""
+        """Note the answer to a FETCH with messages."""
         who = who_asks(fetch, software, address)
         _, group = dead_letter_names(fetch.topics, fetch.group)
         parts: tuple[m.Slice | WireSlice, ...] = (
@@ -95,7 +95,7 @@ class Readers:
             touched(self._flows, (partition, group, who), now).add(now, count, 0)
 
     def settled(self, request: m.AckRequest | m.RejectRequest, reply: m.SettleReply, now: float) -> None:
-        """An ACK or REJECT is answered."""
+        """Note the answer to an ACK or REJECT."""
         for verdict in reply.verdicts:
             if verdict.outcome in DONE:
                 receipt = request.items[verdict.item].receipt
@@ -137,7 +137,7 @@ def who_asks(fetch: m.Fetch, software: str, address: str) -> Who:
 
 
 def touched(table: OrderedDict[Any, Window], key: object, now: float) -> Window:
-    """The entry of that key, which is now the last one. Those that are old, or too many, go."""
+    """Return the entry of a key, which becomes the last one. Old entries, and those beyond the most, go."""
     found = table.get(key)
     if found is None:
         found = table[key] = Window()

@@ -53,7 +53,7 @@ class Room:
         )
 
     def take(self, weight: int) -> None:
-        """``weight`` bytes of requests are under way; negative when they are answered."""
+        """Count ``weight`` bytes of requests under way; negative when they are answered."""
         self.inflight_bytes += weight
         if weight < 0 and self._waiting:
             self.wake()

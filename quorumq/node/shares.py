@@ -41,7 +41,7 @@ times what the work takes, and bounds a producer of large batches to 65 MB a sec
 
 
 def price(header: int, body: int) -> int:
-    """The cost of a request, in small requests, by the bytes of its frame's header and body."""
+    """Return the cost of a request, in small requests, by the bytes of its frame's header and body."""
     return 1 + header // HEADER_BYTES + body // BODY_BYTES
 
 
@@ -79,13 +79,13 @@ class Shares:
         return 0 if client in self._rests else self.share - self._spent.get(client, 0)
 
     def spend(self, client: str, cost: int) -> None:
-        """A client begins a request."""
+        """Charge a client for a request that it begins."""
         self._spent[client] = self._spent.get(client, 0) + cost
         self._there.pop(client, None)
         self._there[client] = self._clock()
 
     def begin(self) -> None:
-        """The next turn of the loop begins."""
+        """Begin the next turn of the loop."""
         if not (self._spent or self._rests):
             return
         now = self._now = self._clock()

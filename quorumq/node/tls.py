@@ -183,11 +183,11 @@ class Certificates:
             self._log.info("certificates_read")
 
     def accepted(self, inner: Transport) -> TlsTransport:
-        """A connection that was accepted."""
+        """Return a connection that was accepted."""
         self._refresh()
         return TlsTransport(inner, self._contexts[0], server_side=True)
 
     def dialled(self, inner: Transport) -> TlsTransport:
-        """A connection to another node."""
+        """Return a connection to another node."""
         self._refresh()
         return TlsTransport(inner, self._contexts[1], server_side=False)

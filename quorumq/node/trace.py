@@ -84,7 +84,7 @@ class Trace:
         self._log.error("history_given_up", reason=str(error))
 
     def started(self, incarnation: Incarnation, *, waits: bool) -> None:
-        """The start is durable.
+        """Write that the start is durable.
 
         Args:
             incarnation: incarnation of this start.
@@ -95,12 +95,12 @@ class Trace:
         self.flush()
 
     def stopped(self, incarnation: Incarnation, reason: str) -> None:
-        """The node stops: the last line."""
+        """Write the last line: the node stops."""
         self._write("stop", incarnation=incarnation.n, reason=reason)
         self.close()
 
     def found(self, replicas: Iterable[Replica]) -> None:
-        """A start has found what these have in its directory, and fsynced it.
+        """Write that a start has found these replicas' messages in its directory, and fsynced them.
 
         A process that is killed before an fsync leaves what it wrote, and no line that says so.
         """
@@ -170,7 +170,7 @@ class Trace:
             )
 
     def answered(self, reply: FetchReply, replicas: Mapping[PartitionId, Replica]) -> None:
-        """The reply of a FETCH begins to be written.
+        """Write that the reply of a FETCH begins to be written.
 
         Args:
             replicas: replicas of this node, which know the ends of its own holds.
@@ -194,7 +194,7 @@ class Trace:
             )
 
     def given_back(self, reply: FetchReply, reason: str) -> None:
-        """The reply of a FETCH will certainly not be written."""
+        """Write that the reply of a FETCH will certainly not be written."""
         for topic, where, group, _, _, owner, _, spans in _deliveries(reply):
             self._write(
                 "release",

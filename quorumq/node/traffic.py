@@ -73,7 +73,7 @@ class Traffic:
                 self._under_way.pop(event.key, None)
 
     def answered(self, key: int, reply: ClientReply, now: float) -> None:
-        """A request has its answer."""
+        """Count the answer to a request."""
         found = self._under_way.pop(key, None)
         if found is None:
             return

@@ -49,7 +49,7 @@ class Transport(Protocol):
         """Return when `send_some` may have room."""
 
     async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
-        """The next bytes, about ``most`` of them; b"" at the end of the stream."""
+        """Return the next bytes, about ``most`` of them; b"" at the end of the stream."""
 
     def fileno(self) -> int:
         """Return the descriptor that is readable if `receive_now` has data; -1 if only `receive` can be called."""

@@ -159,7 +159,7 @@ class Turns(trio.abc.Instrument):
         trio.lowlevel.current_trio_token().run_sync_soon(_nothing)  # else it would wait for all of `timeout`
 
     def wake_within(self, seconds: float) -> None:
-        """A deadline of trio's was put forward: it has its turn by then."""
+        """Give trio its turn by an earlier deadline."""
         self._until = min(self._until, time.perf_counter() + seconds)
 
     def _turn(self, wait: float = 0.0) -> bool:
@@ -212,7 +212,7 @@ class Turns(trio.abc.Instrument):
         return True
 
     def leave(self, descriptor: int) -> None:
-        """It takes no more turns. Before its socket is closed."""
+        """End a connection's turns, before its socket is closed."""
         if self._selector is not None:
             del self._connections[descriptor]
             self._selector.unregister(descriptor)

@@ -13,7 +13,7 @@ STALE_S: Final = 0.1
 
 
 def stale_after(reply: m.FetchReply) -> float:
-    """For how many seconds a FETCH's reply may wait for the client to read."""
+    """Return the seconds that a FETCH's reply may wait for the client to read."""
     return min(STALE_S, reply.hold_time / 10)
 
 

@@ -212,7 +212,7 @@ class Commit:
     _unsynced: int | None = None  # the file to be synced
 
     def run(self) -> None:
-        """`write` unless that is done, and `sync`; `Journal.finish` follows always.
+        """Do `write`, unless that is done, and `sync`; `Journal.finish` follows always.
 
         Raises:
             NoRoom: the disk is full.

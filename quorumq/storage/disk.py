@@ -69,7 +69,7 @@ class Disk(Protocol):
         """Close every handle and give the directory back. May be called twice."""
 
     def list(self) -> list[str]:
-        """The names of all files but the lock, sorted."""
+        """Return the names of all files but the lock, sorted."""
 
     def create(self, name: str) -> int:
         """Create an empty file and open it for appending; `FileExistsError` if there is one."""
@@ -90,7 +90,7 @@ class Disk(Protocol):
         """Up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
 
     def size(self, name: str) -> int:
-        """The length of a file in bytes."""
+        """Return the length of a file in bytes."""
 
     def rename(self, old: str, new: str) -> None:
         """Give ``old`` the name ``new``, replacing a file of that name. Handles stay valid."""

@@ -35,11 +35,11 @@ class SegmentFiles:
         self._read = read or disk.read
 
     def scan(self, name: str, size: int, salt: int, *, check_bodies: bool) -> Scan:
-        """The first ``size`` bytes of a segment file, to be read in order."""
+        """Return the first ``size`` bytes of a segment file, to be read in order."""
         return Scan(partial(self._read, name), size, salt, check_bodies=check_bodies)
 
     def decode(self, name: str, frame: Frame) -> JournalRecord | Framing:
-        """The record of a frame.
+        """Return the record of a frame.
 
         Raises:
             StorageError: a newer version wrote it.
@@ -53,13 +53,13 @@ class SegmentFiles:
             ) from error
 
     def batch(self, name: str, frame: Frame) -> BatchStored | BatchMoved:
-        """The record of a frame that holds a batch, its body left out."""
+        """Return the record of a frame that holds a batch, its body left out."""
         record = self.decode(name, frame)
         assert isinstance(record, BatchStored | BatchMoved)
         return record
 
     def start(self, number: int, node: str, cluster_id: str) -> SegmentStart:
-        """The first record of a segment, which must be this node's of this cluster.
+        """Return the first record of a segment, which must be this node's of this cluster.
 
         Raises:
             DamagedDirectory: it cannot be read, or is another segment's.
@@ -90,7 +90,7 @@ class SegmentFiles:
         return start
 
     def stored_at(self, position: BatchPosition, directory: int) -> BatchStored:
-        """A batch's record, with an empty body. Of the file only the header is read; ``directory`` is its id.
+        """Return a batch's record, with an empty body. Of the file only the header is read; ``directory`` is its id.
 
         Raises:
             StorageError: the header is damaged, which is more than a replica can make good.
@@ -117,7 +117,7 @@ class SegmentFiles:
     def body(
         self, position: BatchPosition, start: int = 0, stop: int | None = None, *, check: bool = True
     ) -> bytes:
-        """Bytes [start, stop) of a batch's body, once a commit has written it.
+        """Return bytes [start, stop) of a batch's body, once a commit has written it.
 
         Args:
             position: position of the batch.

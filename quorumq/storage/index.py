@@ -57,7 +57,7 @@ class Index:
         return None if at < 0 else BatchPosition(*(column[at] for column in self._columns()))
 
     def move(self, number: int, position: BatchPosition) -> None:
-        """A batch that is known lies elsewhere now."""
+        """Note the new position of a known batch."""
         at = self._find(number)
         assert at >= 0, f"batch {number} is not there"
         self._put(at, position)

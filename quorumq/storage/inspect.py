@@ -40,7 +40,7 @@ class Inspected(NamedTuple):
 
 
 def inspect_segment(path: str | os.PathLike[str]) -> Iterator[Inspected]:
-    """Everything in a segment file, in the order of the file.
+    """Return everything in a segment file, in the order of the file.
 
     Args:
         path: the file; one that is being written by a running node can be read too, and ends where it ends.
@@ -156,7 +156,7 @@ def _damaged_body(record: BatchStored, frame: Frame, scan: Scan) -> str:
 
 
 def _salt_from_neighbours(path: Path) -> int | None:
-    """The salt of a segment whose own start is unreadable: its number from its name, the directory's id from others."""
+    """Return the salt of a segment with an unreadable start, by the number in its name and the id in other segments."""
     number = segment_number(path.name)
     if number is None:
         return None
@@ -170,7 +170,7 @@ def _salt_from_neighbours(path: Path) -> int | None:
 
 
 def start_of(path: Path) -> SegmentStart | None:
-    """The first record of a segment file, if it can be read."""
+    """Return the first record of a segment file, if it can be read."""
     try:
         for found in inspect_segment(path):
             return SegmentStart(**found.fields) if found.type == SegmentStart.__name__ else None

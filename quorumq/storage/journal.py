@@ -230,7 +230,7 @@ class Journal(Log):
     def read_slice(
         self, number: int, start: int = 0, stop: int | None = None, *, check: bool = True
     ) -> bytes | memoryview:
-        """Bytes [start, stop) of a batch's body, durable or not.
+        """Return bytes [start, stop) of a batch's body, durable or not.
 
         Args:
             number: the batch, as in its `BatchStored`.
@@ -254,7 +254,7 @@ class Journal(Log):
             raise
 
     def set_aside(self, number: int) -> None:
-        """This batch was found damaged: it is not served any more, and every start reports it until it is forgotten."""
+        """Note that a batch is damaged: it is not served any more, and every start reports it until it is forgotten."""
         position = self._index.get(number)
         if position is not None:
             self._index.remove(number)
@@ -263,7 +263,7 @@ class Journal(Log):
             self._set_aside[number] = position
 
     def raw_header(self, number: int) -> bytes:
-        """The encoded header of a batch, as its producer wrote it. Errors as for `read_slice`."""
+        """Return the encoded header of a batch, as its producer wrote it. Errors as for `read_slice`."""
         waiting = self.unwritten.get(number)
         if waiting is not None:
             return waiting[1]

@@ -202,7 +202,7 @@ class Log:
             self._writer.reserve(self.last_bytes)
 
     def vouch(self) -> None:
-        """The node has resynced, and that is durable: trust the directory again, from the next segment on, now due."""
+        """Trust the directory again, from the next segment on, now due: the node has resynced, and that is durable."""
         self._vouched = bool(self.cannot_vouch)
         self.cannot_vouch = ""
 
@@ -320,7 +320,7 @@ class Log:
         return commit
 
     def finish(self, commit: Commit) -> int:
-        """The commit was run, and not only to `NoRoom`: returns the new `durable`.
+        """Finish a commit that was run, and not only to `NoRoom`; return the new `durable`.
 
         Raises:
             StorageError: it failed: the node must stop.

@@ -167,7 +167,7 @@ class MemoryDisk:
         keep_bytes: int | None = None,
         keep_names: int | None = None,
     ) -> MemoryDisk:
-        """The machine stops. This disk is dead from now on: every call raises EIO.
+        """Stop the machine. This disk is dead from now on: every call raises EIO.
 
         Args:
             rng: decides what survives of what was not synced: of each file any prefix, torn at any byte
@@ -215,7 +215,7 @@ class MemoryDisk:
         return survivor
 
     def clone(self) -> MemoryDisk:
-        """A disk of its own in the same state (names, bytes, synced or not, handles, lock), without the hook.
+        """Return a disk of its own in the same state (names, bytes, synced or not, handles, lock), without the hook.
 
         It is for forking a world: the journal that holds the handles has to be forked with it.
         """

@@ -149,11 +149,11 @@ class OfflineDirectory:
         self._disk.unlock()
 
     def topics(self) -> dict[str, Topic]:
-        """The topics that are not deleted, by name."""
+        """Return the topics that are not deleted, by name."""
         return {topic.name: topic for topic in self._core.catalogue.topics_matching("*")}
 
     def messages(self, topic: str | None = None, group: str | None = None) -> Iterator[Found]:
-        """Every message whose payload is here, partition by partition, oldest first.
+        """Return every message whose payload is here, partition by partition, oldest first.
 
         Args:
             topic: only of the topic of that name, or of that id.
@@ -189,7 +189,7 @@ class OfflineDirectory:
     def _part(
         self, replica: Replica, header: BatchHeader, number: int, part: Span, shift: int, group: str | None
     ) -> Iterator[Found]:
-        """``part``, whose message ``seq`` is record ``seq + shift`` of a batch."""
+        """Yield ``part``, whose message ``seq`` is record ``seq + shift`` of a batch."""
         views = [
             view for name, view in sorted(replica.views.groups.items()) if not name.endswith(DEAD_SUFFIX)
         ]

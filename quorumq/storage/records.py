@@ -112,7 +112,7 @@ class Forgotten(NamedTuple):
     segment: int
 
     def numbers(self) -> Iterator[int]:
-        """The batches' numbers."""
+        """Return the batches' numbers."""
         return (number for first, stop in self.ranges for number in range(first, stop))
 
 
@@ -174,7 +174,7 @@ assert len(CLASS_OF) == len(TYPE_OF), "two record types share a number"
 
 
 def encode_record(record: JournalRecord | Framing, durable: int) -> tuple[bytes, Buffer]:
-    """The header of a record, as [type, durable, *fields], and its body, which is not copied.
+    """Return the header of a record, as [type, durable, *fields], and its body, which is not copied.
 
     Args:
         record: one of the classes above.
@@ -188,7 +188,7 @@ def encode_record(record: JournalRecord | Framing, durable: int) -> tuple[bytes,
 
 
 def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
-    """The record of a decoded header. A batch comes with an empty body: it stays in the segment.
+    """Return the record of a decoded header. A batch comes with an empty body: it stays in the segment.
 
     Raises:
         BadValue: a type that this version does not know, or fields that are not the type's.
@@ -201,7 +201,7 @@ def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
 
 
 def _letters_once(record: core.RecordsMerged) -> core.RecordsMerged:
-    """The same with each letter in one entry; the others keep what is theirs, ballot and redrives."""
+    """Return the record with each letter in one entry; the others keep their own fields, ballot and redrives."""
     there: dict[Letter, int] = {}
     entries, again = list(record.entries), []
     for at, (span, found) in enumerate(entries):
@@ -234,7 +234,7 @@ def _letters_again(record: core.RecordsMerged) -> core.RecordsMerged:
 
 
 def forgotten(numbers: Iterable[int], segment: int = 0) -> Iterator[Forgotten]:
-    """The records that say that these batches are forgotten; ``numbers`` in any order."""
+    """Yield the records that say that these batches are forgotten; ``numbers`` in any order."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number:
@@ -246,7 +246,7 @@ def forgotten(numbers: Iterable[int], segment: int = 0) -> Iterator[Forgotten]:
 
 
 def halves(record: JournalRecord) -> Iterator[JournalRecord]:
-    """The same record as two, for one that is too large to be written as one.
+    """Yield the two halves of a record that is too large to be written as one.
 
     Only records that are lists of things to merge can be cut; `ValueError` for any other.
     """

@@ -69,7 +69,7 @@ class Replay:
         return self.start.directory
 
     def _list(self) -> list[int]:
-        """The numbers of the segments that are complete, in order."""
+        """Return the numbers of the segments that are complete, in order."""
         finished: list[int] = []
         for name in self.disk.list():
             number = segment_number(name)
@@ -84,7 +84,7 @@ class Replay:
         return finished
 
     def _new(self, new_directory_id: Callable[[], int]) -> SegmentStart:
-        """The start of a directory in which nothing was found."""
+        """Return the start of a directory in which nothing was found."""
         self.fresh = True
         directory = new_directory_id()
         assert 0 < directory < 1 << 64, "a directory id is 64 bits and not 0"
@@ -127,7 +127,7 @@ class Replay:
             raise damaged_at(self.disk, name, size, f"the file ends here, and {says} up to byte {length}")
 
     def records(self) -> Iterator[JournalRecord | FoundBatch]:
-        """The durable records: what the directory is, the newest snapshot, what came since, then all batches.
+        """Yield the durable records: the directory's id, the newest snapshot, later records, then all batches.
 
         Small state comes first and batches after it, each in the order in which they were appended: which batches were
         forgotten is known only at the end of the tail. CLEAN_STOP comes only as the very last record.
@@ -166,7 +166,7 @@ class Replay:
     def _newest(
         self, newest: Segment, batches: list[FoundBatch], carried: list[FoundBatch]
     ) -> Generator[JournalRecord, None, CleanStopped | None]:
-        """The records of the newest segment: its snapshot, then its tail. Returns the CLEAN_STOP, if it counts."""
+        """Yield the records of the newest segment: its snapshot, then its tail. Return the CLEAN_STOP, if it counts."""
         number, name = self.start.segment, segment_name(self.start.segment)
         size = self.disk.size(name)
         scan = self.files.scan(name, size, salt_of(self.directory, number), check_bodies=True)
@@ -217,7 +217,7 @@ class Replay:
                 yield cast(JournalRecord, other)  # DirectoryMade was given first
 
     def _older(self, segment: int, damaged: set[int]) -> Iterator[FoundBatch]:
-        """The batches of an older segment, headers only: a body is checked when it is read.
+        """Yield the batches of an older segment, headers only: a body is checked when it is read.
 
         Batches with ``damaged`` copies in the tail were copied as damaged as they are.
         """

@@ -116,7 +116,7 @@ class Salvage(Replay):
         return item.position.end <= self.segments.by_number[item.position.segment].bytes
 
     def _read(self, file: _File) -> Iterator[JournalRecord]:
-        """One segment's small state; its batches, and what it says of others', are noted."""
+        """Yield one segment's small state; note its batches, and its records about others' batches."""
         name = segment_name(file.number)
         start = self._starts.get(file.number)
         if start is not None:
@@ -154,7 +154,7 @@ class Salvage(Replay):
                 yield other
 
     def _read_what_can_be(self, name: str, offset: int, length: int) -> bytes:
-        """Bytes of a file, with zeros for the pages that the disk cannot read.
+        """Return bytes of a file, with zeros for the pages that the disk cannot read.
 
         Raises:
             StorageError: it is not the disk: no permission, or no file descriptor, says nothing of what is there.

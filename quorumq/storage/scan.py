@@ -89,7 +89,7 @@ class Scan:
     _base: int = 0
 
     def records(self, *, newest: bool = False, holes: Mapping[int, int] = NO_HOLES) -> Iterator[Frame | Gap]:
-        """Everything in the segment, from its beginning.
+        """Yield everything in the segment, from its beginning.
 
         Args:
             newest: it has no successor, so its last write may be torn: a record of the tail comes once a younger one
@@ -161,7 +161,7 @@ class Scan:
         return self._window[start : start + length]
 
     def frame(self, offset: int) -> Frame | Bad:
-        """The record at ``offset``, or why there is none."""
+        """Return the record at ``offset``, or why there is none."""
         left = self.size - offset
         if left < PREFIX_BYTES:
             what = f"only {left} bytes are left, a record has at least {PREFIX_BYTES}"
@@ -204,7 +204,7 @@ class Scan:
         return Frame(offset, fields[0], fields[1], fields, header_length, body_length, body_crc, body_ok, end)
 
     def _first(self, offset: int, accept: Callable[[Frame], bool]) -> Frame | None:
-        """The first frame at ``offset`` or anywhere behind it that has a valid header and is accepted."""
+        """Return the first frame at ``offset`` or anywhere behind it that has a valid header and is accepted."""
         while offset < self.size:
             window = self.read(offset, min(WINDOW_BYTES, self.size - offset))
             hit = window.find(MAGIC)
@@ -221,7 +221,7 @@ class Scan:
         return None
 
     def said_durable(self, offset: int, start: int = 0) -> Frame | None:
-        """The first valid frame behind ``offset`` that says that something was durable there, if there is one.
+        """Return the first valid frame behind ``offset`` that says that something was durable there, if there is one.
 
         Args:
             offset: offset in the segment.

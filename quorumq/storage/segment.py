@@ -50,7 +50,7 @@ NAME_SUFFIX = ".journal"
 
 
 def segment_name(number: int) -> str:
-    """The file name of a segment. Names sort as numbers do.
+    """Return the file name of a segment. Names sort as numbers do.
 
     Raises:
         StorageError: the number has more digits than a name: no start would find the file.
@@ -64,7 +64,7 @@ def segment_name(number: int) -> str:
 
 
 def segment_number(name: str) -> int | None:
-    """The number in a segment's file name, finished or not; None for any other name."""
+    """Return the number in a segment's file name, finished or not; None for any other name."""
     stem = name.removesuffix(NEW_SUFFIX).removesuffix(NAME_SUFFIX)
     if not name.removesuffix(NEW_SUFFIX).endswith(NAME_SUFFIX) or len(stem) != 12 or not stem.isascii():
         return None
@@ -92,5 +92,5 @@ def encode_frame(header: bytes, body_length: int, body_crc: int, salt: int) -> b
 
 
 def body_crc_of(body: Buffer) -> int:
-    """The checksum of a body; 0 for an empty one."""
+    """Return the checksum of a body; 0 for an empty one."""
     return int(crc32c(body))

@@ -98,7 +98,7 @@ class Segments:
     _empty: dict[int, None] = field(default_factory=dict)  # those without a live batch
 
     def found(self, segment: int, frame: Frame, record: BatchStored | BatchMoved) -> FoundBatch:
-        """A batch whose record was read; damage of its body is noted."""
+        """Return a batch whose record was read; note damage of its body."""
         moved = isinstance(record, BatchMoved)
         stored, copied_damage = (
             (record.stored, record.damaged) if isinstance(record, BatchMoved) else (record, False)
@@ -150,7 +150,7 @@ class Segments:
                 which.pop(segment, None)
 
     def begin(self) -> tuple[Earlier, ...]:
-        """A new segment begins, and those without a live batch go. Returns what it has to say of the older ones."""
+        """Begin a new segment; those without a live batch go. Return its account of the older ones."""
         for number in [number for number, found in self.by_number.items() if not found.batches]:
             del self.by_number[number]
             self.obsolete.append(segment_name(number))
@@ -183,7 +183,7 @@ class Segments:
         return bool(self._sparse)
 
     def sparsest(self, room: int) -> int | None:
-        """The older segment that is best emptied next; its live batches take at most ``room`` bytes."""
+        """Return the older segment that is best emptied next; its live batches take at most ``room`` bytes."""
         best, least = None, SPARSE_SHARE
         for segment in self._sparse:
             found = self.by_number[segment]

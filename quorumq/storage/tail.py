@@ -68,7 +68,7 @@ class Tail:
         self.end = len(encode_frame(header, 0, 0, 0))
 
     def end_snapshot(self) -> None:
-        """The snapshot is complete: it is durable before the file has its name."""
+        """End the snapshot: it is durable before the file has its name."""
         self.snapshot_bytes = self.durable_end = self.end
         self.small_bytes = 0
 

@@ -48,7 +48,7 @@ NODES_VARIABLE: Final = "QUORUMQ_NODES"
 
 
 def names_of_nodes(addresses: object) -> list[str]:
-    """The addresses that a program gave, or the environment has: one, several, or several in one text.
+    """Return the addresses that a program gave, or the environment has: one, several, or several in one text.
 
     Raises:
         UsageError: there are none, or they are no text.

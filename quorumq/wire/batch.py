@@ -76,7 +76,7 @@ class Corrupt(PeerError):
 
 
 def encode_header(header: BatchHeader) -> bytes:
-    """``header`` as docs/wire-format.md, "Batch", lays it out. The producer does this once per batch."""
+    """Return ``header`` as docs/wire-format.md, "Batch", lays it out. The producer does this once per batch."""
     times = [header.delay_ms, header.ttl_ms]  # left out from the end if they are 0
     while times and not times[-1]:
         times.pop()
@@ -160,7 +160,7 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
 
 
 def cut_sections(sections: Sequence[Span], first: int, stop: int) -> tuple[Span, ...]:
-    """The sections of records [first, stop) alone."""
+    """Return the sections of records [first, stop) alone."""
     found: list[Span] = []
     at = 0
     for origin, start, end in sections:
@@ -223,7 +223,7 @@ def _check_offsets(offsets: object, crcs: object, count: int, where: str) -> tup
 
 
 def decode_header(raw: bytes | memoryview) -> BatchHeader:
-    """The header that ``raw`` encodes, fully checked.
+    """Return the header that ``raw`` encodes, fully checked.
 
     Unknown fields after the last are skipped, and stay in ``raw``.
 
@@ -265,7 +265,7 @@ def part_header(
     offsets: object,
     crcs: object,
 ) -> BatchHeader:
-    """The header of a part of a batch, as a slice brings it, with record ends counted from the part's begin.
+    """Return the header of a part of a batch, as a slice brings it, with record ends counted from the part's begin.
 
     Args:
         sections, published_ms, codec, offsets, crcs: as in a batch header, of the part's records only.
@@ -334,7 +334,7 @@ PLAIN: Final = b"\x83\xf6\xa0"
 
 
 def encode_record(message: Message) -> bytes:
-    """One record: CBOR [key or null, headers, payload].
+    """Return one record: CBOR [key or null, headers, payload].
 
     Raises:
         TooLarge: over `MESSAGE_BYTES_MAX` encoded, or more headers than allowed.
@@ -547,7 +547,7 @@ def _plain_head(size: int) -> tuple[bytes, int]:
 
 
 def name_of(header: BatchHeader, index: int) -> str:
-    """The message that record ``index`` is, for people."""
+    """Return the message that record ``index`` is, for people."""
     for origin, start, stop in header.sections:
         if index < stop - start:
             return f"message {header.partition} {origin}[{start + index}]"

@@ -29,7 +29,7 @@ class Body:
         self.at = 0
 
     def take(self, size: int, what: str) -> memoryview:
-        """The next ``size`` bytes, as a view. `BadValue` if there are fewer."""
+        """Return the next ``size`` bytes, as a view. `BadValue` if there are fewer."""
         left = len(self.view) - self.at
         if size > left:
             raise BadValue(f"{what} has {size} bytes, of which the frame brings {left}")
@@ -37,6 +37,6 @@ class Body:
         return self.view[self.at - size : self.at]
 
     def check_finished(self) -> None:
-        """`BadValue` if bytes are left that nothing asked for."""
+        """Raise `BadValue` if bytes are left that nothing asked for."""
         if self.at != len(self.view):
             raise BadValue(f"the body has {len(self.view)} bytes, of which the header explains {self.at}")

@@ -45,7 +45,7 @@ class BadValue(ValueError):
 
 
 def shown(value: object) -> str:
-    """``value`` for an error text, cut to one short line. Large values are never formatted in full."""
+    """Return ``value`` for an error text, cut to one short line. Large values are never formatted in full."""
     if isinstance(value, bytes | bytearray | memoryview):
         head = bytes(value[:16]).hex()
         return f"{len(value)} bytes {head}{'…' if len(value) > 16 else ''}"
@@ -78,7 +78,7 @@ _TAGS: Final = dict.fromkeys(
 
 
 def _count_maps() -> Callable[[Any, bool], Any]:
-    """A hook that is given every map, and refuses the one that is too many."""
+    """Return a hook that is given every map, and refuses the one that is too many."""
     left = iter(range(MAPS_MAX))
 
     def count(found: Any, immutable: bool) -> Any:
@@ -90,7 +90,7 @@ def _count_maps() -> Callable[[Any, bool], Any]:
 
 
 def load(data: bytes | bytearray | memoryview, what: str = "CBOR") -> Any:
-    """The one CBOR value that ``data`` holds, arrays as tuples.
+    """Return the one CBOR value that ``data`` holds, arrays as tuples.
 
     Args:
         data: exactly one encoded value. Reading it allocates at most about 30 times its size, and 1 MiB for maps, so
@@ -170,7 +170,7 @@ EMPTY_ARRAY: Final = b"\x80"
 
 
 def uint(n: int) -> bytes:
-    """An integer; the name is that of the usual case, negative ones are written too. At most 64 bits.
+    """Return an integer; the name is that of the usual case, negative ones are written too. At most 64 bits.
 
     Raises:
         BadValue: the integer does not fit.
@@ -201,7 +201,7 @@ BLOB: Final = tuple(bytes((0x40 | n,)) if n < 24 else bytes((0x58, n)) for n in 
 
 
 def _head(major: int, n: int) -> bytes:
-    """The head of a string, array or map of ``n`` bytes or items."""
+    """Return the head of a string, array or map of ``n`` bytes or items."""
     if n < 24:
         return bytes((major | n,))
     if n < 256:
@@ -210,7 +210,7 @@ def _head(major: int, n: int) -> bytes:
 
 
 def text(s: str) -> bytes:
-    """A text string. A lone surrogate cannot be written: UnicodeEncodeError."""
+    """Return a text string. A lone surrogate cannot be written: UnicodeEncodeError."""
     encoded = s.encode()
     n = len(encoded)
     return (_TEXT[n] if n < 24 else _head(0x60, n)) + encoded
@@ -222,23 +222,23 @@ name: Final = lru_cache(4096)(text)
 
 
 def blob(b: bytes | memoryview) -> bytes:
-    """A byte string."""
+    """Return a byte string, encoded."""
     n = len(b)
     return (BLOB[n] if n < 256 else _head(0x40, n)) + b
 
 
 def blob_head(n: int) -> bytes:
-    """The head of a byte string of ``n`` bytes, which follow."""
+    """Return the head of a byte string of ``n`` bytes, which follow."""
     return _head(0x40, n)
 
 
 def array_head(n: int) -> bytes:
-    """The head of an array of ``n`` items, which follow."""
+    """Return the head of an array of ``n`` items, which follow."""
     return ARRAY[n] if n < 24 else _head(0x80, n)
 
 
 def map_head(n: int) -> bytes:
-    """The head of a map of ``n`` pairs, which follow."""
+    """Return the head of a map of ``n`` pairs, which follow."""
     return _head(0xA0, n)
 
 
@@ -248,5 +248,5 @@ def boolean(v: bool) -> bytes:
 
 
 def real(x: float) -> bytes:
-    """A number as a 64-bit float, also where Python happens to hold an int."""
+    """Return a number as a 64-bit float, also if Python happens to hold an int."""
     return F64(0xFB, x)

@@ -107,7 +107,7 @@ def encode_message(
     stamp: int = 0,
     read: Callable[[m.Slice], bytes | memoryview] | None = None,
 ) -> list[bytes | memoryview]:
-    """``message`` as the pieces of one frame, for one join or sendmsg.
+    """Return ``message`` as the pieces of one frame, for one join or sendmsg.
 
     Args:
         message: any message. Items of AckRequest and its like are `SealedNamed` (see `sealed_items`);
@@ -128,7 +128,7 @@ def encode_message(
 
 
 def decode_message(frame: Frame) -> Decoded:
-    """The message in ``frame``.
+    """Return the message in ``frame``.
 
     `FetchReply` and `BrowseReply` come back with `WireSlice` items, whose bodies are views of the frame; AckRequest and
     its like with `SealedNamed` items (`open_request` makes the core's of them); a `Batch` has had its body's
@@ -174,7 +174,7 @@ _new_decoded: Final[Callable[[type[Decoded], tuple[object, ...]], Decoded]] = tu
 
 
 def sealed_items(items: Iterable[SealedNamed]) -> tuple[m.ReceiptPart, ...]:
-    """``items`` for the ``items`` field of AckRequest, RejectRequest, ExtendRequest or LeaveRequest.
+    """Return ``items`` for the ``items`` field of AckRequest, RejectRequest, ExtendRequest or LeaveRequest.
 
     The core's messages are typed for the node, which opens receipts; a client fills in the sealed ones.
     """
@@ -182,7 +182,7 @@ def sealed_items(items: Iterable[SealedNamed]) -> tuple[m.ReceiptPart, ...]:
 
 
 def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:
-    """A client's request as the core wants it: receipts opened. Requests without receipts come back unchanged.
+    """Return a client's request as the core wants it: receipts opened. Requests without receipts come back unchanged.
 
     Raises:
         BadReceipt: a receipt does not verify; answer with it. Nothing was done.
@@ -194,7 +194,7 @@ def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:
 
 
 def failed(error: QuorumqError) -> m.Failed:
-    """``error`` as the answer to a request."""
+    """Return ``error`` as the answer to a request."""
     if isinstance(error, Unanswered):
         return m.Failed(error.code, error.detail[:TEXT_CHARS_MAX], error.needed, error.answered)
     delay = error.delay if isinstance(error, Busy) else 0.0
@@ -202,5 +202,5 @@ def failed(error: QuorumqError) -> m.Failed:
 
 
 def error_of(reply: m.Failed) -> QuorumqError:
-    """The exception that a node's `Failed` stands for; `failed` turned round."""
+    """Return the exception that a node's `Failed` stands for; `failed` turned round."""
     return error_from(reply.code, reply.detail, reply.needed, reply.answered, reply.delay)

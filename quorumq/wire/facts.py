@@ -29,7 +29,7 @@ def plain(where: str, value: object, depth: int = 0) -> Any:
 
 
 def plain_map(where: str, value: object) -> Any:
-    """`plain` of a map."""
+    """Return the `plain` form of a map."""
     if not hasattr(value, "items"):
         bad(where, value, "must be a map")
     return plain(where, value)

@@ -48,7 +48,7 @@ _new_frame: Final[Callable[[type[Frame], tuple[memoryview, memoryview]], Frame]]
 def encode_frame(
     header: bytes, bodies: Sequence[bytes | memoryview] = (), what: str = "a message"
 ) -> list[bytes | memoryview]:
-    """The pieces of one frame, for one ``b"".join`` or ``sendmsg``. Bodies are not copied.
+    """Return the pieces of one frame, for one ``b"".join`` or ``sendmsg``. Bodies are not copied.
 
     Args:
         header: the encoded header.
@@ -135,7 +135,7 @@ class FrameReader:
             yield frame
 
     def next_frame(self) -> Frame | None:
-        """The next frame, or None when more bytes are needed.
+        """Return the next frame, or None when more bytes are needed.
 
         Raises:
             PeerError: the bytes are not a frame, or one over a limit. The stream is of no use from then on: every
@@ -176,7 +176,7 @@ class FrameReader:
         return self._cut(whole)
 
     def close(self) -> None:
-        """The stream has ended.
+        """End the stream.
 
         Raises:
             PeerError: in the middle of a frame.

@@ -17,12 +17,12 @@ PROBE: Final = "quorumq cli"
 
 
 def own_token() -> str:
-    """The token that the environment has; "" if none."""
+    """Return the token that the environment has; "" if none."""
     return os.environ.get(TOKEN_VARIABLE, "").strip()
 
 
 def client_hello(software: str, wall_ms: int, *, cluster_id: str = "", token: str = "") -> Hello:
-    """The first message of a client.
+    """Return the first message of a client.
 
     Args:
         software: name of the client's software, for logs.

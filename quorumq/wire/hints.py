@@ -19,13 +19,13 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 
 def unknown_topic(topic: str, known: Iterable[str]) -> str:
-    """Text of the answer to a topic that is not there. ``known``: those that are."""
+    """Return the text of the answer to a topic that is not there. ``known``: those that are."""
     hint = meant(topic, known) or "publishing with auto_create_topics, or `create`, makes it"
     return f"there is no topic {topic!r}: {hint}"
 
 
 def unknown_group(topic: str, group: str, known: Sequence[str]) -> str:
-    """Text of the answer to a group that does not read a topic. ``known``: those that do."""
+    """Return the text of the answer to a group that does not read a topic. ``known``: those that do."""
     hint = meant(group, known)
     return (
         f"no group {group!r} reads topic {topic!r}: {', '.join(known[:LISTED_MAX]) or 'none'} "

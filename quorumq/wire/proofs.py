@@ -46,7 +46,7 @@ class Handshake(NamedTuple):
     answer: bytes
 
     def prove(self, secret: bytes, role: bytes) -> bytes:
-        """The digest by which ``role`` shows that it knows ``secret``."""
+        """Return the digest by which ``role`` shows that it knows ``secret``."""
         digest = hashlib.blake2b(digest_size=PROOF_BYTES, key=secret, person=_PERSON)
         for part in (
             role,

@@ -63,7 +63,7 @@ def key_number(secret: bytes) -> int:
 
 
 def seal(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
-    """``receipt`` as bytes for a client.
+    """Return ``receipt`` as bytes for a client.
 
     Args:
         receipt: the hold that was won; one receipt may cover a whole span of messages.
@@ -75,7 +75,7 @@ def seal(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
 
 
 def open_receipt(data: bytes, *, keys: Mapping[int, bytes]) -> Receipt:
-    """The receipt that ``data`` seals.
+    """Return the receipt that ``data`` seals.
 
     Args:
         data: as a client sent it.
@@ -113,7 +113,7 @@ def read_receipt(data: bytes) -> Receipt:
 
 
 def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tuple[ReceiptPart, ...]:
-    """The node's view of what a client named: every receipt opened, every span within its receipt.
+    """Return the node's view of items that a client named: every receipt opened, every span within its receipt.
 
     No spans means all of the receipt's.
 
@@ -168,7 +168,7 @@ def _within(span: Span, whole: Span) -> bool:
 
 
 def seal_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tuple[Slice, ...]:
-    """``slices`` with every delivery's receipt sealed: what the node's shell does before it encodes them.
+    """Return ``slices`` with every delivery's receipt signed. The node's shell does this before it encodes them.
 
     A slice that came from another node is sealed already.
     """
@@ -186,5 +186,5 @@ def seal_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tu
 
 
 def seal_fetched(fetched: FetchReply, *, secret: bytes, key: int = 0) -> FetchReply:
-    """``fetched`` with every delivery's receipt sealed."""
+    """Return ``fetched`` with every delivery's receipt signed."""
     return fetched._replace(slices=seal_slices(fetched.slices, secret=secret, key=key))

@@ -197,7 +197,7 @@ def check_seen(client: Client, request: m.Metadata) -> None:
 
 
 def visible(client: Client | None, reply: Any, catalogue: Catalogue, asked: Any = None) -> Any:
-    """An answer with nothing but the topics and groups that a client may see.
+    """Return an answer with nothing but the topics and groups that a client may see.
 
     Args:
         client: client that asked; None if the node does not ask for credentials.

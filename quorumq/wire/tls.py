@@ -104,12 +104,12 @@ class Tunnel:
 
 
 def own_ca() -> str:
-    """The file of authorities that the environment names; "" if none."""
+    """Return the file of authorities that the environment names; "" if none."""
     return os.environ.get(CA_VARIABLE, "").strip()
 
 
 def client_context(ca: str) -> ssl.SSLContext:
-    """For a client: the node has to show a certificate of these authorities for the address that was dialled.
+    """Return a client's context: the node must show a certificate of these authorities for the dialled address.
 
     Args:
         ca: a PEM file.
@@ -147,7 +147,7 @@ def server_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
 
 
 def peer_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
-    """For a node that dials another: both show a certificate. Whose it is, the caller looks at (`names_in`).
+    """Return the context of a node that dials another: both show a certificate. The caller checks `names_in`.
 
     Raises:
         UsageError: they cannot be used.
@@ -213,7 +213,7 @@ UTC_TIME: Final = 0x17
 
 
 def expiry_of(path: str) -> float:
-    """The time when a certificate ends.
+    """Return the time when a certificate ends.
 
     Args:
         path: path of a PEM file; its first certificate counts.

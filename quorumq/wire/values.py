@@ -110,7 +110,7 @@ class WireSlice(NamedTuple):
     body: memoryview
 
     def messages(self) -> list[batches.Message]:
-        """The messages in order, each checked against its CRC-32C; `Corrupt` if one is not as published."""
+        """Return the messages in order, each checked against its CRC-32C; `Corrupt` if one is not as published."""
         return batches.records_of(self.header, 0, self.header.size, self.body)
 
 
@@ -259,7 +259,7 @@ Decoder = Callable[[Any, "Body | None"], Any]
 
 
 def _fit(where: str, data: object, size: int, defaults: tuple[object, ...]) -> tuple[object, ...]:
-    """``data`` cut or filled up with defaults, as they would have come, to ``size`` fields."""
+    """Return ``data`` cut or filled up with defaults, as they would have come, to ``size`` fields."""
     if type(data) is not tuple:
         bad(where, data, f"must be an array of {size} fields")
     missing = size - len(data)
@@ -305,7 +305,7 @@ class _Maker:
             return self.encoders[cls], self.decoders[cls]
 
     def _name(self, function: object) -> str:
-        """A name in the scope of the generated functions for ``function``."""
+        """Return a name in the scope of the generated functions for ``function``."""
         name = f"f{len(self.scope)}"
         self.scope[name] = function
         return name
@@ -331,7 +331,7 @@ class _Maker:
         self.decoders[cls] = self._compile(f"d_{name}", lines, f"decoder of {name}")
 
     def led(self, cls: type, number: int) -> LedEncoder:
-        """An encoder of [number, request, stamp, *fields]."""
+        """Return an encoder of [number, request, stamp, *fields]."""
         with self.lock:
             head = cbor.array_head(3 + len(cls._fields)) + cbor.uint(number)  # type: ignore[attr-defined]
             lead = [self._int("request", 0, 1 << 32), self._int("stamp", 0, STAMPS_END)]
@@ -385,7 +385,7 @@ class _Maker:
     # Each of the next two turns one type hint into source for the variable `var`.
 
     def _int(self, var: str, low: int, high: int) -> str:
-        """The integer ``var``, written without a call; first as those of its kind mostly are."""
+        """Return an expression for the CBOR of the integer ``var``, without a call; first the most common form."""
         small = f"small[{var}] if 0 <= {var} < 256 else"
         long = f"word(27, {var}) if {1 << 32} <= {var} < {1 << 64} else"
         middle = (
@@ -402,7 +402,7 @@ class _Maker:
         return [self._encoding(hint, var, owner, field)]
 
     def _encoding(self, hint: Any, var: str, owner: str, field: str) -> str:
-        """An expression for the CBOR of ``var``."""
+        """Return an expression for the CBOR of ``var``."""
         if hint is int:
             return self._int(var, *int_range(owner, field))
         if hint is str:
@@ -511,7 +511,7 @@ class _Maker:
         return [f"{var} = {self._name(self.of(hint)[1])}({var}, body)"]
 
     def _item(self, hint: Any, owner: str, field: str) -> str:
-        """The name of a function that decodes one item of a list."""
+        """Return the name of a function that decodes one item of a list."""
         if hasattr(hint, "_fields"):
             return self._name(self.of(hint)[1])
         name = f"i{len(self.scope)}"
@@ -522,12 +522,12 @@ class _Maker:
 
 
 def hints_of(cls: type) -> dict[str, Any]:
-    """The types of the fields of a NamedTuple class."""
+    """Return the types of the fields of a NamedTuple class."""
     return typing.get_type_hints(cls, vars(__import__(cls.__module__, fromlist=["_"])))
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """An expression that joins the pieces; literals that stand side by side are one, and one alone needs no join."""
+    """Return an expression that joins the pieces; literals side by side are one, and one alone needs no join."""
     merged: list[str] = []
     for piece in pieces:
         if merged and piece.startswith("b'") and merged[-1].startswith("b'"):
@@ -583,7 +583,7 @@ class Decoders(dict[Any, Decoder | None]):
 
 
 def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | None = None) -> bytes:
-    """The CBOR array [*lead, *fields of value].
+    """Return the CBOR array [*lead, *fields of value].
 
     Args:
         value: any NamedTuple of core/types.py, core/messages or core/records.py.
@@ -601,7 +601,7 @@ def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | 
 
 
 def decode_value(cls: type[T], data: object, body: Body | None = None) -> T:
-    """The ``cls`` that ``data``, a tuple out of `cbor.load`, holds field by field.
+    """Return the ``cls`` that ``data``, a tuple out of `cbor.load`, holds field by field.
 
     Args:
         cls: the NamedTuple to make. `ReceiptPart` comes back as `SealedNamed`, `Slice` as `WireSlice`.
