@@ -379,7 +379,7 @@ class Service:
         self._stop.set()
 
     async def _finish(self) -> None:
-        """Do the clean part of a stop: answer requests that can be answered soon, then fall silent and journal holds."""
+        """Do the clean part of a stop: answer what can be answered soon, fall silent, and journal the holds."""
         node = self.node
         node.room.paused = True
         for inbound in list(self._inbound.values()):

@@ -27,7 +27,7 @@ RESERVE_NAME: Final = "reserve"
 """The file of a data directory that only takes room: without it, acks and a start can be written on a full disk."""
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a write that say that there is no room; they leave earlier writes as they are."""
+"""Errors of a write that say that there is no room, and nothing about earlier writes."""
 
 ASIDE_SUFFIX: Final = ".damaged"
 """Suffix of the name of a segment file without a readable record; quorumq leaves it alone from then on."""

@@ -43,7 +43,7 @@ class DamagedDirectory(StorageError):
 
 
 def damaged_at(disk: Disk, name: str, offset: int, reason: str) -> DamagedDirectory:
-    """Return the error for a record of segment file ``name`` that differs from any record written."""
+    """Return the error for a record of segment file ``name`` that cannot be the record written."""
     return DamagedDirectory(f"{disk}/{name} is damaged at byte {offset}: {reason}", ADVICE)
 
 
