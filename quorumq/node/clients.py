@@ -1,4 +1,4 @@
-"""The file of clients: who may connect, and what they may do. It is reread when it changes.
+"""The file of clients that may connect, with their rights. It is reread when it changes.
 
 A client shows a token, NAME.SECRET, in HELLO. The file has the secret's SHA-256, which is enough: a secret is 32 random
 bytes, beyond guessing, however fast the hash. If the file becomes unreadable, or is wrong, the clients stay those of

@@ -1,6 +1,6 @@
-"""The node's journal, as its driver sees it: what a commit is, segments and old ones included.
+"""The node's journal, as its driver sees it: commits, segments and old ones included.
 
-When a commit begins is the driver's to say (quorumq/driver.py), and who runs it is a `CommitRunner`'s. Here it is taken
+The driver decides when a commit begins (quorumq/driver.py), and a `CommitRunner` decides who runs it. Here it is taken
 from the store, written, and finished; between two commits the segment is rolled and old ones are emptied.
 """
 

@@ -112,7 +112,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def elsewhere(self) -> tuple[str, str]:
-        """The address of its own that others dial and the one where the node listens for them, if they differ."""
+        """The address of its own that others dial and the one at which it listens for them, if they differ."""
         here = self.peer_listen or self.listen
         dialled = self.dialled.get(self.node, "")
         host, port = split_address(here)

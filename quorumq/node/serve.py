@@ -160,7 +160,7 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
 
                 nursery.start_soon(wait_for_signal)
                 if seen_from:
-                    from quorumq.node.http import HttpServer  # with what it imports: only where it is used
+                    from quorumq.node.http import HttpServer  # with its imports: only if it is used
 
                     nursery.start_soon(HttpServer(node).run, seen_from)
                 code = await service.run(sockets, of_peers)

@@ -87,7 +87,7 @@ class Turns(trio.abc.Instrument):
 
     Attributes:
         taken: number of turns so far.
-        waits_here: whether to wait for sockets without trio, where that can be; set before `run`. Only where trio's
+        waits_here: True to wait for sockets without trio, if that can be; set before `run`. Only if trio's
             clock is the machine's.
     """
 

@@ -28,9 +28,9 @@ UNREADABLE: Final = "(unreadable)"
 class Inspected(NamedTuple):
     """One record, or one unreadable place.
 
-    ``type`` is the record's name or `UNREADABLE`; ``fields`` its fields by name (of a batch: what its header says,
-    without offsets and checksums; of an unreadable place: ``bytes``, how long it is). ``notes`` is empty where
-    nothing is wrong.
+    ``type`` is the record's name or `UNREADABLE`; ``fields`` its fields by name (for a batch: those of its header,
+    without offsets and checksums; for an unreadable place: ``bytes``, its length). ``notes`` is empty if nothing is
+    wrong.
     """
 
     offset: int

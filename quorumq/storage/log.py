@@ -236,7 +236,7 @@ class Log:
         """Begin a new segment with this snapshot, in memory.
 
         Returns:
-            Batches that were written again, with their bodies, and where they are now (only the first time).
+            Batches that were written again, with their bodies and new positions (only the first time).
         """
         carried, self._carried = self._carried, []
         bodies = [self._files.body(item.position) for item in carried]

@@ -47,13 +47,13 @@ class Hole(NamedTuple):
 
 
 class SegmentStart(NamedTuple):
-    """The first record of a segment: whose it is, and which older segments still count, oldest first.
+    """The first record of a segment: its owner, and the older segments that still count, oldest first.
 
-    ``position`` is how many records of the core were appended to this directory before this segment, and
+    ``position`` is the number of records of the core that were appended to this directory before this segment.
     ``next_number`` is above every batch number that was ever used in it. ``cannot_vouch`` says why the directory is not
-    to be trusted with votes: it was damaged once, and the node has not resynced since. ``lies`` is what the disk says
-    of where this very file lies, 8 bytes, and ``place`` what all segments have that were written since the directory
-    was copied last.
+    to be trusted with votes: it was damaged once, and the node has not resynced since. ``lies`` is the disk's value
+    for the place of this very file, 8 bytes. ``place`` is the same in all segments that were written since the
+    directory was copied last.
     """
 
     version: int

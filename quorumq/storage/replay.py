@@ -109,7 +109,7 @@ class Replay:
         return self._placed(start)
 
     def _placed(self, newest: SegmentStart) -> SegmentStart:
-        """With its place, if it lies where it was written; else with one that stands for where it lies now."""
+        """Return it with its place, if it was not moved since it was written; else with one for its new place."""
         lies = self.disk.place(segment_name(newest.segment))
         return newest if newest.lies == lies else newest._replace(place=int.from_bytes(lies) | 1)
 

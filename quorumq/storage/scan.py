@@ -31,7 +31,7 @@ NO_HOLES: Final[Mapping[int, int]] = MappingProxyType({})
 class Frame(NamedTuple):
     """One record as it lies in a segment.
 
-    ``fields`` is the whole decoded header, type and durable offset included. ``body_ok`` is None where the
+    ``fields`` is the whole decoded header, type and durable offset included. ``body_ok`` is None if the
     body was not looked at.
     """
 
@@ -61,7 +61,7 @@ class Bad(NamedTuple):
 class Gap(NamedTuple):
     """Bytes [offset, stop) without a record that counts.
 
-    ``frame`` is the record that begins there, where its header is valid and its body is not all there. ``witness`` is
+    ``frame`` is the record that begins there, if its header is valid and its body is not all there. ``witness`` is
     the record of a tail that says that something was durable there.
     """
 
@@ -77,7 +77,7 @@ class Scan:
     """Reads one segment in order."""
 
     read: Callable[[int, int], bytes]  # (offset, length) -> bytes; fewer at the end of the file only
-    size: int  # where to stop, in bytes: the length of the file, or of the part of it that counts
+    size: int  # bytes to read: the length of the file, or of the part of it that counts
     salt: int = 0  # `salt_of` the segment. It may be set later: the first record is read without it
     _: KW_ONLY
     check_bodies: bool  # read bodies and compare their checksums, else jump over them

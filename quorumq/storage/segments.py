@@ -117,7 +117,7 @@ class Segments:
         self.next_number = max(self.next_number, number + 1)
 
     def put(self, number: int, position: BatchPosition) -> None:
-        """Count a batch that is needed where it lies."""
+        """Count a batch that is needed at its position."""
         self.by_number[position.segment].put(number, position)
 
     def drop(self, number: int, position: BatchPosition) -> None:

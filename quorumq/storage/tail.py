@@ -26,11 +26,11 @@ class Tail:
     def add(
         self, record: JournalRecord | Framing, into: list[Buffer], encoded: tuple[bytes, Buffer] | None = None
     ) -> BatchPosition | None:
-        """Append a record. Returns where it is, if it is a batch.
+        """Append a record. Return its position, if it is a batch; else None.
 
         Args:
             record: record to append.
-            into: gets its bytes. The body of a batch is not copied.
+            into: list that gets its bytes. The body of a batch is not copied.
             encoded: its header and body, if they are known.
 
         Raises:

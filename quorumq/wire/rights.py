@@ -1,11 +1,11 @@
 """Rights that each request of a client needs, and the check if a client has them. One table, pure.
 
-A node with a clients file asks it before the core hears of a request (node/connections.py). What nodes forward to each
-other was asked where it came in.
+A node with a clients file asks it before the core hears of a request (node/connections.py). A request that nodes
+forward to each other was checked at the node that it came in at.
 
 Rights are for topics, by pattern, and `consume` for groups as well: those of a group cover its dead letters. `publish`
-and `consume` make topics and groups where the cluster makes them by themselves; everything that changes or removes what
-others use needs `admin`.
+and `consume` make topics and groups if the cluster makes them by themselves. Requests that change or remove topics and
+groups in use need `admin`.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _settled(request: Any, name: NameOf) -> list[Need]:
 _FOUND_BY_ID: Final = (
     m.Publish, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.ShowRequest
 )  # fmt: skip
-"""Name a topic by its id alone, and may be carried out where only another node knows it (core/finding.py). What that is
-called is not known when rights are looked at, so all that it may be called has to be covered. A topic that the client
+"""Name a topic by its id alone, and may be carried out if only another node knows it (core/finding.py). Its name is
+not known when rights are looked at, so all names that it may have must be covered. A topic that the client
 may not see is taken for one that is not known."""
 
 
@@ -142,7 +142,7 @@ def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
         name_of: names of topics by id.
 
     Raises:
-        Unauthorized: says which right to what is missing, and where rights are given.
+        Unauthorized: a right is missing: names it and its topic or group, and says where rights are given.
         NotFound: the right is not known here, because the topic is not.
     """
 

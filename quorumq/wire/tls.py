@@ -154,7 +154,7 @@ def peer_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = False  # a node is known by its id, not by where it is dialled
+    context.check_hostname = False  # a node is known by its id, not by its address
     _load(context, cert, key, ca)
     return context
 

@@ -275,7 +275,7 @@ def _encode_map(value: Mapping[str, object], lift: Lift | None) -> bytes:
 
 
 INLINE: Final = (Span, Origin, PartitionId, Incarnation, Stamp, Owner)
-"""Types that are in nearly every message: what reads and writes them is not called, but written where they stand."""
+"""Types that are in nearly every message: their code to read and write is inlined instead of called."""
 
 
 class _Maker:
