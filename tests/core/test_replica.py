@@ -262,7 +262,7 @@ def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
     cluster = Cluster()
     published(cluster, 1)
     for request, code, word in [
-        (Fetch(("jbos",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0), "not-found", "'jobs'"),
+        (Fetch(("jbos",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0), "not-found", "'jbos'"),
         (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 61.0, 0.0), "usage", "60.0 s"),
         (Fetch(("jobs",), "", 1, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "group"),
         (Fetch(("jobs",), "g", 0, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "max_messages"),
