@@ -208,7 +208,7 @@ class Proposer:
                 effects += context.take_in_group(message.group, now)
             return effects, not owner.done
         theirs = message.decision
-        if not this.hear(sender, incarnation) or theirs is None:
+        if theirs is None or not this.hear(sender, incarnation):  # a node that cannot vouch has no vote
             return [], False
         if theirs.promised > self.ballot:
             context.state.clock.merge(theirs.promised.time)

@@ -55,6 +55,24 @@ def refuse_outbid(
 _on_voted = CreateTopicCoordinator.on_reply
 
 
+def count_refusals(
+    self: Proposer,
+    owner: Coordinator,
+    context: Context,
+    sender: NodeId,
+    incarnation: Incarnation,
+    message: ProposalReply,
+    now: Now,
+) -> tuple[list[Effect], bool]:
+    """Count every answer to the round that is open, whatever it says."""
+    if message.error == Code.CANNOT_VOUCH and self.round is not None and message.round == self.round.number:
+        self.round.hear(sender, incarnation)
+    return _on_proposal_reply(self, owner, context, sender, incarnation, message, now)
+
+
+_on_proposal_reply = Proposer.on_reply
+
+
 def accept_below_promise(
     context: Context, sender: NodeId, message: Prepare | Accept, now: Now
 ) -> list[Effect]:
@@ -206,6 +224,11 @@ RULES: tuple[Rule, ...] = (
         ((NodeCore, "snapshot", after(NodeCore.snapshot, but(DecisionPut))),),
         off="it brings registers only",
         scenario=WIPED_ACCEPTOR,
+    ),
+    Rule(
+        "refusals-are-no-votes",
+        "a node that cannot vouch has no vote: its answer is no part of a majority",
+        ((Proposer, "on_reply", count_refusals),),
     ),
     Rule(
         "superseded-votes",

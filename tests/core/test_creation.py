@@ -11,6 +11,7 @@ from quorumq.core.messages import (
     AlterTopicReply,
     CreateTopic,
     CreateTopicReply,
+    DeleteGroup,
     DeleteTopic,
     DeleteTopicReply,
     Envelope,
@@ -27,6 +28,7 @@ from quorumq.core.messages import (
     PutTopic,
     RegistersReply,
     ResyncReply,
+    SetGroup,
     SyncTopics,
 )
 from quorumq.core.records import DecisionPut, TopicPut
@@ -430,6 +432,46 @@ def test_a_node_that_is_learning_answers_no_proposal() -> None:
     assert isinstance(answer(cluster, key), Failed)
     assert not cluster.nodes["b"].catalogue.decisions
     assert not cluster.nodes["a"].topics
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CreateTopic("new", 1),
+        SetGroup("jobs", "new"),
+        SetGroup("jobs", "new", "latest"),
+        DeleteGroup("jobs", "old"),
+    ],
+    ids=["topic", "group", "group from latest", "deletion"],
+)
+def test_a_refusal_that_comes_before_a_vote_is_no_vote(
+    request_: CreateTopic | SetGroup | DeleteGroup,
+) -> None:
+    """b and c cannot vouch, and e is down: a and d are no majority, however late d answers."""
+    cluster = Cluster(5)
+    cluster.topic()
+    cluster.ask("a", SetGroup("jobs", "old"))
+    cluster.advance(1.0)
+    late: list[object] = []
+
+    def keep(sender: str, to: str, message: object) -> bool:
+        kept = isinstance(message, ProposalReply) and sender == "d"
+        if kept:
+            late.append(message)
+        return kept or isinstance(message, ResyncReply)
+
+    cluster.drop = keep
+    wipe(cluster, "b")
+    wipe(cluster, "c")
+    cluster.kill("e")
+    core = cluster.nodes["a"]
+    before = dict(core.topics), dict(core.catalogue.groups)
+    key = cluster.submit("a", request_)
+    assert late, "d has voted"
+    while late:
+        hand_over(cluster, "d", "a", late.pop(0))
+    assert (dict(core.topics), dict(core.catalogue.groups)) == before
+    assert isinstance(answer(cluster, key), Failed)
 
 
 def test_acceptors_forget_the_proposal_once_the_choice_is_known() -> None:
