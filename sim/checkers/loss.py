@@ -12,7 +12,7 @@ heard of the redrive.
 
 Losing nothing in one run proves little where no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there, unless every group
-has been acking or purging them already, as another try's. (Judged where the first line says `rf`.)
+has been acking, purging or skipping them already, as another try's. (Judged where the first line says `rf`.)
 """
 
 from __future__ import annotations
@@ -161,14 +161,21 @@ class NoLoss(TopicChecker, DrainedChecker):
             return False
         return all(named != group for named, *_ in self.delivered)
 
+    def _maybe_settled(self, group: str, key: Key) -> bool:
+        """Return True if the group may be done with the message before any publish of it is confirmed."""
+        skipped = self.sent.get(key, 0.0) <= self.skips.until(group)
+        return (
+            bool(self.acks.get((group, *key)))
+            or skipped
+            or group in self.unmade
+            or self._maybe_purged(group, key)
+        )
+
     def _judge_stored(self, row: Row) -> None:
         if not self.rf:
             return
         for key in messages(row):
-            if self.groups and all(
-                self.acks.get((group, *key)) or group in self.unmade or self._maybe_purged(group, key)
-                for group in self.groups
-            ):
+            if self.groups and all(self._maybe_settled(group, key) for group in self.groups):
                 continue  # settled under an earlier try, it need not be stored by this one
             nodes = self.stored.get(key, {})
             if len(nodes) <= self.rf // 2:

@@ -848,6 +848,17 @@ def test_what_is_published_after_a_creation_is_delivered() -> None:
     assert not Making().made("time", from_ms=10).send(0).drained().stands()
 
 
+@pytest.mark.parametrize(("start", "broken"), [("latest", []), ("earliest", ["no loss"])])
+def test_what_each_group_has_acked_or_skipped_need_not_be_stored_again(start: str, broken: list[str]) -> None:
+    """Seed 9600182: group g has acked what an earlier try published, h skips it, and the last try is confirmed."""
+    story = Making()
+    story.add("sim", "settings", history=1, settings={"rf": 3})
+    story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+    story.send(0, "unknown").got(5, 0).later().ack(5, 0).fetched(start, group="h")
+    story.add("node:a", "register", topic="t", group="h", generation=0, from_ms=0)
+    assert story.later().send(0).broken() == broken
+
+
 def test_of_a_group_from_latest_nothing_of_before_is_delivered() -> None:
     assert not Making().send(0).made("latest").got(5, 0).stands()
     assert Making().send(0).made("latest").drained().stands()
