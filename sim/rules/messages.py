@@ -14,6 +14,7 @@ from quorumq.core.partition.storing import Storing
 from quorumq.core.publish import StoreCoordinator
 from quorumq.core.rounds import Round
 from quorumq.core.types import Record
+from quorumq.core.upkeep import Upkeep
 from quorumq.core.voter import Voter
 from sim.clients import outputs
 from sim.rules.rule import Rule
@@ -57,7 +58,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no-anti-entropy",
         "what differs is exchanged",
-        ((Replica, "on_sync_offer", lambda self, sender, message, now: []),),
+        ((Upkeep, "on_compared", lambda self, sender, message, now: []),),
     ),
     Rule(
         "due-by-one-clock",
