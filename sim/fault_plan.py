@@ -20,7 +20,7 @@ class Fault:
     # comes back), ``rot`` (bodies of batches are damaged under a running process), ``bereave`` (once this
     # node knows what all others do, their directories are lost, and it is declared to be all that is left),
     # ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
-    # ``wrong-clock`` (a kill, and another time of day at the next start) or ``cut`` (connections break).
+    # ``wrong-clock`` (a crash, and another time of day at the next boot) or ``cut`` (connections break).
     kind: str
     nodes: tuple[str, ...] = ()  # whom it hits
     seconds: float = 0.0  # how long it lasts
@@ -170,7 +170,7 @@ def draw_bereavement(rng: random.Random, options: Options, faults: tuple[Fault, 
 
 
 def draw_one_clock(rng: random.Random, options: Options, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """One node is killed and started with a time of day far ahead; else nothing goes down, so that it is asked."""
+    """One node loses power and boots with a time of day far ahead; else nothing goes down, so that it is asked."""
     others = [fault for fault in faults if fault.kind in UPRIGHT]
     at = round(rng.uniform(0.5, options.fault_time / 2), 4)
     ahead = rng.choice((120.0, 86_400.0))

@@ -40,7 +40,7 @@ class Faults:
             if fault.kind == "stop":
                 host.stop()
             else:
-                host.crash(power=fault.kind == "crash")
+                host.crash(power=fault.kind in ("crash", "wrong-clock"))
             if host.core is None:
                 if fault.kind in ("wipe", "restore"):
                     host.journal.lose(host.disk_rng, backup=fault.kind == "restore", last=fault.amount > 0)
@@ -57,7 +57,10 @@ class Faults:
             self.hosts[name].journal.flip(self.hosts[name].disk_rng, 0.0)
 
     def do_wrong_clock(self, fault: Fault) -> None:
-        """Processes are killed, and find another time of day when they are started again."""
+        """Machines lose power, and have another time of day when they boot.
+
+        Why: within one boot nothing is counted by the time of day.
+        """
         self.do_wall_jump(fault)
         self._down(fault)
 
