@@ -419,6 +419,25 @@ def test_what_is_reclaimed_elsewhere_before_its_tombstones_are_here_is_not_wante
     assert not any(isinstance(message, SyncState) for message in sent), "they agree"
 
 
+def test_replicas_that_reclaimed_before_and_after_a_rewind_agree_on_what_is_wanted() -> None:
+    """a sees that the rewind leaves the messages out, and drops them; b and c have dropped them, and cannot see it."""
+    cluster = Cluster()
+    published(cluster)
+    drained(cluster)
+    cluster.drop = lambda sender, to, message: isinstance(message, GroupsReply) and to == "a" and sender != to
+    cluster.advance(20)
+    assert batches(cluster) == [1, 0, 0]
+    rewind(cluster, "b", "time", cluster.now.wall_ms)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+    cluster.advance(20)
+    tables = [replica(cluster, node).batches for node in "abc"]
+    assert [table.wanted.messages for table in tables] == [0, 10, 10]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20)
+    assert [table.wanted.messages for table in tables] == [10, 10, 10]
+    assert len({root_of(replica(cluster, node)) for node in "abc"}) == 1
+
+
 def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
     """Else who has heard of it, and never had its payload, asks for ever once a rewind wants it again."""
     cluster = Cluster()

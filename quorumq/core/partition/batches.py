@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from quorumq.core import limits
 from quorumq.core.closed import ClosedOrigins, among, forget, number_of
@@ -36,6 +36,10 @@ class Missing(NamedTuple):
     since: float  # monotonic seconds
     # The other replicas that said since then that they do not have them, sorted.
     denied: tuple[NodeId, ...] = ()
+
+
+ALL_WANTED: Final = b"wanted"
+"""The content of an origin of which everything was reclaimed and is wanted again."""
 
 
 class Batches:
@@ -144,12 +148,15 @@ class Batches:
         return [part for span in spans for part in subtract(span, self.wanted.within(span))]
 
     def content(self, origin: Origin) -> bytes:
-        """Return an origin's content for comparison: messages that are present, or reclaimed and not wanted again."""
-        gone = self._not_wanted(self.reclaimed.spans_of(origin)) if origin in self.reclaimed.runs else []
-        if not gone:
+        """Return an origin's content for comparison: messages that are present, or reclaimed and not wanted again.
+
+        An origin with all reclaimed messages wanted again has a content too, so that every replica learns it.
+        """
+        if origin not in self.reclaimed.runs:
             return self.present.content(origin)
+        gone = self._not_wanted(self.reclaimed.spans_of(origin))
         here = merge_spans([*self.present.spans_of(origin), *gone])
-        return SpanSet.from_spans(here).content(origin)
+        return SpanSet.from_spans(here).content(origin) or ALL_WANTED
 
     @property
     def lost(self) -> int:
