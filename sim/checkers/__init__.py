@@ -46,7 +46,7 @@ OF_ALL: tuple[type[Checker], ...] = (DerivedOnce, DeletedForGood)
 
 
 def judge(rows: Iterable[Row]) -> list[Violation]:
-    """What all checkers say of a history in order of time; empty if it keeps every promise.
+    """Return all checkers' violations of a history in order of time; empty if it keeps every promise.
 
     Each topic has checkers of its own, which see the lines of it and those of no topic; `OF_ALL` see every line. The
     checkers of a topic that was deleted do not see that the run was drained.
@@ -73,7 +73,7 @@ def judge(rows: Iterable[Row]) -> list[Violation]:
 
 
 def wanted_by(checkers: Iterable[Checker]) -> dict[str, list[Checker]]:
-    """Who wants to see which kinds of lines."""
+    """Return the checkers that read each kind of line."""
     wanted: dict[str, list[Checker]] = {}
     for checker in checkers:
         for kind in checker.kinds:

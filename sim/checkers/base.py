@@ -1,4 +1,4 @@
-"""What all checkers share: lines in, violations out, and messages named one by one."""
+"""Parts that all checkers share: lines in, violations out, and messages named one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Life = tuple[int, int]
 """Generation and redrive number."""
 
 DEAD = "!dead"
-"""What the name of a group's group of dead letters ends in."""
+"""Suffix of the name of a group's group of dead letters."""
 
 
 class Violation(NamedTuple):
@@ -87,7 +87,7 @@ class DrainedChecker(Checker):
 
 
 class SettingsChecker(Checker):
-    """Goes by how many replicas there are, and by whether messages that nobody needs are kept."""
+    """Reads the number of replicas, and if messages that no group needs are kept."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,16 +133,16 @@ def group_messages(row: Row) -> Iterator[GroupKey]:
 
 
 def life_of(row: Row) -> Life:
-    """What an ACK settles: a message in a generation; a dead letter at its redrive number, too."""
+    """Return the life that an ACK settles: a generation, and for a dead letter its redrive number."""
     return (row["generation"], row["n"] if row["group"].endswith(DEAD) else 0)
 
 
 Named = tuple[str, int] | GroupKey
-"""What a purge names: all that a group has in a partition, or a message."""
+"""Target of a purge: all messages of a group in a partition, or one message."""
 
 
 def purged_by(row: Row) -> Iterator[Named]:
-    """What a PURGE's line names."""
+    """Yield the targets in a PURGE's line."""
     if row.get("spans"):
         yield from group_messages(row)
     else:
@@ -150,7 +150,7 @@ def purged_by(row: Row) -> Iterator[Named]:
 
 
 def naming(key: GroupKey) -> tuple[Named, Named]:
-    """What a purge may have named to settle this message."""
+    """Return the targets with which a purge may have settled this message."""
     return key[:2], key
 
 
@@ -176,7 +176,9 @@ class Skips:
         """A line of a FETCH, a SETGROUP or a register."""
         ends = self.ends.setdefault(row["group"], {})
         if row["kind"] == "register":
-            if "latest" in row:  # of a FETCH of a pattern only the register shows where it has made a group
+            if (
+                "latest" in row
+            ):  # only the register shows in which topics a FETCH of a pattern has made a group
                 ends.setdefault(("", 0), math.inf)
         elif row["outcome"] == "invoke" and row.get("start") == "latest":
             ends[(row["who"], row["op"])] = math.inf

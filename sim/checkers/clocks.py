@@ -4,14 +4,14 @@ Judged are first lives (n = 0), in true time, give or take what clocks' rates di
 
 - a message is not delivered before it is due;
 - it is not dead-lettered as expired before its time, by its own TTL, or else by the shortest that
-  anybody gave the topic;
+    any request gave the topic;
 - it is not delivered to a FETCH that was sent after its time was over at every replica.
 
 Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was
 started again since, as nothing but a start asks the time of day. A node whose directory was lost, damaged or brought
 back has no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as
 old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. RECLAIM
-is no fault and takes payload away as well (`kept: false`, or somebody creates the topic without retention): after a
+is no fault and takes payload away as well (`kept: false`, or a CREATE of the topic without retention): after a
 rewind of the group, or for one that was made later than the message, a replica may lack a batch that it once stored,
 so expiry is not judged there.
 """
@@ -42,7 +42,7 @@ class OneWrongClock(TopicChecker):
         self.wrong: dict[str, None] = {}  # those of them that were started since
         # The shortest TTL of the topic, 0 without one; None: the history does not say.
         self.ttl_s: float | None = None
-        self.rewound: dict[str, None] = {}  # groups of which a rewind was asked for
+        self.rewound: dict[str, None] = {}  # groups with a request for a rewind
         self.known: dict[str, float] = {}  # since when a node knows the group
 
     def on_publish(self, row: Row) -> None:

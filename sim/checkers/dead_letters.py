@@ -1,15 +1,15 @@
-"""Dead letters are conserved (promise G7): once confirmed one is there, once, until redriven, purged or acked.
+"""Dead letters are conserved (promise G7): once confirmed one exists, once, until redriven, purged or acked.
 
 What must hold: a dead letter confirmed at redrive number n is not delivered at n or below again in that generation;
-nothing is delivered at n + 1 unless someone asked for that redrive, and a
-confirmed redrive is not undone; and in the end, where the run was drained, each replica lists the same dead letters,
-each once, none of which somebody has redriven, purged or acked with OK. Each confirmed one is among them, unless
-somebody asked to purge or to ack it, or it was delivered again: of what was redriven, whatever came of the request,
-and whatever rewind came before or after it, something becomes.
+nothing is delivered at n + 1 without a request for that redrive, and a
+confirmed redrive is not undone. In the end, if the run was drained, each replica lists the same dead letters,
+each once, and none that was redriven, purged or acked with OK. Each confirmed one is among them, unless
+a client asked to purge or to ack it, or it was delivered again: a redriven message never vanishes, with any outcome
+of the request, and with any rewind before or after it.
 
-A client's REJECT confirms a dead letter. What nodes bury is one for good once a majority says that it is durable there,
-or two of them do where nothing says how many replicas there are. A listing says what was there at its time: of a
-message that somebody redrove, acked or purged later it says nothing in the end.
+A client's REJECT confirms a dead letter. One that nodes bury is confirmed once a majority says that it is durable
+there, or two nodes if no line says how many replicas there are. A listing says what was there at its time: it says
+nothing of the end for a message that was redriven, acked or purged later.
 
 A rewind whose generation covers a dead letter opens the message again; one that does not cover it leaves it standing,
 and what was redriven open. A deletion of the group voids it.
@@ -55,7 +55,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
         self.sent: dict[tuple[str, int], float] = {}
         self.ack_asked: dict[GroupKey, int] = {}  # the newest generation in which an ACK was asked for
         self.acked: dict[GroupKey, int] = {}  # … was confirmed
-        # Of dead letters, the backlog or both, by requests that did not fail.
+        # Requests for dead letters, the backlog or both that did not fail.
         self.purge_asked: dict[Named, dict[tuple[str, int], None]] = {}
         # When the last confirmed purge of dead letters was sent.
         self.purged: dict[Named, float] = {}
@@ -139,7 +139,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
     def on_deliver(self, row: Row) -> None:
         generation, n = row["generation"], row["n"]
         for key in group_messages(row):
-            if row["group"].endswith(DEAD):  # it lived at that n, whoever got it then, and died again
+            if row["group"].endswith(DEAD):  # it lived at that n, with any receiver, and died again
                 source = source_of(key)
                 self.delivered[source] = max((generation, n), self.delivered.get(source, (0, 0)))
                 continue
@@ -160,7 +160,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
             mine[key] = ((row.get("generation", 0), row["n"]), row["at"])
 
     def still_listed(self, mine: dict[GroupKey, tuple[Life, float]]) -> dict[GroupKey, Life]:
-        """What one listed, but for messages of which something was asked since."""
+        """Return the listed dead letters, without messages that a later request names."""
 
         def since(key: GroupKey) -> float:
             return max(self.changed.get(named, 0.0) for named in (*naming(key), *naming(dead_of(key))))
@@ -171,7 +171,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
         return any(self.purge_asked.get(named) for named in naming(key))
 
     def _may_be_skipped(self, key: GroupKey, since: float) -> bool:
-        """Whether a purge of the backlog, or a request from latest, may have skipped what was open since then."""
+        """Return True if a purge of the backlog, or a request from latest, may have skipped what was open since."""
         return self._may_be_purged(key) or self.skips.until(key[0]) >= since
 
     # ------------------------------------------------------------------ the end
@@ -185,7 +185,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
         return max((it for (named, _), it in self.buried.items() if named == group), default=0)
 
     def was_void(self, key: GroupKey, generation: int) -> bool:
-        """Whether a newer generation than this one has ever covered the message."""
+        """Return True if a newer generation than this one has ever covered the message."""
         newer = [start for other, start in self.generations.get(key[0], {}).items() if other > generation]
         return any(self.published_ms.get(key[1:], 0) >= start for start in newer)
 
@@ -235,7 +235,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
             self.broken(f"{name(key)}, a dead letter at n = {n} since {when:.4f} s, is gone")
 
     def _lives_on(self, key: GroupKey, generation: int, n: int, since: float) -> bool:
-        """Whether a dead letter at n, or what it was redriven to, was delivered again or settled by somebody."""
+        """Return True if a dead letter at n, or the message it was redriven to, was delivered again or settled."""
         if self.delivered.get(key, (0, 0)) > (generation, n) or self.ack_asked.get(key, -1) >= generation:
             return True
         if self._may_be_purged(dead_of(key)) or key in self.dead_acked:

@@ -1,7 +1,7 @@
 """Deleted for good (protocol.md, DELETE): once a DELETE is confirmed, nothing of that topic succeeds any more.
 
 What must hold: no FETCH sent after that delivers anything of it, and no PUBLISH, ACK, REJECT or EXTEND sent after that
-succeeds; in the end of a drained run no node has a register, a group or a record of it, whoever was down meanwhile. A
+succeeds; in the end of a drained run no node has a register, a group or a record of it, even one that was down. A
 topic that is created again under the name is another one, and its lines name it otherwise (docs/history.md).
 
 What else is asked of a topic in the end is not asked of one that was deleted, or may have been: it is never drained.

@@ -1,9 +1,9 @@
 """Derived once (protocol.md, section 2): consume, process, publish derived, ack: each output exactly once.
 
 What must hold at the end of a drained run: an input whose ACK succeeded for a group that derived outputs from it has
-each of them in the other topic: delivered there, or a dead letter. Under one id, whoever derived it and however often,
-with the same bytes; and nothing is delivered there that nobody derived. That what is acked there does not come again is
-the judge of finality's part.
+each of them in the other topic: delivered there, or a dead letter. Each is there under one id, with the same bytes,
+for any number of derivations; and nothing is delivered there that was not derived. That an acked output does not come
+again is the part of the checker of finality.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Output = tuple[str, Key]
 """A topic and a message in it."""
 
 Place = tuple[str, str, Key, str, int]
-"""Which output of which input: its topic, its group, itself; the output's topic and index."""
+"""Output of an input: the input's topic, group and key; the output's topic and index."""
 
 
 class DerivedOnce(DrainedChecker):

@@ -2,11 +2,11 @@
 
 A delivery lasts from when the application gets it until its deadline by the client's clock, which an EXTEND that was
 granted moves, or until the client itself asks to REJECT it (an EXTEND still under way changes nothing then), unless all
-such requests failed for certain. An ACK ends nothing here: once it was sent, nobody else may get the message before the
-deadline, whatever came of it. But a rewind may open again at once what was acked, and a redrive a dead letter that was:
+such requests failed for certain. An ACK ends nothing here: once it was sent, no other client may get the message before
+the deadline, with any outcome. But a rewind may open again at once what was acked, and a redrive a dead letter:
 a delivery whose own client has sent an ACK is not in the way of one of a newer generation, nor, of a dead letter, of
-one at a higher redrive number, though an EXTEND that was asked before is answered later. Any other is, whatever was
-rewound. Times are true times: the simulator writes ``until`` as the true moment at which
+one at a higher redrive number, though an EXTEND that was asked before is answered later. Any other is, with any
+rewind. Times are true times: the simulator writes ``until`` as the true moment at which
 the client's clock shows its deadline.
 
 In a history of real processes both clocks are the machines' own: ``within`` widens what is tolerated.
@@ -25,7 +25,7 @@ class Exclusive(Checker):
         super().__init__()
         self.held: dict[GroupKey, dict[str, list[float]]] = {}  # message -> owner -> [from, until]
         self.acked: dict[tuple[GroupKey, str], Life] = {}  # by its own client
-        self.lives: dict[tuple[GroupKey, str], Life] = {}  # of each delivery
+        self.lives: dict[tuple[GroupKey, str], Life] = {}  # life of each delivery
         # REJECTs of a delivery that have not failed, and until when its hold went before the first of all.
         self.given_up: dict[tuple[GroupKey, str], dict[tuple[str, int], None]] = {}
         self.before: dict[tuple[GroupKey, str], tuple[float, float]] = {}
@@ -92,7 +92,7 @@ class Exclusive(Checker):
     on_dead_letter = on_reject
 
     def _gives_up_nothing(self, key: GroupKey, owner: str, hold: list[float]) -> None:
-        """Every REJECT of this delivery failed: its hold goes on, and nobody else may have got it meanwhile."""
+        """Extend the hold of a delivery whose REJECTs all failed, and report other deliveries inside it."""
         sent, hold[1] = self.before[(key, owner)]
         for other, (start, _) in self.held[key].items():
             if other != owner and sent < start < hold[1]:

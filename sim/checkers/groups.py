@@ -4,9 +4,9 @@ What must hold: once a rewind or a deletion was confirmed, no FETCH sent later d
 letters, and what was redriven, where the new one leaves them out; a generation delivers nothing from before its start;
 it counts attempts anew; what was published before a PURGE of it that was confirmed is not delivered later, unless
 the group was rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back,
-`kept: false`: PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED that nobody asked to purge
+`kept: false`: PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED without a request to purge
 (or, of a dead letter, to ack), or to leave behind a group that is to begin with what is published from now on: a
-request for that skips what was sent before it was answered, or, where its outcome is unknown, before the group is
+request for that skips what was sent before it was answered, or, if its outcome is unknown, before the group is
 confirmed by another one.
 
 That what a generation covers is delivered again is the judge of loss's part.
@@ -40,7 +40,7 @@ class GroupsAsAsked(SettingsChecker):
         # (group, generation) -> when, from_ms.
         self.first_known: dict[tuple[str, int], tuple[float, int]] = {}
         self.rewound: dict[str, list[tuple[int, float]]] = {}  # confirmed generations, and when
-        self.deletions: dict[tuple[str, int], None] = {}  # generations that nobody reads
+        self.deletions: dict[tuple[str, int], None] = {}  # generations that a deletion made, without readers
         self.began: dict[tuple[str, int], float] = {}  # when a request was sent: (who, op)
         self.purge_asked: dict[Named, dict[tuple[str, int], None]] = {}  # by requests that did not fail
         self.purged: dict[Named, list[tuple[float, float, int]]] = {}  # sent, confirmed, generation
@@ -120,7 +120,7 @@ class GroupsAsAsked(SettingsChecker):
         ]
         for key in group_messages(row):
             published = self.published_ms.get(key[1:], 0)
-            left_out = n > 0 or group.endswith(DEAD)  # and stands where no newer generation covers it
+            left_out = n > 0 or group.endswith(DEAD)  # and stands if no newer generation covers it
             if generation < newest and (not left_out or published >= max(newer)):
                 self.broken(
                     f"{name(key)} was delivered in generation {generation} to a FETCH sent after the rewind to "

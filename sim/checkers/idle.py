@@ -1,4 +1,4 @@
-"""Nobody idles while work waits (protocol.md, FETCH): what is free goes to a client that has nothing in hand.
+"""No client idles while work waits (protocol.md, FETCH): free messages go to a client that has nothing in hand.
 
 A client idles from when it has acked all that it had until its next delivery; one whose process died has no next. A
 message waits from when its last delivery ran out, or it was published, until it is delivered, or the run ends. Both at

@@ -2,15 +2,15 @@
 
 This is Jepsen's total-queue, with settling in place of taking out: an attempt with an unknown outcome may
 come out or not, a confirmed one must. It is judged once the run was drained to the end, for each group's generation at
-the end: what that covers must have been delivered and acked in it, whatever came of it in an older one, or was purged.
-Where the first line says ``kept: false``, or somebody creates the topic without retention, payload goes once nobody
+the end: what that covers must have been delivered and acked in it, with any outcome in an older one, or was purged.
+If the first line says ``kept: false``, or the topic is created without retention, payload goes once no group
 needs it: then each group must have settled it in any generation, unless some generation left it out, and one that was
 created later only what was published after that was confirmed. A purge, and the ACK of a dead letter by its readers,
 settle it there too: a rewind voids their records, so they are not listed at the end. What was to be purged while it was
 to be redriven, with an unknown outcome, may be gone: a replica that had merged PURGED may have reclaimed it before it
 heard of the redrive.
 
-Losing nothing in one run proves little where no disk is lost, so the cause is judged as well: when a publish
+Losing nothing in one run proves little if no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there, unless every group
 has been acking, purging or skipping them already, as another try's. (Judged where the first line says `rf`.)
 """
@@ -46,7 +46,7 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.sent: dict[Key, float] = {}  # when a publish of it was first sent
         self.created: dict[str, float] = {}  # groups that were created while the run went on, and when
         self.skips = Skips()
-        self.unmade: dict[str, None] = {}  # groups of which a deletion was asked for
+        self.unmade: dict[str, None] = {}  # groups with a request for a deletion
         self.guests: dict[str, None] = {}  # groups that may come with a FETCH
         self.groups: dict[str, None] = {}
         # Groups that began with a generation: since when, by node.
@@ -58,7 +58,7 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.acks: dict[GroupKey, dict[tuple[str, int], int]] = {}
         self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of it as a dead letter was sent
-        # Of what a purge names, dead letters or not: until when it may have worked, by (who, op).
+        # End of the time in which a purge of a message may have worked, by (client, op); dead letters included.
         self.purges: dict[Named, dict[tuple[str, int], float]] = {}
         # A redrive at this n was asked for, and none at it is confirmed.
         self.unsure: dict[GroupKey, int] = {}
@@ -150,12 +150,12 @@ class NoLoss(TopicChecker, DrainedChecker):
                 del self.unsure[key]
 
     def _maybe_purged(self, group: str, key: Key) -> bool:
-        """Whether a purge of the message was under way once its publish had been sent."""
+        """Return True if a purge of the message was under way once its publish had been sent."""
         ends = [end for named in naming((group, *key)) for end in self.purges.get(named, {}).values()]
         return bool(ends) and max(ends) >= self.sent.get(key, 0.0)
 
     def _never_was(self, group: str) -> bool:
-        """Whether a FETCH began to make it, and no majority is known to have had it: a crash may have ended it."""
+        """Return True if a FETCH began to make it, and no majority is known to have it: a crash may have ended it."""
         heard = self.known.get(group)
         if heard is None or len(heard) > self.rf // 2 or group in self.created:
             return False
@@ -189,13 +189,13 @@ class NoLoss(TopicChecker, DrainedChecker):
             generation, from_ms = max(of_nodes, default=(0, 0))
             began = 0.0
             if not self.kept and group in self.unmade:
-                continue  # what only it kept was dropped while it was deleted
+                continue  # payload that only this group kept was dropped while it was deleted
             if self._never_was(group):
                 continue
             if not self.kept:
                 from_ms = self.latest.get(group, 0)
                 generation = 0
-                heard = self.known.get(group, {}).values()  # nobody may have heard that it was created
+                heard = self.known.get(group, {}).values()  # maybe no node learned that it was created
                 began = self.created.get(group, max(heard, default=0.0))
             for key, at in self.confirmed.items():
                 if self.sent.get(key, at) < began or self.sent.get(key, at) <= self.skips.until(group):

@@ -1,6 +1,6 @@
 """Suspects come in lots, and alone at last (protocol.md, FETCH): no message dies by its neighbour.
 
-What must hold of a dead letter that nobody rejected, of five deliveries or more: in the first two it may have had any
+What must hold of a dead letter without a REJECT, of five deliveries or more: in the first two it may have had any
 company, then that of a lot, and from the fifth on none. Company is what the same process had in hand at the same time:
 delivered to it, and not yet acked. A process that was started again is another one. This is asked only of histories in
 which no node crashes: each crash may lose a count.
@@ -12,7 +12,7 @@ from quorumq.history import Row
 from sim.checkers.base import Checker, GroupKey, group_messages, name
 
 TOGETHER = {3: 4, 4: 2}
-"""How many messages may be together in a delivery of that number (protocol.md, FETCH); before with any, later alone."""
+"""Most messages that share a delivery of that number (protocol.md, FETCH): below 3 any number, above 4 one."""
 
 
 class NobodyDiesByANeighbour(Checker):
@@ -23,7 +23,7 @@ class NobodyDiesByANeighbour(Checker):
         self.hands: dict[str, dict[GroupKey, None]] = {}
         self.company: dict[
             GroupKey, list[tuple[int, int]]
-        ] = {}  # of each delivery, its number, and how many at once
+        ] = {}  # number of each delivery, and size of its lot
         self.rejected: dict[GroupKey, None] = {}
         self.dead: dict[GroupKey, float] = {}
 

@@ -1,4 +1,4 @@
-"""What was confirmed of a group stands until somebody asks for a rewind or a deletion (section 1, "group, generation").
+"""A confirmed group stands until a request for a rewind or a deletion (section 1, "group, generation").
 
 A creation is a SETGROUP that was OK, or a FETCH that brought messages, or that was answered when a majority of the
 nodes had the group. From then on, until a rewind or a deletion of the group is *sent*:
@@ -6,14 +6,14 @@ nodes had the group. From then on, until a rewind or a deletion of the group is 
 - all deliveries to FETCHes that are sent later are of one generation, which is what every creation that is sent later
   hears, and no receipt of these is called stale (what was redriven before a rewind is of the generation it died in);
 - what was acked is not delivered again;
-- what is published later with OK is delivered (or dies, or is purged), whatever time of day anybody's clock shows;
+- what is published later with OK is delivered (or dies, or is purged), at any time of day on any clock;
 - where all requests that may have made the group asked for ``earliest``, so is what was published before (unless
   payload goes, `kept: false`);
 - where all asked for ``latest``, nothing is delivered that was confirmed before the first of them was sent;
 - where some asked for the one and some for the other, either all of that is delivered or nothing.
 
-A rewind that was OK stands likewise: it is the only request that may have made its generation. What failed for certain
-has made nothing; a FETCH that too few replicas answered may have made the group.
+A rewind that was OK stands too: it is the only request that may have made its generation. A request that failed for
+certain has made nothing; a FETCH that too few replicas answered may have made the group.
 A FETCH never makes a group again that was deleted. One that names a partition is judged there alone.
 Of a group that begins at a time, only what its producers published from that time on, by their clocks, is judged.
 """
@@ -68,7 +68,7 @@ class Delivered(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A group whose beginning was confirmed at ``since``, and that nobody asked to change before ``until``."""
+    """A group with its beginning confirmed at ``since``, and without a request to change it before ``until``."""
 
     since: float
     until: float
@@ -85,7 +85,7 @@ class Told:
     """A history's statements about one message and group."""
 
     delivered: list[Delivered] = field(default_factory=list)
-    # Of each delivery's ACK: when it was first sent, when it succeeded, and how.
+    # ACK of each delivery: time first sent, time of success, and its verdict.
     acks: dict[str, float] = field(default_factory=dict)
     acked: list[tuple[float, str, str]] = field(default_factory=list)
     stale: list[tuple[float, str]] = field(default_factory=list)
@@ -107,7 +107,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
         self.dead_at: dict[GroupKey, float] = {}  # when it was last delivered as a dead letter
         self.purges: dict[Named, dict[tuple[str, int], float]] = {}  # until when each may work
         self.redriven: dict[GroupKey, None] = {}
-        self.proposed: dict[int, float] = {}  # since when somebody may have added a partition
+        self.proposed: dict[int, float] = {}  # time since which a request may have added a partition
         self.born = 0  # how many partitions there are in any case
 
     # -------------------------------------------------------------------- what is said
@@ -268,7 +268,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
             )
 
     def is_latest(self, group: str, standing: Standing) -> None:
-        """Where all asked for ``latest``, nothing of before is delivered."""
+        """Check that nothing published before is delivered, if all requests asked for ``latest``."""
         if standing.starts != {"latest"}:
             return
         after = standing.since if standing.again else -1.0
@@ -296,7 +296,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
         return any(end > after and end >= self.sent[key] for end in ends)
 
     def is_whole(self, group: str, standing: Standing) -> None:
-        """What is covered was delivered."""
+        """Check that every covered message was delivered."""
         since, first = standing.since, standing.first if standing.again else -1.0
         before = [key for key in self.covered(standing) if self.sent[key] <= since]
         missed = [

@@ -12,7 +12,7 @@ class NoThinAir(Checker):
     def __init__(self) -> None:
         super().__init__()
         self.published: dict[Key, str] = {}
-        self.tries: dict[tuple[str, int], tuple[Key, ...]] = {}  # what the first one named
+        self.tries: dict[tuple[str, int], tuple[Key, ...]] = {}  # messages that the first try named
 
     def on_publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":

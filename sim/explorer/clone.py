@@ -51,9 +51,9 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "GroupView": frozenset({"digests", "kept"}),
     "ClosedOrigins": frozenset({"digests"}),
 }
-"""What `key_of` leaves out, by class: what is the same in every state of one exploration, what is worked out from the
-rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and when a batch was
-made, by which nothing is decided where neither it nor its topic has a delay or a TTL, and there is one message. So the
+"""Attributes that `key_of` leaves out, by class: what is the same in every state of an exploration, what is worked out
+from the rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and the time when a
+batch was made: it decides nothing if neither batch nor topic has a delay or a TTL, and there is one message. So the
 order of batches is left out, and with it the list of those that have something to offer: `spans` says what that is.
 The times of
 HOLD's answers, and how many rounds went without, decide only when a round times out: here the explorer says so."""
@@ -81,7 +81,7 @@ def fields_of(kind: type) -> tuple[str, ...]:
 
 
 def is_named_tuple(kind: type) -> bool:
-    """Whether ``kind`` is a NamedTuple: the core keeps only values that cannot change in those."""
+    """Return True if ``kind`` is a NamedTuple: the core keeps only values that cannot change in those."""
     return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
@@ -96,7 +96,7 @@ _atomic: set[type] = set()
 
 
 class Made(dict[type, T]):
-    """What was made for each class that was met."""
+    """One value for each class that was met."""
 
     def __init__(self, make: Callable[[type], T]) -> None:
         self.make = make
@@ -123,7 +123,7 @@ def clone(core: NodeCore) -> NodeCore:
 
 
 def is_atomic(kind: type) -> bool:
-    """Whether objects of this class cannot change."""
+    """Return True if objects of this class cannot change."""
     return issubclass(kind, SHARED) or is_named_tuple(kind) or kind is frozenset
 
 

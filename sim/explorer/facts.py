@@ -1,4 +1,4 @@
-"""What the outside world knows, and the promises held against it.
+"""The outside world's knowledge, and the promises held against it.
 
 Facts are what clients have asked and heard; nothing in here looks into a node. Every promise of docs/protocol.md,
 section 2, that a cluster of one message can break is checked where the fact arises that would break it.
@@ -47,13 +47,13 @@ class Attempt(NamedTuple):
     after_ack: int  # it was started after an ACK of this generation had succeeded; -1 for none
     receipt: Receipt | None = None
     until: float = 0.0
-    of_dead: bool = False  # of dead letters
+    of_dead: bool = False  # for a dead letter
     idle: bool = True  # its client has nothing in hand
     after_rewind: int = 0  # it was started after this generation was confirmed, …
     after_cover: int = 0  # … and after this one, which covers the message, not followed by one that does not
     after_redrive: tuple[int, int] = (-1, -1)  # a FETCH of dead letters: after a redrive to this life said OK
     after_purge: int = -1  # it was started after a purge of the backlog of this generation had said OK
-    # It was started after the group was deleted, and nobody had asked to make it again.
+    # It was started after the group was deleted, and before a request to make it again.
     after_deletion: bool = False
 
 
@@ -76,8 +76,8 @@ class Operation(NamedTuple):
     """One request about a topic, and what became of it: "", "asked", "done", "conflict" or "unknown"."""
 
     phase: str = ""
-    made: Stamp = STAMP_ZERO  # which creation's topic it is, once created
-    # How many had asked to move the group when it was asked, and had all been told that it was done; -1: not all had.
+    made: Stamp = STAMP_ZERO  # the creation whose topic it is, once created
+    # Number of requests to move the group when this one began, if all had been answered with success; else -1.
     moved: int = 0
     # It was asked after what bears on it was OK: of "send", a creation from latest, and of "read" that no FETCH is to
     # make a group.
@@ -85,13 +85,13 @@ class Operation(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What clients have asked and heard."""
+    """Requests of clients, and the answers that they got."""
 
     attempts: tuple[Attempt, ...] = ()
     asked: tuple[Asked, ...] = ()
     # The highest delivered, of the group and its dead letters.
     token: tuple[Stamp | None, Stamp | None] = (None, None)
-    # The delivery whose ACK returned `acked`, likewise: the newest life of each.
+    # The newest life whose ACK returned `acked`: of the group, and of its dead letters.
     acked: tuple[int, int] = (-1, -1)
     finished: int = -1  # some ACK of this generation succeeded
     # REJECT to the dead letters said OK at this life; nothing was done about it since.
@@ -101,22 +101,22 @@ class Facts(NamedTuple):
     rewound: int = 0  # the newest generation that was confirmed
     covers: int = 0  # the same if it covers the message
     purged: int = -1  # a purge of the backlog of this generation said OK
-    deleted: bool = False  # the group was deleted; nobody has asked since to make it again
-    moved: bool = False  # somebody has asked for a generation that covers the message anew
+    deleted: bool = False  # the group was deleted, without a later request to make it again
+    moved: bool = False  # there was a request for a generation that covers the message anew
     keys: int = 0
     operations: tuple[Operation, ...] = ()
-    kinds: tuple[str, ...] = ()  # of these operations
+    kinds: tuple[str, ...] = ()  # kind of each operation
     groups: tuple[Group, ...] = ()  # each register of the group that any node has had, by generation
-    # That of the newest creation that was OK, while nobody has asked to move it.
+    # Register of the newest creation that was OK, until a request to move it.
     stands: Group | None = None
-    before: bool = False  # the message was OK before anybody asked for the group
+    before: bool = False  # the message was OK before the first request for the group
     acks_end_nothing: bool = False  # as in `Scenario`
 
 
 CREATIONS = ("set", "set latest", "read", "read latest")
 MOVES = ("again", "remove")
 GROUP_OPERATIONS = (*CREATIONS, *MOVES)
-"""Of the group: a creation, from earliest or latest, by SETGROUP or by a FETCH; a rewind; a deletion."""
+"""Operations on the group: a creation, from earliest or latest, by SETGROUP or by a FETCH; a rewind; a deletion."""
 
 COVERING = ("rewind", "unmake", "make")
 """After these the group may read the message anew."""
@@ -289,7 +289,7 @@ def _created(facts: Facts, this: Asked, group: Group) -> tuple[Facts, str]:
     """A creation of the group is OK, and this is its register."""
     asked = facts.operations[this.attempt]
     facts = with_operation(facts, this.attempt, asked._replace(phase="done"))
-    if asked.moved != len(_of_kind(facts, *MOVES)):  # somebody asked to move it meanwhile
+    if asked.moved != len(_of_kind(facts, *MOVES)):  # there was a request to move it meanwhile
         return facts, ""
     problem = ""
     if facts.stands is not None and facts.stands != group:
@@ -363,9 +363,9 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
 
 
 def live_beside(facts: Facts, index: int, receipt: Receipt) -> list[int]:
-    """The other deliveries of the same queue that are inside their holds: of one whose ACK was sent, in its life.
+    """Return the other deliveries of the queue inside their holds; one with a sent ACK counts only up to its own life.
 
-    In any life where an ACK ends nothing: who has heard of it grants a newer life at once, and nobody else does.
+    If an ACK ends nothing, it counts in any life: nodes that know the ACK grant a newer life at once, and no others do.
     """
     of_dead = facts.attempts[index].of_dead
     return [
@@ -383,7 +383,7 @@ def live_beside(facts: Facts, index: int, receipt: Receipt) -> list[int]:
 
 
 def ran_out(facts: Facts, receipt: Receipt) -> list[int]:
-    """The deliveries of the same message, generation and n of which nobody said how they ended."""
+    """Return the deliveries of the same message, generation and n that no client ended."""
     return [
         k
         for k, other in enumerate(facts.attempts)
@@ -397,7 +397,7 @@ def put(values: tuple[Any, ...], at: int, value: object) -> tuple[Any, ...]:
 
 
 def life(receipt: Receipt) -> tuple[int, int]:
-    """What an ACK of it settles: a generation; of a dead letter, (generation, n)."""
+    """Return the life that an ACK settles: a generation, and n for a dead letter."""
     return (receipt.generation, receipt.n if receipt.group.endswith(DEAD_SUFFIX) else 0)
 
 

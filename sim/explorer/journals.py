@@ -51,7 +51,7 @@ class Journals:
         reorder: whether a CLEAN_STOP is found again after other records.
 
     Attributes:
-        slow: the nodes of which each fsync is a step of its own.
+        slow: nodes that make each fsync a step of its own.
     """
 
     def __init__(self, scenario: Scenario, reorder: bool) -> None:
@@ -63,7 +63,7 @@ class Journals:
         self._next: dict[tuple[int, Records], int] = {}
 
     def records(self, journal: int) -> Records:
-        """What stands in a journal."""
+        """Return the records of a journal."""
         return self._kept.all[journal]
 
     def number(self, records: Records, node: NodeId) -> int:
@@ -81,7 +81,7 @@ class Journals:
         return found
 
     def load(self, records: Records, node: NodeId, now: Now, nonce: int = 0) -> NodeCore:
-        """A new core from a journal; ``nonce`` where its starts are told from those of another directory."""
+        """Make a core from a journal; ``nonce`` tells its starts from those of another directory."""
         scenario = self._scenario
         made_of = tuple(name for name in scenario.nodes if name not in scenario.joining)
         config = NodeConfig(
@@ -120,7 +120,7 @@ class Journals:
 
 
 def stop_found_again(records: tuple[JournalRecord, ...]) -> tuple[JournalRecord, ...]:
-    """A journal whose CLEAN_STOP looks like its last record, whatever came after it."""
+    """Return a journal whose CLEAN_STOP looks like its last record, even with records after it."""
     stops = [record for record in records if isinstance(record, CleanStopped)]
     starts = [record for record in records if isinstance(record, Started)]
     if not stops:

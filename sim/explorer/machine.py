@@ -19,7 +19,7 @@ from sim.explorer.traffic import Traffic
 
 
 class Outcome(NamedTuple):
-    """What a step of one node led to."""
+    """Effects of one step of a node."""
 
     local: int
     sent: tuple[int, ...] = ()  # messages
@@ -37,7 +37,7 @@ class Machine:
     Args:
         core: the node's, ours to change.
         journal: the number of what is durable.
-        pending: what was appended and is not durable; it waits in the driver.
+        pending: appended records that are not durable; they wait in the driver.
         now: the time of the step.
         setup: whether everything is durable at once, and nothing is lost.
     """

@@ -26,7 +26,7 @@ from sim.explorer.traffic import Traffic
 
 @dataclass
 class Switches:
-    """What the explorer's own part of a rule is, where the rule is the driver's and not the core's.
+    """The explorer's own part of a rule, if the rule is the driver's and not the core's.
 
     A rule (sim/rules) changes one of these, or patches the core, and nothing else.
     """
@@ -67,7 +67,7 @@ class Local:
 
 
 def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:
-    """What a node's record says of the message, as its generation reads it: (generation, acked, n, kind).
+    """Return a node's record of the message, as its generation reads it: (generation, acked, n, kind).
 
     It only rises, unless a rewind that covers the message is followed by one that does not.
     """
@@ -122,7 +122,7 @@ class Nodes:
     # ---------------------------------------------------------------------- any step
 
     def step(self, local: int, events: list[Event], now: Now, *, setup: bool = False) -> Outcome:
-        """What node state ``local`` does at ``events``. Not looked up: callers keep what they ask for often."""
+        """Run ``events`` on node state ``local``. Not looked up: callers keep the outcomes they often need."""
         return self._finish(self._at(local, now, setup), events)
 
     def _at(self, local: int, now: Now, setup: bool = False) -> Machine:
@@ -149,7 +149,7 @@ class Nodes:
     # --------------------------------------------------------------------- messages
 
     def is_dead(self, message: int, local: int, tick: int) -> bool:
-        """Whether a message can have no effect any more on the node it goes to (docs/verification.md, pruning)."""
+        """Return True if a message can have no effect any more on its receiver (docs/verification.md, pruning)."""
         this = self.locals[local]
         found = this.dead.get(message)
         if found is None:
@@ -191,7 +191,7 @@ class Nodes:
             found = self.steps[key] = self.step(local, [Received(envelope)], now_at(tick))
         return found
 
-    # ------------------------------------------------------------------ whatever else
+    # -------------------------------------------------------------------- other steps
 
     def do(self, local: int, what: tuple[Hashable, ...], tick: int) -> Outcome:
         """Something else happens to one node, such as ("wake",) or ("give up", the number of a round)."""
@@ -214,7 +214,7 @@ class Nodes:
                 return self._fire(local, now, what)
             case ("unsent", int(key)):
                 return self.step(local, [Unsent(key)], now)
-            case ("fsync",):  # of the oldest Persist: what waited for it alone is carried out
+            case ("fsync",):  # ends the oldest Persist: the effects that waited for it alone are carried out
                 machine = self._at(local, now)
                 machine.fsync()
                 return self._finish(machine, [])
@@ -231,7 +231,7 @@ class Nodes:
         raise ExplorerError(f"{what} is nothing that happens to a node")
 
     def _fire(self, local: int, now: Now, what: tuple[object, ...]) -> Outcome:
-        """A timer comes now, whatever it was set to."""
+        """Fire a timer now, before its time if need be."""
         machine = self._at(local, now)
         state = machine.core.state
         state.timers = [(now.mono, 0, what), *[timer for timer in state.timers if timer[2] != what]]

@@ -1,4 +1,4 @@
-"""What an exploration meets again and again is kept once, and has a number from then on."""
+"""Values that an exploration meets again and again: each is kept once, and has a number from then on."""
 
 from __future__ import annotations
 

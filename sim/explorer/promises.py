@@ -1,4 +1,4 @@
-"""Promises that a state of the cluster itself can break, whatever its clients have seen."""
+"""Promises that a state of the cluster itself can break, without a look at its clients."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Locals = tuple[int, ...]
 
 
 def handed_out(world: World, local: int, reply: int) -> str:
-    """G3, seen from the node: it wins and delivers nothing that its own record says is settled. And FETCH: nothing
-    that was not named, where something was."""
+    """Check G3, seen from the node: it wins and delivers nothing that its own record says is settled. And FETCH: it
+    brings nothing but the named messages, if some were named."""
     answer = world.nodes.traffic.replies.all[reply]
     if isinstance(answer, FetchReply) and answer.slices:
         if world.scenario.by_id and world.scenario.beside:
@@ -37,7 +37,7 @@ def handed_out(world: World, local: int, reply: int) -> str:
 
 
 def granted_in_vain(world: World, sent: tuple[int, ...]) -> str:
-    """HOLD rides on STORE: nobody holds what it refuses to store."""
+    """Check that no replica holds what it refuses to store: HOLD rides on STORE."""
     for number in sent:
         envelope = world.nodes.traffic.messages.all[number]
         message = envelope.message
@@ -92,7 +92,7 @@ def spared(world: World, locals_: Locals) -> str:
 
 def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
     """CREATE: all nodes serve the same topic of that name; none serves what was answered `conflict`; and a majority
-    serves what was answered with success, so that whoever looks for it finds it."""
+    serves what was answered with success, so that a client that looks for it finds it."""
     served = [world.nodes.locals[local].served for local in locals_]
     everything = sorted({topic for topics in served for topic in topics})
     if len(everything) > 1:

@@ -1,4 +1,4 @@
-"""What clients and operators ask, and the topic, the group and the message that they ask about."""
+"""Requests of clients and operators, and the topic, the group and the message that they name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def fetch(
 
 
 def named(scenario: Scenario) -> tuple[Span, ...]:
-    """What FETCHes name."""
+    """Return the spans that FETCHes name."""
     return (BESIDE if scenario.beside else SPAN,) if scenario.by_id else ()
 
 
@@ -70,7 +70,7 @@ def creation(scenario: Scenario, index: int) -> CreateTopic:
 
 
 def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> ClientRequest:
-    """What an operator of the scenario asks; ``topic`` is what there is to be deleted."""
+    """Return the request of an operator of the scenario; ``topic`` is the topic to delete."""
     kind = scenario.operators[index][0]
     match kind:
         case "alter":

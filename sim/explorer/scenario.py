@@ -1,6 +1,6 @@
-"""What may happen in one exploration, and how often.
+"""Budgets of one exploration: the events that may happen, and their numbers.
 
-A scenario is a budget: so many FETCHes through these nodes, so many restarts, so many ticks of the clock. Within it
+A scenario is a budget: numbers of FETCHes through these nodes, of restarts, of ticks of the clock. Within it
 the explorer tries everything. A few scenarios begin with a script, a chosen run of ordinary steps that brings the
 cluster to where a rule matters; everything after it is again every interleaving.
 """
@@ -28,7 +28,7 @@ HOLD_S = HOLD_TICKS * TICK_S
 """The hold time of every FETCH and EXTEND, and the cluster's hold_time_max: a quarantine ends in the third tick."""
 
 SHORTER_S = 0.5 * TICK_S
-"""A hold_time_max that the cluster was not made with: a quarantine of so long is over in the next tick."""
+"""A hold_time_max, in seconds, that the cluster was not made with: such a quarantine ends in the next tick."""
 
 START = 1000.0
 """Monotonic seconds when an exploration begins. Far above 0, because the core uses 0 for "long ago"."""
@@ -61,12 +61,12 @@ class Scenario:
     _: KW_ONLY
     nodes: tuple[NodeId, ...] = ("a", "b", "c")  # the cluster
     rf: int = 3  # the topic's replication factor
-    # Which nodes have the message at the start (it is durable there); empty: every replica.
+    # Nodes that have the message at the start (it is durable there); empty: every replica.
     stored_on: tuple[NodeId, ...] = ()
     coordinators: tuple[NodeId, ...] = ()  # through which nodes FETCHes come; empty: every replica
     # Through which nodes the client settles (ACK, REJECT, EXTEND, LEAVE, REDRIVE); empty: every node.
     via: tuple[NodeId, ...] = ()
-    restart_nodes: tuple[NodeId, ...] = ()  # which nodes may crash; empty: every node
+    restart_nodes: tuple[NodeId, ...] = ()  # nodes that may crash; empty: every node
     ticks: int = counted()  # ticks of the clock
     attempts: int = counted(2)  # FETCHes of one message each, of clients that have nothing in hand
     # Crashes; a crashed node comes back from its journal at once and links up later, peer by peer.
@@ -83,18 +83,18 @@ class Scenario:
     leaves: int = counted()
     redrives: int = counted()
     offers: int = counted()  # rounds of anti-entropy between two nodes
-    rewinds: int = counted()  # of the group, through the nodes of ``rewind_via``
-    purges: int = counted()  # of the group's dead letters
+    rewinds: int = counted()  # rewinds of the group, through the nodes of ``rewind_via``
+    purges: int = counted()  # purges of the group's dead letters
     dead_reads: int = counted()  # FETCHes of one dead letter each, through the nodes of ``dead_via``
-    backlog_purges: int = counted()  # of what the group may still deliver, through the nodes of ``purge_via``
+    backlog_purges: int = counted()  # purges of the group's backlog, through the nodes of ``purge_via``
     beside: bool = False  # whether these, and FETCHes by id, name another message, which is not there
     by_id: bool = False  # whether FETCHes name what they are to bring
     busy: int = counted()  # FETCHes of clients that have something in hand
-    # Of the message, through the nodes of ``publish_via``. It is nowhere before, and a FETCH waits for it
+    # PUBLISHes of the message, through the nodes of ``publish_via``. It is nowhere before, and a FETCH waits for it
     # until the next tick.
     publishes: int = counted()
     wiped_hears: tuple[NodeId, ...] = ()
-    # What is done to the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
+    # Changes of the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
     # deletes it, and "make", which makes it again.
     rewind_to: tuple[str, ...] = ("rewind",)
     # See there; empty: every replica. So with dead_via, purge_via and publish_via.
@@ -105,24 +105,24 @@ class Scenario:
     full: tuple[NodeId, ...] = ()  # nodes whose disks take no message
     reject_as: tuple[str, ...] = (
         "dead",
-    )  # what a REJECT may ask for: "now", "delay" (one tick), "interrupted" or "dead"
+    )  # outcomes that a REJECT may ask for: "now", "delay" (one tick), "interrupted" or "dead"
     give_up: bool = True  # whether a round may time out at any moment (else: never)
     # Whether a FETCH may also take its ballot from a clock that lags behind all others.
     low_clocks: bool = False
     # Whether an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
     unsynced: bool = False
-    max_deliveries: int = 5  # of the topic
+    max_deliveries: int = 5  # maximum of the topic
     shorter_holds: bool = False  # whether who starts a node again tries it with a lower hold_time_max first
     # Nodes that are not in the list that the cluster was made with. They start with the longer one, with
-    # which it is tried to start the others again.
+    # the operator tries to start the others again.
     joining: tuple[NodeId, ...] = ()
-    # What is asked about a topic, once each, and through which node: "create", each other one with one
+    # Requests about a topic, once each, with the node: "create", each other one with one
     # replica; or, about one that is there, "alter", for one more partition, "delete", "forbid", that a FETCH
     # make a group, and what `GROUP_OPERATIONS` of sim/explorer/facts.py has. The cluster has no other topic
     # then, and no message but what ``stored_on`` names, or "send" publishes.
     operators: tuple[tuple[str, NodeId], ...] = ()
-    # Whether an ACK that was sent ends no hold, whatever is done to the group: for scripts after which a majority has
-    # not heard of it.
+    # True if an ACK that was sent ends no hold, even after a change of the group: for scripts that end before a
+    # majority has heard of it.
     acks_end_nothing: bool = False
     script: Script = ()  # brings the cluster to where the exploration begins
 
@@ -133,7 +133,7 @@ class Scenario:
 
     @cached_property
     def symmetric(self) -> bool:
-        """Whether the nodes differ by name only, so that the first FETCH may as well go through the first of them.
+        """Return True if the nodes differ by name only, so that the first FETCH may go through the first of them.
 
         Names also break ties between ballots, which only lagging clocks can bring about.
         """
@@ -141,7 +141,7 @@ class Scenario:
         return not chosen and len(self.nodes) == self.rf and not self.low_clocks
 
     def budget(self) -> tuple[int, ...]:
-        """How often each countable thing may happen, in the order of `BUDGETS`."""
+        """Return the number of times each countable thing may happen, in the order of `BUDGETS`."""
         return tuple(getattr(self, name) for name in BUDGETS)
 
 

@@ -75,7 +75,7 @@ class Walk:
 
 @dataclass
 class Result:
-    """What an exploration found."""
+    """Result of an exploration."""
 
     scenario: str
     without: str | None
@@ -87,13 +87,13 @@ class Result:
     violation: str = ""
     steps: int = 0  # to the violation, the script's included
     trace: list[str] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)  # of what stands in for the rule that is left out
+    unused: list[str] = field(default_factory=list)  # stand-ins of the rule left out that were not called
     node_states: int = 0
     core_steps: int = 0
 
     @property
     def states_per_s(self) -> float:
-        """How many states were looked at in a second."""
+        """Return the number of states looked at in a second."""
         return self.states / self.seconds if self.seconds else 0.0
 
     @property
@@ -106,9 +106,9 @@ class Result:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Nobody looks for cyclic garbage while the context lasts.
+    """Stop the collector of cyclic garbage while the context lasts.
 
-    The collector would go over all states again and again, and there is far less garbage than what a search keeps.
+    It would go over all states again and again, and there is far less garbage than what a search keeps.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -27,12 +27,12 @@ from sim.explorer.world import World
 State = tuple[int, ...]
 Action = tuple[Any, ...]
 Step = tuple[Action, State, str]
-"""What was done, the state it led to, and the promise it broke or ""."""
+"""Action, the state it led to, and the promise it broke or ""."""
 
 SLOT = {name: at for at, name in enumerate(BUDGETS)}
 
 STARTS = {"restarts": "crash", "clean_stops": "clean stop", "wipes": "wipe", "restores": "restore"}
-"""What may be spent on a node that starts again, and what is done to it then."""
+"""Action on a node that starts again, by the budget that it spends."""
 
 
 class Explorer:
@@ -64,7 +64,7 @@ class Explorer:
         )
 
     def facts(self, state: State) -> Facts:
-        """What clients know in ``state``."""
+        """Return the clients' knowledge in ``state``."""
         return self._facts.all[state[-1]]
 
     def messages(self, state: State) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Explorer:
         return self._nets.all[state[-3]]
 
     def tick(self, state: State) -> int:
-        """How many ticks have passed."""
+        """Return the number of ticks that have passed."""
         return self.scenario.ticks - self._budgets.all[state[-2]][0]
 
     def spend(self, budget: int, slot: int) -> int:
@@ -145,7 +145,7 @@ class Explorer:
     def _after_all(
         self, state: State, outcomes: Iterable[tuple[int, Outcome]], tick: int
     ) -> tuple[State, str]:
-        """Likewise once several nodes have done something, one after the other."""
+        """Return the state, and the first broken promise, after several nodes have stepped one after the other."""
         problem = ""
         for at, outcome in outcomes:
             state, worse = self.after(state, at, outcome, tick)
@@ -221,7 +221,7 @@ class Explorer:
             yield self._tick(state, tick)
 
     def _find_alone(self, locals_: State) -> list[tuple[int, Action]]:
-        """What a node may do by itself: a round gives up, or an fsync ends."""
+        """Return the actions that a node may take by itself: a round gives up, or an fsync ends."""
         scenario = self.scenario
         every = [(at, self.nodes.locals[local]) for at, local in enumerate(locals_)]
         alone: list[tuple[int, Action]] = []
@@ -241,7 +241,7 @@ class Explorer:
         net, budget, fact = state[-3:]
         coordinators = self.scenario.coordinators or world.members
         if self.scenario.symmetric and not self._facts.all[fact].attempts:
-            coordinators = coordinators[:1]  # whatever happened before, happened to every choice of names
+            coordinators = coordinators[:1]  # earlier events happened to every choice of names
         if slot == "dead_reads":
             coordinators = self.scenario.dead_via or world.members
         group = DEAD_GROUP if slot == "dead_reads" else GROUP
@@ -285,7 +285,7 @@ class Explorer:
         yield ("deliver", message), after, problem
 
     def _settlings(self, state: State, left: tuple[int, ...], tick: int) -> Iterator[Step]:
-        """The client settles a delivery through any node, in time or late; or somebody redrives."""
+        """Settle a delivery as its client, through any node, in time or late; or redrive as an operator."""
         nodes, scenario = self.nodes, self.scenario
         facts = self.facts(state)
         via = scenario.via or scenario.nodes
@@ -373,7 +373,7 @@ class Explorer:
             yield ("link", self.scenario.nodes[a], self.scenario.nodes[b]), after, problem
 
     def is_refused(self, state: State, one: NodeId, other: NodeId) -> bool:
-        """Whether these two would not link up, because of what they are told of their cluster."""
+        """Return True if these two would not link up, because their configurations of the cluster differ."""
         at = [state[self.scenario.index[name]] for name in (one, other)]
         return self.world.link(at[0], at[1], self.tick(state)) is None
 

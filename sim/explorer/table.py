@@ -24,7 +24,7 @@ BOUNDS = (
     (groups, "PROPOSALS_MAX", 4),
     (registration, "PROPOSALS_MAX", 4),
 )
-"""Rounds of FETCH time out when the explorer says so, like all others, whatever the hold time. Two proposers that
+"""Rounds of FETCH time out when the explorer says so, like all others, with any hold time. Two proposers that
 outbid each other give up sooner than in production."""
 
 

@@ -14,10 +14,10 @@ from quorumq.core.types import Now
 def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     """Change ``core``, and nothing of what it does.
 
-    Hints on who else is fetching have no effect with ``steal_after = 0``; nobody reads when a peer was heard; what
-    a node was asked for its holds before it could answer waits here until it can, so nobody need ask again;
-    no client acts on being told of suspects; timers whose round, request or hold is gone do nothing when they come.
-    Those of what an ACK ended early are kept: it is told as held.
+    Hints on who else is fetching have no effect with ``steal_after = 0``; the time a peer was heard has no reader;
+    a request for holds waits here until the node can answer, so it need not come again;
+    no client acts on a hint of suspects; timers whose round, request or hold is gone do nothing when they come.
+    Those of what an ACK ended early are kept, because its hold is still reported.
 
     With ``keeps_given``, what was handed to a client is still looked at.
     """
@@ -60,7 +60,7 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
             # Earlier timers of this owner would only be set again to its deadline when they come.
             ends[tuple(granted)] = max(time, ends.get(tuple(granted), 0.0))
         for view in replica.views.with_holds():
-            # There is one message. What an owner gave up of it nobody asks for any more, unless it was a rival.
+            # There is one message. No node asks for holds that their owner gave up, unless the owner was a rival.
             blocked = any(held.owner == NOBODY for _, held in view.all_held())
             gone = [] if blocked else list(view.given_up)
             for owner in gone:
@@ -79,7 +79,7 @@ def _in_order(timers: Iterable[tuple[float, Any]]) -> list[tuple[float, int, Any
 
 
 def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) -> bool:
-    """Whether a timer may still do something when it comes. One of a kind that is not known here may."""
+    """Return True if a timer may still do something when it comes. One of an unknown kind may."""
     match what:
         case ("round", number):
             return number in core.context.rounds
@@ -101,7 +101,7 @@ def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) ->
 
 
 def take_apart(core: NodeCore) -> None:
-    """Cut the circles in a core that nobody needs any more, so that all of it is freed at once."""
+    """Cut the reference cycles in a core that is no longer needed, so that all of it is freed at once."""
     for replica in core.replicas.values():
         for view in replica.views.groups.values():
             view.dead = None

@@ -57,7 +57,7 @@ BY_ITSELF = {
     "offer": "{} offers anti-entropy to {}",
     "again": "{} proposes again",
 }
-"""What happens without anybody's asking: the node, and whatever else an action names."""
+"""Events without a request: the node, and the rest of the action."""
 
 OPERATORS = {
     "alter": "ALTER",
@@ -77,7 +77,7 @@ OPERATORS = {
     "remove": "DELETE of the group",
     "send": "PUBLISH",
 }
-"""What operators ask."""
+"""Requests of operators."""
 
 SAID = {
     HoldsRequest: "HOLDS-ASK",
@@ -89,7 +89,7 @@ SAID = {
     RemoteGone: "FETCH called off",
     Survey: "SURVEY",
 }
-"""Messages of which nothing but their kind is told."""
+"""Messages that a trace names by their kind alone."""
 
 
 def explain(explorer: Explorer, path: list[Step]) -> list[str]:
@@ -127,7 +127,7 @@ class Teller:
         self.names: dict[Stamp, str] = {}
 
     def tell(self, before: State, action: Action, after: State) -> tuple[str, list[str]]:
-        """What was done, and what came of it."""
+        """Return the text of an action, and its results."""
         self._learn_proposals(after)
         what, outcome = self._tell(before, action, after)
         known = set(self.explorer.messages(before))
@@ -194,7 +194,7 @@ class Teller:
                     self.names.setdefault(this.owner.ballot, f"a{index}")
 
     def heard(self, before: State, after: State) -> list[str]:
-        """What clients heard."""
+        """Return the answers that clients got."""
         old, new = self.explorer.facts(before), self.explorer.facts(after)
         lines: list[str] = []
         for index, attempt in enumerate(new.attempts):
@@ -233,7 +233,7 @@ class Teller:
         return f"{time - START:.2f}"
 
     def ballot(self, ballot: Stamp) -> str:
-        """Which attempt, or operation, a ballot belongs to."""
+        """Return the name of the attempt, or operation, that a ballot belongs to."""
         return "0" if ballot == STAMP_ZERO else self.names.get(ballot, str(ballot))
 
     def message(self, number: int) -> str:
@@ -242,7 +242,7 @@ class Teller:
         return f"{self.content(envelope.message)} {envelope.sender}→{envelope.to}"
 
     def content(self, message: object) -> str:
-        """What a message says."""
+        """Return the content of a message as text."""
         match message:
             case Hold():
                 n = message.wants[0].n
@@ -309,7 +309,7 @@ class Teller:
         return SAID.get(type(message), type(message).__name__)
 
     def voted(self, reply: ProposalReply) -> str:
-        """What an acceptor says."""
+        """Return an acceptor's reply as text."""
         chosen, voted = reply.topic or reply.group, reply.decision
         if chosen is not None:
             return f"CHOSEN ({self.value(chosen)})"
@@ -332,7 +332,7 @@ class Teller:
         return f"group {value.generation}{of}: {what}"
 
     def votes(self, reply: HoldReply) -> str:
-        """What a reply to a HOLD says."""
+        """Return a reply to a HOLD as text."""
         if reply.abstained:
             return "ABSTAIN"
         if reply.granted:
@@ -350,5 +350,5 @@ class Teller:
         return f"{Kind(record.kind).name} n={record.n}"
 
     def freed(self, freed: tuple[Freed, ...]) -> str:
-        """What a RELEASE or LEAVE gives back."""
+        """Return the holds that a RELEASE or LEAVE gives back, as text."""
         return "RELEASE " + ", ".join(self.ballot(item.owner.ballot) for item in freed)

@@ -1,4 +1,4 @@
-"""What nodes send to each other and answer to clients. A message on its way is a number."""
+"""Messages between nodes, and answers to clients. A message on its way is a number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy 
 unless the scenario has anti-entropy in it."""
 
 NOT_SENT_OF_OPERATORS = (Heartbeat, SyncTopics, SyncOffer, HoldsRequest)
-"""Likewise where operators work on topics: there are no holds. Of registers, what is written by rounds is enough."""
+"""Not sent if operators work on topics: there are no holds. For registers, the writes of rounds are enough."""
 
 
 class Traffic:
@@ -54,10 +54,10 @@ class Traffic:
         if found == len(self.to):
             self.to.append(self._index[envelope.to])
             if isinstance(envelope.message, RemoteFetch):
-                # A copy is told from the first by its stamp, which says nothing here.
+                # A copy differs from the first by its stamp, which says nothing here.
                 self.fetching[found] = found if envelope.stamp else self.message(envelope._replace(stamp=1))
         return found
 
     def reply(self, reply: ClientReply) -> int:
-        """The number of an answer to a client; likewise."""
+        """Return the number of an answer to a client."""
         return self.replies.number(reply, (type(reply), reply))

@@ -35,8 +35,8 @@ class World:
     """The cluster of one exploration within its bounds, and with the driver's part of the rules.
 
     Attributes:
-        members: the replicas; all nodes where operators work on topics.
-        topic: what there is to be altered and deleted.
+        members: the replicas; all nodes if operators work on topics.
+        topic: the topic to alter and delete.
     """
 
     def __init__(self, scenario: Scenario, switches: Switches) -> None:
@@ -80,7 +80,7 @@ class World:
         return acceptor.then(accepted), dialler.then(linked)
 
     def are_linked(self, one: int, other: int) -> bool:
-        """Whether both have a link to this very incarnation of the other."""
+        """Return True if both have a link to this very incarnation of the other."""
         a, b = self.nodes.locals[one], self.nodes.locals[other]
         first, second = a.core.state.incarnation, b.core.state.incarnation
         return a.links.get(b.node) == second and b.links.get(a.node) == first

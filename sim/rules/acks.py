@@ -53,7 +53,7 @@ def rank_by_n(record: Record) -> tuple[int, int, int]:
 
 
 def acked_once(enough: Callable[[Ballot, int], object]) -> Callable[..., str | None]:
-    """It is acked as soon as those have answered, whatever they have granted."""
+    """Acknowledge as soon as enough replicas have answered, with any grant."""
 
     def judge(
         self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool

@@ -61,7 +61,7 @@ _put = SettleCoordinator.put
 
 
 def unheard_in_any_generation(ours: Record | None, redriven: Record) -> bool:
-    """Whatever the generation that the message died in."""
+    """Compare without the generation that the message died in."""
     is_dead = ours is not None and ours.kind in (Kind.DEAD, Kind.PURGED) and ours.n == redriven.n - 1
     return not is_dead and record_rank(ours or OPEN_ZERO) < record_rank(redriven)
 

@@ -50,7 +50,7 @@ def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now:
 def skip_and_go_on(
     self: Skipping, context: Context, part: Part, wanted: Wanted, alike: tuple[Span, ...], now: Now
 ) -> list[Effect]:
-    """SKIPPED is sent, and nobody waits for it."""
+    """Send SKIPPED, and do not wait for it."""
     effects = _skip(self, context, part, wanted, alike, now)
     for number in list(part.merging):
         del part.merging[number]

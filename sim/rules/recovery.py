@@ -130,7 +130,7 @@ HALF_ACKED = (*won(A, B), ("ask", B, "ack", 0), ("crash", A))
 """a0 is delivered by the votes of a and b, and its ACK is at b alone; a is back, and was not told yet."""
 
 NO_WITNESS = (("settle",), *links(A, B, C), ("settle",), *restarted(B, A, C))
-"""a is told, and then b, too, is started again: a majority has not heard of the ACK."""
+"""a gets the ACK, and then b is started again: a majority has not heard of the ACK."""
 
 RULES: tuple[Rule, ...] = (
     Rule(

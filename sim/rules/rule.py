@@ -1,4 +1,4 @@
-"""What a rule of the catalogue is, and how it is left out for a while."""
+"""A rule of the catalogue, and the means to leave it out for a while."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Rule:
 
     name: str  # for the command line
     says: str  # the rule, in one sentence
-    patches: tuple[Patch, ...] = ()  # what is put in place of the core's functions
+    patches: tuple[Patch, ...] = ()  # functions that replace the core's
     _: KW_ONLY
     # Small bounds in which leaving the rule out is fatal, for the explorer; None: it is not explored.
     scenario: Scenario | None = None
-    off: str = ""  # what is done instead, where it is explored
-    # Of the explorer's driver (`Switches`), where the rule is the driver's and not the core's.
+    off: str = ""  # the behaviour without the rule, if it is explored
+    # Field of the explorer's driver (`Switches`), if the rule is the driver's and not the core's.
     switch: str = ""
-    # Whether random runs are searched for a seed that shows that the rule is left out: always where it is not
+    # True if random runs are searched for a seed that shows that the rule is left out: always if it is not
     # explored.
     hunted: bool = False
-    survives: str = ""  # why no such seed is found, where none is
-    profile: str = "swarm"  # of the seeds that are searched
-    # Of tests/core, which fails without it, where neither the explorer nor random runs show that it matters.
+    survives: str = ""  # the reason why no such seed is found, if none is
+    profile: str = "swarm"  # profile of the seeds that are searched
+    # Test in tests/core that fails without it, if neither the explorer nor random runs show that it matters.
     test: str = ""
     # The attribute of a part of a simulated cluster to set, where the rule is the driver's or the clients'.
     prepare: str = ""
@@ -49,7 +49,7 @@ def patched(patches: Iterable[Patch]) -> Iterator[dict[str, None]]:
     """Put the patches in place while the context lasts.
 
     Yields the names of what has not been used yet. What is still there at the end is a patch that changes nothing:
-    nobody calls the function that it replaces any more.
+    no code calls the function that it replaces any more.
     """
     patches = tuple(patches)
     before = [(place, name, vars(place).get(name, INHERITED)) for place, name, _ in patches]
@@ -68,7 +68,7 @@ def patched(patches: Iterable[Patch]) -> Iterator[dict[str, None]]:
 
 
 def _watched(what: str, instead: Any, unused: dict[str, None]) -> Any:
-    """The same, taken out of ``unused`` when it is called, or read where it is a value."""
+    """Return the same, taken out of ``unused`` when it is called, or read if it is a value."""
     unused[what] = None
 
     def call(*args: Any, **named: Any) -> Any:
@@ -83,12 +83,12 @@ def _watched(what: str, instead: Any, unused: dict[str, None]) -> Any:
 
 
 def prepared(rule: Rule) -> Callable[[object], None]:
-    """What leaving ``rule`` out does to a simulated cluster before it runs."""
+    """Return the change that leaving ``rule`` out makes to a simulated cluster before it runs."""
 
     def prepare(cluster: object) -> None:
         if rule.prepare:
             part, name = rule.prepare.split(".")
-            assert getattr(getattr(cluster, part), name) is False  # and not a name that nobody reads
+            assert getattr(getattr(cluster, part), name) is False  # and not a name without readers
             setattr(getattr(cluster, part), name, True)
 
     return prepare

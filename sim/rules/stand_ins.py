@@ -1,4 +1,4 @@
-"""What stands in for more than one rule."""
+"""Stand-ins that several rules share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from quorumq.core.types import Kind, Record
 
 
 def after(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """``function``, of whose result everybody sees what ``change`` makes of it."""
+    """Return ``function`` with each result replaced by ``change`` of it."""
     return lambda *args, **named: change(function(*args, **named))
 
 
 def told(function: Callable[..., Any], change: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    """``function``, which is told what ``change`` makes of what it is asked."""
+    """Return ``function`` with its arguments replaced by ``change`` of them."""
     return lambda *args: function(*change(*args))
 
 
@@ -32,7 +32,7 @@ def nothing(records: list[Any]) -> list[Any]:
 
 
 def no_hold_outlives(kind: Kind) -> Callable[[Lease, Facts, Record], Lease]:
-    """Whoever holds the message does no more once its record is of that kind."""
+    """End the hold of a message once its record is of that kind."""
 
     def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
         left = _outlives(lease, facts, record)
@@ -45,7 +45,7 @@ _outlives = fate.outlives
 
 
 def say_at_once(effects: list[Effect]) -> list[Effect]:
-    """The same effects, where no message waits for the disk."""
+    """Return the same effects, in which no message waits for the disk."""
     said = [then for effect in effects if isinstance(effect, Persist) for then in effect.then]
     return [
         *[

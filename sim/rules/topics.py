@@ -64,7 +64,7 @@ _on_changed = ChangeCoordinator.on_written
 
 
 def enough_as_known(self: TopicCoordinator, context: Context, this: Round) -> bool:
-    """A DELETE that is done where its own node knows partitions, whatever the answers tell."""
+    """End a DELETE once the partitions that its own node knows are done, without a look at the answers."""
     bits = self.stored & this.valid(context.state)
     sets = (
         all_sets(self.topic, context.config.nodes, context.config.machines)
