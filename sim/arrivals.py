@@ -1,7 +1,7 @@
-"""How groups come with a FETCH: several consumers begin at once, through any nodes, an operator perhaps beside them.
+"""Groups that come with a FETCH: several consumers begin at once, through any nodes, an operator perhaps beside them.
 
-What breaks while a group is being made is what hurts: a node is cut off between what it asks the others and what it
-writes, which takes a round trip each; or a topic grows where nobody has heard of the group.
+The worst breaks come while a group is being made: a node is cut off between its question to the others and its
+write, which take a round trip each; or a topic grows on nodes that do not know the group.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Arrivals:
             return
         within = 0.0 if how == "one by one" else rng.choice((0.0, 1.0, 4.0)) * options.latency
         pause = 0.5 * rng.random() if how == "one by one" else 0.0
-        unlucky = rng.randrange(len(guests) + 1)  # one at most: what the others are told is to last
+        unlucky = rng.randrange(len(guests) + 1)  # one at most, so that the registers of the others last
         for number, guest in enumerate(guests):
             world.after(number * pause + rng.random() * within, self.join, guest, number == unlucky)
         if how == "created" or not options.auto_create_groups:
@@ -75,7 +75,7 @@ class Arrivals:
                 wait = rng.random() * rng.choice((within, within, 1.0))
                 world.after(wait, self.create, operator, (group, start, unlucky == len(guests)))
         self.publish(list(options.node_names), self.topics.current)
-        if rng.random() < 0.5:  # what is there then is what stands
+        if rng.random() < 0.5:  # messages published before then are those that stand
             world.after(rng.uniform(0.2, 1.5), self.create, operator, (group, "earliest", False))
         if not world.healed:
             world.saw("a group came with a FETCH")
@@ -88,7 +88,7 @@ class Arrivals:
             self.hit(node)
 
     def create(self, operator: Operator, asked: tuple[str, str, bool]) -> None:
-        """Somebody creates the group, whether it is there or not; likewise."""
+        """Create the group, even if it is there, as an operator does."""
         group, start, unlucky = asked
         node = operator.node()
         operator.set_group(group, start, operator.some_time(start), rewind=False, node=node)
@@ -114,7 +114,7 @@ class Arrivals:
         self.world.after(rng.uniform(0.5, 4.0) * one_way, self.inflict, fault)
 
     def publish(self, nodes: list[str], topic: Topic | None) -> None:
-        """Somebody publishes some messages through these nodes, one after the other, and gives up what fails."""
+        """Publish some messages through these nodes, one after the other, and give up those that fail."""
         rng = self.rng
         operator = rng.choice(self.operators)
         if topic is None or self.world.healed:
@@ -134,7 +134,7 @@ class Arrivals:
         operator.ask(rng.choice(nodes), OpenSession(), operator.timeout, opened)
 
     def on_closing(self, node: str) -> None:
-        """A topic is being told to make no groups by itself: another node does not hear of it meanwhile."""
+        """Cut another node off while a topic is changed to make no groups by itself."""
         others = [name for name in self.options.node_names if name != node]
         if not others or not self.mistyped or self.world.healed:
             return
@@ -145,7 +145,7 @@ class Arrivals:
         self.inflict(Fault(self.world.time, "partition", (), seconds, 0.0, links))
 
     def on_closed(self) -> None:
-        """The topic makes no groups any more: somebody mistypes a group's name at once, where nobody may have heard."""
+        """Ask for a mistyped group once the topic makes no groups any more, perhaps at a node without that news."""
         if self.mistyped and not self.world.healed:
             guest = self.mistyped.pop()
             self.world.saw("a group was asked for when its topic had been told to make none")

@@ -34,7 +34,7 @@ class Report:
     # A seed's trace hash, of the first ten, so that two campaigns can be compared.
     traces: dict[int, str] = field(default_factory=dict)
     with_fault: dict[str, int] = field(default_factory=dict)  # how many seeds have each kind of fault
-    faults: dict[int, int] = field(default_factory=dict)  # how many seeds have so many faults
+    faults: dict[int, int] = field(default_factory=dict)  # number of seeds by their number of faults
     seconds: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
@@ -59,14 +59,14 @@ class Report:
 
     @property
     def never_seen(self) -> list[str]:
-        """What a campaign of this size must have seen and has not."""
+        """Return the sightings that a campaign of this size must have and has not."""
         if self.seeds < ENOUGH_SEEDS or self.profile != "swarm":
             return []
         return [name for name in SOMETIMES if name not in self.seen]
 
     @property
     def ok(self) -> bool:
-        """Whether every seed passed and everything was seen."""
+        """Return True if every seed passed and everything was seen."""
         return not self.failed and not self.never_seen
 
     def rates(self) -> dict[str, float]:
@@ -90,7 +90,7 @@ class Report:
         }
 
     def per_seed(self, what: str) -> dict[str, float]:
-        """How much of each kind a seed has on average, the most first: ``sent`` messages, or ``fault``s."""
+        """Return the average of each kind in a seed, the largest first: ``sent`` messages, or ``fault``s."""
         kinds = {
             name.removeprefix(f"{what} "): round(count / max(1, self.seeds), 2)
             for name, count in self.counts.items()
@@ -170,9 +170,9 @@ def run_campaign(
     """Run seeds ``first`` up to ``first + seeds``; the report is the same for any number of jobs, but for the times.
 
     Args:
-        seeds: None: until ``on_outcome`` ends it.
+        seeds: number of seeds; None: until ``on_outcome`` ends it.
         on_outcome: called after each run, in order of the seeds; True ends the campaign.
-        report: what ran of it before, to go on with.
+        report: report of the seeds that ran before, to go on with.
     """
     report = report if report is not None else Report(profile)
     began = time.perf_counter() - report.seconds

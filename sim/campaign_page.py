@@ -12,10 +12,10 @@ from sim.schedule import draw
 from sim.sometimes import SOMETIMES
 
 SHOWN = 3
-"""Broken promises that are told of a seed that failed; its run tells all."""
+"""Most broken promises that the page lists for a seed that failed; its run lists all."""
 
 COLORS = ("#0b6e4f", "#b5651d", "#35609c", "#a23b4a", "#6b5b95", "#8a8a2b")
-"""Of the values of an option, one after the other."""
+"""Colours of an option's values, one after the other."""
 
 STYLE = """
 code{font:13px ui-monospace,monospace;overflow-wrap:anywhere}.bad{color:#b3261e}.good{color:#0b6e4f}
@@ -83,7 +83,7 @@ def most_first(counts: Mapping[str, int]) -> list[str]:
 
 
 def unseen(report: Report) -> list[str]:
-    """What this campaign has not seen, whether it was large enough or not."""
+    """Return the sightings that this campaign lacks, even if it was not large enough for them."""
     return [name for name in SOMETIMES if name not in report.seen]
 
 
@@ -98,7 +98,7 @@ def bar(shares: Iterable[tuple[float, str, str]]) -> str:
 
 
 def bars(counts: Mapping[str, int], order: Iterable[str], total: int) -> str:
-    """Of each name in how many of the seeds it was."""
+    """Draw, for each name, the number of seeds that have it."""
     rows = []
     for name in order:
         count = counts.get(name, 0)
@@ -110,7 +110,7 @@ def bars(counts: Mapping[str, int], order: Iterable[str], total: int) -> str:
 
 
 def means(counts: Mapping[str, float]) -> str:
-    """Of each kind how many a seed has on average."""
+    """Draw the average of each kind in a seed."""
     top = max(counts.values(), default=1.0) or 1.0
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td>{count:,}</td>{bar([(count / top, COLORS[2], name)])}</tr>"
@@ -120,7 +120,7 @@ def means(counts: Mapping[str, float]) -> str:
 
 
 def options(found: Mapping[str, list[tuple[str, int]]], total: int) -> str:
-    """Of each option its values; those with one value only are named at the end."""
+    """Draw each option's values; those with one value only are named at the end."""
     rows, same = [], []
     for name, values in found.items():
         if len(values) == 1 and " to " not in values[0][0]:
@@ -136,7 +136,7 @@ def options(found: Mapping[str, list[tuple[str, int]]], total: int) -> str:
 
 
 def columns(counts: Mapping[int, int]) -> str:
-    """A histogram over whole numbers, those between that nobody had included."""
+    """Draw a histogram over whole numbers, with empty ones in between."""
     width, height, base = 1000, 190, 155
     numbers = range(min(counts, default=0), max(counts, default=0) + 1)
     step, top = width / len(numbers), max(counts.values(), default=1)

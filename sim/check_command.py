@@ -61,7 +61,7 @@ def refuse_several_clocks(run: str, rows: Sequence[Row]) -> None:
     settings = [row for row in rows if row["kind"] == "settings"]
     if any(row.get("clock") == "simulated" for row in settings):
         return
-    clocks: dict[str, str] = {}  # of each, one of its writers
+    clocks: dict[str, str] = {}  # one writer of each clock
     for row in settings:
         clocks.setdefault(str(row["settings"].get("boot", row["who"])), row["who"])
     said = {row["who"] for row in settings}

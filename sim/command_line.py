@@ -1,4 +1,4 @@
-"""What the commands share: options, progress, and the files that they read and write."""
+"""Parts that the commands share: options, progress, and the files that they read and write."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def file(*names: str, text: str) -> Any:
 
 
 def progress(console: Console, as_json: bool, total: int | None, *, counted: bool = True) -> Progress:
-    """A bar where there is a terminal and a total; a spinner where it is not known how much there is to do."""
+    """Make a bar if there is a terminal and a total; a spinner if the amount of work is unknown."""
     shows: tuple[Any, ...] = (TextColumn("{task.description}"),)
     if total is None:
         shows = (SpinnerColumn(), *shows)
@@ -94,7 +94,7 @@ def schedule_from(path: Path) -> Schedule:
 
 
 def written(path: Path, text: str) -> None:
-    """Write a file. Raises `StorageError` where that is not possible."""
+    """Write a file. Raises `StorageError` if that is not possible."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which values of each option the seeds of a campaign had."""
+"""Values of each option that the seeds of a campaign had."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from sim.options import Options
 
 FEW = 6
-"""Values of an option that are counted one by one. Where it has more, 0 is, and the others are a range."""
+"""Most values of an option that are counted one by one. If it has more, 0 is counted, and the others are a range."""
 
 
 def coverage(drawn: Iterable[Options]) -> dict[str, list[tuple[str, int]]]:
-    """Of each option its values, the least first, and how many runs had them."""
+    """Return each option's values, the least first, and the number of runs that had them."""
     counts: dict[str, Counter[Any]] = {field.name: Counter() for field in dataclasses.fields(Options)}
     for options in drawn:
         for name, counter in counts.items():

@@ -1,4 +1,4 @@
-"""Where a simulated node keeps its journal.
+"""Journals of simulated nodes.
 
 Two of them, behind one interface. `MemoryJournal` keeps the records as they are and how many are durable;
 it is what most seeds run on, because it is fast. sim/store_journal.py runs quorumq's own store. A power
@@ -17,7 +17,7 @@ from quorumq.core.types import Batch, BatchHeader
 
 
 class SimJournal(Protocol):
-    """What a host needs of a journal. Positions count up; what is at or below ``durable`` survives anything.
+    """A journal as a host needs it. Positions count up; a record at or below ``durable`` survives anything.
 
     Attributes:
         batches: those that are stored and were not forgotten, by number.
@@ -31,7 +31,7 @@ class SimJournal(Protocol):
         """The records found at a start."""
 
     def kept(self) -> list[JournalRecord] | None:
-        """What `open` would give if the node stopped now and nothing were lost; None where that cannot be told."""
+        """Return the records that `open` would give if the node stopped now and nothing were lost; None if unknown."""
 
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
         """The core is built; ``snapshot`` gives its small state.
@@ -45,13 +45,13 @@ class SimJournal(Protocol):
         """Put records behind the others; ``position`` is theirs."""
 
     def records_durable(self) -> int:
-        """How many records were ever appended and are durable: `Durable.position`, and at a start what it found."""
+        """Return the number of durable records ever appended: `Durable.position`, and at a start the records found."""
 
     def forget(self, numbers: tuple[int, ...]) -> None:
-        """Nobody needs these batches any more: once that is durable, `open` gives them no more."""
+        """Drop these batches: once that is durable, `open` gives them no more."""
 
     def place(self) -> int:
-        """Where the directory lies, as the last `open` found it."""
+        """Return the place of the directory, as the last `open` found it."""
 
     def next_number(self) -> int:
         """Above every batch number ever used, as far as the journal knows."""
@@ -87,7 +87,7 @@ class SimJournal(Protocol):
         return [(number, batch.header) for number, batch in self.batches.items()]
 
     def fill(self, left: int | None) -> None:
-        """So many bytes are left on the disk; None: as many as anybody wants."""
+        """Leave ``left`` bytes on the disk; None: no limit."""
         return
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
@@ -115,7 +115,7 @@ class SimJournal(Protocol):
         """A batch turned out damaged: the next `open` knows."""
 
     def is_set_aside(self, number: int) -> bool:
-        """Whether a batch is known to be damaged."""
+        """Return True if a batch is known to be damaged."""
 
 
 class DamagedBody(Exception):
@@ -166,7 +166,7 @@ class MemoryJournal(SimJournal):
         return None if self.flipped else self.read()
 
     def forgotten(self) -> set[int]:
-        """The numbers of batches that nobody needs any more."""
+        """Return the numbers of dropped batches."""
         return {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
 
     def read(self) -> list[JournalRecord]:

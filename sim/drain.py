@@ -58,11 +58,11 @@ class Drain:
         ]
 
     def is_drained(self) -> bool:
-        """Whether every publish is confirmed, and every replica knows of every message that it is settled."""
+        """Return True if every publish is confirmed, and every replica knows of every message that it is settled."""
         return next(self.unsettled(), None) is None
 
     def unsettled(self) -> Iterator[str]:
-        """What keeps the run from being drained, one text each."""
+        """Yield the reasons why the run is not drained, one text each."""
         topics = self.topics
         for producer in self.producers:
             if not producer.finished:
@@ -94,7 +94,7 @@ class Drain:
                 )
 
     def expected(self) -> dict[PartitionId, dict[Origin, int]]:
-        """How many messages of each origin each replica must know, of topics that are not over."""
+        """Return the number of messages of each origin that each replica must know, of topics that are not over."""
         expected: dict[PartitionId, dict[Origin, int]] = {}
         for producer in self.producers:
             for (partition, origin), count in producer.published.items():
@@ -105,7 +105,7 @@ class Drain:
         return expected
 
     def unsettled_at(self, host: Host, expected: dict[PartitionId, dict[Origin, int]]) -> Iterator[str]:
-        """What one node still lacks."""
+        """Yield the parts that one node still lacks."""
         core = host.core
         if core is None or not host.started or not core.state.vouched:
             yield f"node {host.name} is not in service"
@@ -135,9 +135,9 @@ class Drain:
                         yield f"{where}: group {group} has not settled {open_spans[0]}"
 
     def is_gone_everywhere(self, here: Replica, origin: Origin, count: int) -> bool:
-        """Whether what this replica never heard of was reclaimed by who had it, and wanted by a group that came later.
+        """Return True if nodes reclaimed messages that this replica never got, and that a group that came later wants.
 
-        It counts as absent then: replicas that compare find no difference, and nobody has it to give.
+        It counts as absent then: replicas that compare find no difference, and no node has it to give.
         """
         cores = cores_of(self.hosts).values()
         replicas = [core.replicas[here.partition] for core in cores if here.partition in core.replicas]
@@ -146,7 +146,7 @@ class Drain:
         )
 
     def one_by_one(self) -> int:
-        """How many messages are suspects, or may be when their hold ends: each of them is delivered alone.
+        """Return the number of messages that are suspects, or may be when their hold ends: each is delivered alone.
 
         A consumer may give up one more FETCH, which waits for an answer as the cluster is healed.
         """
@@ -160,7 +160,7 @@ class Drain:
         return sum(most.values()) + options.consumers * options.fetch_healed
 
     def list_settled(self, *, complete: bool) -> None:
-        """What each replica has of each group at the end: its register, its dead letters as PEEK shows them, and
+        """List the groups of each replica at the end: its register, its dead letters as PEEK shows them, and
         what was purged, void or not.
         """
         for name, core in cores_of(self.hosts).items():
@@ -184,7 +184,7 @@ class Drain:
         self.list_closed(complete)
 
     def list_closed(self, complete: bool) -> None:
-        """What was purged of origins of which a replica keeps only the number."""
+        """List purged messages of origins that a replica keeps only as numbers."""
         for (partition, group), purged in self.observer.purged.items():
             replicas = [core.replicas.get(partition) for core in cores_of(self.hosts).values()]
             for span, (name, record) in purged.items():
@@ -222,7 +222,7 @@ def settings_of(topic: Topic) -> dict[str, Any]:
 
 
 def known_of(replica: Replica, origin: Origin) -> int:
-    """How many messages of an origin a replica has or reclaimed."""
+    """Return the number of messages of an origin that a replica has or reclaimed."""
     batches = replica.batches
     return sum(span.size for table in (batches.present, batches.reclaimed) for span in table.spans_of(origin))
 
@@ -237,7 +237,7 @@ def differing(what: str, found: dict[NodeId, Any]) -> Iterator[str]:
 
 
 def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:
-    """What two replicas must agree on in the end: the records, letters by their ballot.
+    """Return the values that two replicas must agree on in the end: the records, letters by their ballot.
 
     Nothing is kept of an origin that was closed, which takes its time to spread.
     """

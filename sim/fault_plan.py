@@ -22,7 +22,7 @@ class Fault:
     # ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
     # ``wrong-clock`` (a crash, and another time of day at the next boot) or ``cut`` (connections break).
     kind: str
-    nodes: tuple[str, ...] = ()  # whom it hits
+    nodes: tuple[str, ...] = ()  # nodes that it hits
     seconds: float = 0.0  # how long it lasts
     # A factor for ``slow-disk``, the `Room` of a ``full-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for
     # ``damage`` how many of
@@ -112,7 +112,7 @@ def draw_some(
 
 
 def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """In some runs, bits that flip on one node's disk: the one whose directory is lost, where one is."""
+    """Draw bits that flip on one node's disk, in some runs: the node whose directory is lost, if one is."""
     if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
         return ()
     victim = losses[0].nodes if losses else (rng.choice(options.node_names),)
@@ -201,7 +201,7 @@ def draw_fault(
         )
     if kind == "partition":
         return Fault(at, kind, (), seconds, 0.0, draw_links(rng, options))
-    if kind == "full-disk":  # of one node, or of all, as each replica has the same writes
+    if kind == "full-disk":  # at one node, or at all, as each replica has the same writes
         full = rng.choice((some, tuple(names)))
         return Fault(
             at, kind, full, round(seconds * rng.choice((1, 1, 5)), 4), rng.choice((1.0, 1.0, 2.0, 3.0))

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: each fault of its schedule, and its end."""
+"""Faults of a run: each fault of its schedule, and its end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Faults:
         self.world.after(fault.seconds, self.declare, left)
 
     def declare(self, left: Host, _: object = None) -> None:
-        """An operator at that node declares who can vouch to be all that is left, until everybody can."""
+        """Let an operator at that node declare the vouching nodes to be all that is left, until all can vouch."""
         vouch = [
             name for name, host in self.hosts.items() if host.core is not None and host.core.state.vouched
         ]

@@ -1,4 +1,4 @@
-"""Which bits of quorumq's own store a failing medium turns over, so that the format can tell.
+"""Bits of quorumq's own store that a failing medium turns over, so that the format can tell.
 
 A flip in what was written last looks like a torn write (docs/file-format.md), so it is left out.
 """

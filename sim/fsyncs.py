@@ -14,7 +14,7 @@ from sim.disks import SimJournal
 from sim.machine import Machine
 
 FULL_AGAIN_S = 0.1
-"""After so long a write that found no room is tried again, and so is a start."""
+"""Seconds after which a write that found no room is tried again, and so is a start."""
 
 
 class Disk:

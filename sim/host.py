@@ -62,16 +62,16 @@ from sim.world import RESET, SimError
 CLUSTER_ID = "sim"
 
 LEFT = {Room.PLENTY: None, Room.FIRST: None, Room.SECOND: None, Room.NONE: 300}
-"""Bytes that are left on a disk with so much room: what is more is an error of the disk."""
+"""Bytes that are left on a disk by its room; more is an error of the disk."""
 
 WRITES = (CreateTopic, AlterTopic, SetGroup, DeleteGroup, PurgeRequest)
-"""Requests that no copy follows: it would be one more write, made after the client was told of the first."""
+"""Requests that no copy follows: it would be one more write, made after the client got the answer to the first."""
 
 
 def refuses_another_configuration(
     config: NodeConfig, records: list[JournalRecord], now: Now, rng: random.Random
 ) -> bool:
-    """Now and then somebody first tries to start the node with what the cluster was not made with: whether they did.
+    """Try now and then to start the node with a configuration that the cluster was not made with; True if tried.
 
     Raises:
         SimError: the node takes it.
@@ -126,8 +126,8 @@ class Host(Machine):
         self.started = False
         self.wake_at: float | None = None
         self.wake_due = math.inf  # the deadline for which that is
-        self.turn: list[Event] = []  # what has come in this turn of the loop
-        self.once: dict[tuple[str, int], None] = {}  # requests of which a second copy would be another write
+        self.turn: list[Event] = []  # events that came in this turn of the loop
+        self.once: dict[tuple[str, int], None] = {}  # requests with a second copy that would be another write
         self.sightings = Sightings(observer, name)
         self.links = Links(self, name, peers, self.disk_rng)
         self.send = self.links.send  # as the driver's port
@@ -164,7 +164,7 @@ class Host(Machine):
         self.core = core
         self.driver = Driver(core, self, self.disk, self.rng)
         for record in records:
-            if type(record) is BatchStored:  # nobody may have waited for its fsync, and it survived
+            if type(record) is BatchStored:  # maybe no client waited for its fsync, and it survived
                 self.sightings.keeps(record.batch.header)
         core.state.next_batch = max(core.state.next_batch, self.journal.next_number())
         try:
@@ -279,13 +279,13 @@ class Host(Machine):
         self.arm()
 
     def half_done(self, core: NodeCore) -> list[tuple[Caller, int]]:
-        """Who asked for what this step has left a part of to the next one."""
+        """Return the callers whose requests this step has left in part to the next one."""
         requests = core.context.requests.items()
         left = [key for key, request in requests if isinstance(request, SettleCoordinator) and request.asks]
         return [self.open[key] for key in left if key in self.open]
 
     def end_turn(self, life: int, _: object = None) -> None:
-        """What has come in one turn of the loop goes into one step."""
+        """Feed the events of one turn of the loop to the core in one step."""
         if life != self.life or not self.turn:
             return
         if self.frozen_until > self.world.time:
@@ -294,7 +294,7 @@ class Host(Machine):
             self.feed()
 
     def recall(self) -> None:
-        """What is in the journal must be what the node knows (sim/knowledge.py)."""
+        """Check that the journal holds what the node knows (sim/knowledge.py)."""
         core, records = self.core, self.journal.kept()
         if core is not None and records is not None and core.started and not core.vouching.lost:
             durable = self.journal.durable >= self.journal.position
@@ -312,7 +312,7 @@ class Host(Machine):
             self.world.saw("a journal was compared with what its node knows")
 
     def knows_what(self, other: Host) -> bool:
-        """Whether what ``other`` knows is known here, durably, and what it has is here; attempts are an estimate."""
+        """Return True if ``other``'s knowledge is durable here, and its batches are here; attempts are an estimate."""
         if (
             self.core is None
             or other.core is None
@@ -366,7 +366,7 @@ class Host(Machine):
         pass
 
     def kept(self, records: tuple[JournalRecord, ...]) -> None:
-        """What was appended survives now."""
+        """Note that the appended records survive now."""
         for record in records:
             if type(record) is BatchStored:
                 self.sightings.keeps(record.batch.header)
@@ -441,7 +441,7 @@ class Host(Machine):
             self.on_gone(client.name, op)
 
     def reply(self, key: int, reply: ClientReply) -> None:
-        """Write an answer to whoever asked."""
+        """Write an answer to its caller."""
         client, op = self.open.pop(key)
         if op is None:  # a peer's HELLO
             caller, life, number = client
@@ -481,18 +481,18 @@ class Host(Machine):
             self.core.check(self.clock.now(self.world.time))
 
     def check_deleted(self) -> None:
-        """Of topics that are deleted nothing is left."""
+        """Check that nothing is left of deleted topics."""
         assert self.core is not None
         check_deleted(self.name, self.core, self.journal.stored(), self.observer.topics)
 
     def on_damaged(self, error: DamagedBody) -> None:
-        """A batch cannot be read: nobody is sent what its bytes are."""
+        """Set a batch aside that cannot be read: its bytes go to no client."""
         self.world.saw("a damaged batch was not served")
         self.journal.set_aside(error.number)
         self.feed(Damaged(error.number))
 
     def set_room(self, room: Room, _: object = None) -> None:
-        """The disk has so much room from now on, whoever starts on it, and as little memory."""
+        """Give the disk this room, and as little memory, for every process that starts on it from now on."""
         self.room = room
         self.counts = self.counts and room < Room.NONE
         self.journal.fill(LEFT[room])

@@ -19,10 +19,10 @@ def run_without(rule: Rule, seed: int, profile: str = "swarm", *, keep: bool = F
 
 
 def hunt(rule: Rule, first: int, seeds: int, profile: str = "swarm") -> tuple[int, str] | None:
-    """The first seed in which a judge sees that the rule is left out, and what it says; None where none does.
+    """Return the first seed in which a checker sees that the rule is left out, and its violation; None if none does.
 
     Raises:
-        AssertionError: what stands in for the rule does not fit the core any more.
+        AssertionError: the stand-in for the rule does not fit the core any more.
     """
     for seed in range(first, first + seeds):
         outcome = run_without(rule, seed, profile)
@@ -35,11 +35,11 @@ def hunt(rule: Rule, first: int, seeds: int, profile: str = "swarm") -> tuple[in
 
 
 def unused(rule: Rule, seeds: Iterable[int], among: Iterable[str] | None = None) -> list[str]:
-    """Which patches of the rule nothing calls in these seeds: they leave nothing out.
+    """Return the patches of the rule that nothing calls in these seeds: they leave nothing out.
 
     Args:
-        seeds: run in this order, until enough is called.
-        among: which of them have to be called, by name; all if None. One at least has to be in any case.
+        seeds: seeds to run in this order, until enough is called.
+        among: names of patches that have to be called; all if None. One at least has to be in any case.
     """
     with patched(rule.patches) as left:
         patches = len(left)

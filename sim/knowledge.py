@@ -1,17 +1,17 @@
-"""What a node knows, as a value, and whether its journal knows the same.
+"""Knowledge of a node, as a value, and the check that its journal knows the same.
 
 Everything that a node has promised is in its journal (core/nodecore.py). So after any step a core that is built from
 the journal, or from a snapshot and the batches, knows what the running one knows. That one property covers every
 record that is forgotten somewhere: in a step, in a snapshot, in a replay, in a clean stop.
 
-Where the two may differ, nothing is promised:
+If the two may differ, nothing is promised:
 
 - holds and ballots: a clean stop keeps them, else quarantine and the floor of the clock stand for them;
-- what is known and absent, hints, which starts of peers were heard of without a HELLO, and what waits, is settled or
+- what is known and absent, hints, starts of peers that were heard of without a HELLO, and what waits, is settled or
   idle_since: it is heard, or worked out, again;
 - positions of peers that are not written yet (they are written with something else, at most every few seconds);
 - what was reclaimed and is wanted again: that is worked out when peers compare, and at a start;
-- attempts and delays of generations that were rewound: nobody asks for them;
+- attempts and delays of generations that were rewound: no request reads them;
 - which of two batches that overlap a message is read from, and, where one of them was reclaimed, whether the other
   one still counts as payload;
 - ages that peers told, which are asked for again;
@@ -53,19 +53,19 @@ def compare(
     counted: bool = True,
     snapshot: bool = False,
 ) -> None:
-    """A core built from ``journal`` must know what ``core`` knows.
+    """Check that a core built from ``journal`` knows what ``core`` knows.
 
     Args:
-        journal: all of its records.
-        durable: whether all of the journal is: a node that is about to vouch waits for that.
-        times: whether delays and ages count too: no clock was set.
-        counted: whether attempts were journaled: not while the disk has no room for them.
-        snapshot: whether it is built from a snapshot and the journal's batches instead.
+        journal: all of the core's records.
+        durable: True if all of the journal is durable: a node that is about to vouch waits for that.
+        times: True if delays and ages count too: no clock was set.
+        counted: True if attempts were journaled: not while the disk has no room for them.
+        snapshot: True if the core is built from a snapshot and the journal's batches instead.
 
     Raises:
-        SimError: what differs, and how.
+        SimError: the knowledge differs, with each difference.
     """
-    orphans = dict.fromkeys(core.orphans)  # of topics unknown at this start, which the next one may know
+    orphans = dict.fromkeys(core.orphans)  # topics unknown at this start, which the next one may know
     records = [
         record
         for record in without_lost_topics(list(journal))
@@ -111,7 +111,7 @@ def without_lost_topics(records: list[JournalRecord]) -> list[JournalRecord]:
 
 
 def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeCore:
-    """What the next start of ``core`` would be."""
+    """Return the core of the next start of ``core``."""
     return NodeCore(
         core.config,
         records,
@@ -125,7 +125,7 @@ def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeC
 
 
 def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
-    """What a node knows, by what it is about; without times, and positions of the nodes ``unwritten``."""
+    """Return a node's knowledge by subject; without times, and positions of the nodes ``unwritten``."""
     known: Known = {
         "directory": core.state.directory,
         "starts": core.vouching.begun,
@@ -152,7 +152,7 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
 
 
 def replica_known(replica: Replica, where: str) -> Known:
-    """What a replica knows; empty tables say nothing."""
+    """Return a replica's knowledge; empty tables say nothing."""
     here = SpanSet.from_spans([*replica.batches.present.items(), *replica.batches.reclaimed.items()])
     known: Known = {
         f"{where}, present or reclaimed": here.items(),
@@ -226,14 +226,14 @@ def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) ->
 
 
 def without_texts(what: str, known: Any) -> Any:
-    """What is known, and of letters only their ballots: a full node keeps no more of them."""
+    """Return the knowledge with letters cut to their ballots: a full node keeps no more of them."""
     if known is None or not what.endswith(", records"):
         return known
     return [(span, value._replace(letter=value.letter and value.letter.ballot)) for span, value in known]
 
 
 def knows_all(mine: NodeCore, theirs: NodeCore) -> bool:
-    """Whether ``mine`` knows what ``theirs`` knows, and has the batches that it has; attempts are an estimate."""
+    """Return True if ``mine`` knows what ``theirs`` knows, and has its batches; attempts are an estimate."""
     ours, other = known_of(mine, ()), known_of(theirs, ())
     return all(
         without_texts(what, ours.get(what)) == without_texts(what, other.get(what))

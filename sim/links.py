@@ -122,7 +122,7 @@ class Links:
             self.world.after(seconds, self.on_link_lost, peer, (self.machine.life, link[1]))
 
     def send(self, to: NodeId, message: PeerMessage) -> None:
-        """Send over our connection; dropped where there is none."""
+        """Send over our connection; dropped if there is none."""
         link = self.up.get(to)
         world = self.world
         if link is None:
@@ -136,7 +136,7 @@ class Links:
         envelope = _new_envelope(
             Envelope, (self.name, state.incarnation, to, link[0], state.clock.value, message)
         )
-        if type(message) is RemoteFetchReply:  # what another node's client is answered: the bytes go along
+        if type(message) is RemoteFetchReply:  # answer to another node's client: the bytes go along
             try:
                 bodies = self.bodies(message.slices)
             except (DamagedBody, KeyError) as error:  # or forgotten since the core answered
@@ -162,7 +162,7 @@ class Links:
         return tuple(found)
 
     def receive_slices(self, envelope: Envelope, extra: tuple[int, tuple[Batch, ...]]) -> None:
-        """As `receive`, with the batches that the message's slices are parts of."""
+        """Receive a message, as `receive` does, with the batches that the message's slices are parts of."""
         life, batches = extra
         for batch in batches:
             header = batch.header

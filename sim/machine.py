@@ -1,4 +1,4 @@
-"""What a simulated machine is, whatever runs on it: clocks, a disk, clients that wait; it stands still, and dies.
+"""A simulated machine for any server: clocks, a disk, clients that wait; it stands still, and dies.
 
 sim/host.py adds quorumq's node, sim/rivals/machine.py a server of another design.
 """
@@ -14,7 +14,7 @@ from sim.world import REFUSAL, RESET, Clock, World
 
 
 def cores_of(machines: Mapping[str, Any]) -> dict[str, Any]:
-    """What runs on these machines, by name, where it does."""
+    """Return the cores that run on these machines, by name."""
     return {name: machine.core for name, machine in machines.items() if machine.core is not None}
 
 
@@ -30,18 +30,18 @@ class Machine:
     """One machine.
 
     Attributes:
-        core: what runs, or None while it is down.
-        driver: of the core, where it has one.
-        sightings: told of what is appended.
-        timed: whether nothing but time led to what the core does.
-        feed, on_damaged: where it is quorumq's node: it takes events in, and hears of a batch that cannot be read.
-        started: whether it may speak.
-        life: how often it was started: what was scheduled in an earlier life does nothing.
+        core: running core, or None while it is down.
+        driver: driver of the core, if it has one.
+        sightings: observer of the appended records.
+        timed: True if nothing but time led to the core's step.
+        feed, on_damaged: of quorumq's node only: it takes events in, and hears of a batch that cannot be read.
+        started: True if the core may speak.
+        life: number of starts: an action scheduled in an earlier life does nothing.
         frozen_until: true time until which the process does not run.
         slow_until: true time until which its disk is slow, ``slow_factor`` times.
-        backlog: what has come meanwhile.
-        open: who waits for an answer, by the key of the request; the number of the request is -1 where nobody waits
-            any more, None where it is a peer that dials.
+        backlog: actions that came meanwhile.
+        open: callers by the key of the request; the number of the request is -1 if no client waits
+            any more, None if a peer dials.
     """
 
     core: Any
@@ -110,7 +110,7 @@ class Machine:
                 action(one, two)
 
     def waits(self, action: Callable[..., None], one: Any, two: Any) -> bool:
-        """Whether the process does not run: then ``action(one, two)`` happens when it does again."""
+        """Return True if the process does not run: then ``action(one, two)`` happens when it does again."""
         if self.frozen_until <= self.world.time:
             return False
         self.backlog.append((action, one, two))

@@ -1,7 +1,7 @@
 """The worst moment for something to happen.
 
-Some failures take several steps, one right behind the other, of which faults and operators at random times hardly
-ever do two. What is done here follows what was just seen, after pauses drawn from a stream of its own: nothing that
+Some failures take several steps, one right behind the other, and faults and operators at random times hardly
+ever do two of them. The actions here follow a sighting, after pauses drawn from a stream of their own: nothing that
 could not happen at random. `Options.moments` is the share of the moments that are used.
 """
 
@@ -23,7 +23,7 @@ from sim.world import EPOCH_MS
 
 
 class Moments:
-    """What follows a cut, a deletion or a late ACK; and cuts that are made for what is done then."""
+    """Actions that follow a cut, a deletion or a late ACK; and cuts that are made for them."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class Moments:
         self.topics = around.topics
         self.options = around.options
         self.rng = around.world.stream("moments")
-        self.cut: Fault | None = None  # of our own
+        self.cut: Fault | None = None  # a cut of our own
 
     @property
     def is_used(self) -> bool:
-        """Whether this moment is used, if there is something to use it for."""
+        """Return True if this moment is used, if there is something to use it for."""
         return (
             not self.world.healed and bool(self.options.moments) and self.rng.random() < self.options.moments
         )
 
     @property
     def is_now(self) -> bool:
-        """Likewise, where the topic has to be there."""
+        """Return True if this moment is used, and the topic is there."""
         return self.is_used and self.topics.created
 
     def on_late_ack(self, receipt: Receipt) -> None:
@@ -75,7 +75,7 @@ class Moments:
             )
 
     def on_cut(self, fault: Fault) -> None:
-        """Nodes are cut off from each other: the topic grows on one side, which the other has not heard of.
+        """Let the topic grow on one side of a cut, unheard on the other side.
 
         As soon as that is confirmed, the other side rewinds or creates a group, or deletes the topic, and producers
         publish to what was added.
@@ -166,7 +166,7 @@ class Moments:
         return rng.choice(rest or there), there[0]
 
     def delete_beside(self, topic: Topic) -> None:
-        """The topic is deleted among the others; as soon as that is confirmed, the replicas are to take a message."""
+        """Delete the topic among the others; as soon as that is confirmed, the replicas are to take a message."""
         here, there = self.beside(topic)
 
         def then(publish: Callable[[], None]) -> None:

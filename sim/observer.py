@@ -1,4 +1,4 @@
-"""What the machines of a run tell: what its history, its clients and their peers need to know of them."""
+"""Reports of a run's machines for its history, its clients and their peers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Observer:
 
     Attributes:
         hosts: the machines, by name.
-        purged: what replicas merged of messages that were purged, and who did.
+        purged: purges of messages that replicas merged, by the node that did.
         hold_rounds: HOLD rounds that asked another replica.
-        on_steps: called when a step of a node has left a part of requests to the next one, with who asked for them.
+        on_steps: called with the callers when a step of a node has left a part of their requests to the next one.
     """
 
     def __init__(self, world: World, topics: Topics, *, full: bool, steady: bool) -> None:

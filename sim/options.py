@@ -1,4 +1,4 @@
-"""What one run is like: drawn per seed, and written out in full in its schedule."""
+"""Options of one run: drawn per seed, and written out in full in its schedule."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ NODE_NAMES = tuple("abcdefghi")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one run is like. Times are simulated seconds, shares are probabilities."""
+    """Options of one run. Times are simulated seconds, shares are probabilities."""
 
     nodes: int = 3  # how many nodes
     rf: int = 3  # replicas of each partition
-    partitions: int = 1  # of the topic
+    partitions: int = 1  # partitions of the topic
     groups: int = 1  # how many groups read the topic
     # ``memory`` keeps the journal's records and how many are durable; ``store`` runs quorumq's own store on a
     # disk in memory that tears writes.
@@ -27,26 +27,26 @@ class Options:
     latency: float = 0.002  # mean one-way delay
     # How long a turn of a node's loop takes at most: what comes meanwhile goes into one step.
     turn: float = 0.0
-    distance: float = 0.0  # what a message from one node to another takes besides, always
+    distance: float = 0.0  # seconds that a message from one node to another takes besides, always
     fsync: float = 0.003  # mean time of an fsync
     clock_rate: float = 0.01  # how far each clock's rate is from real time at most
     wall_offset: float = (
         0.0  # how far the time of day of each node and client is from the truth at most, in seconds
     )
-    hold_time_max: float = 4.0  # of the cluster
+    hold_time_max: float = 4.0  # longest hold that the cluster grants
     hold_times: tuple[float, float] = (0.5, 4.0)  # shortest and longest hold asked for
-    request_timeout: float = 1.0  # of the nodes' quorum rounds
-    heartbeat: float = 0.5  # of the nodes
-    sync_interval: float = 2.0  # of the nodes' anti-entropy
-    sync_grace: float = 0.5  # likewise
-    max_deliveries: int = 5  # of the topic
+    request_timeout: float = 1.0  # timeout of the nodes' quorum rounds
+    heartbeat: float = 0.5  # interval of the nodes' heartbeats
+    sync_interval: float = 2.0  # interval of the nodes' anti-entropy
+    sync_grace: float = 0.5  # grace of the nodes' anti-entropy
+    max_deliveries: int = 5  # most deliveries of a message, a setting of the topic
     producers: int = 2  # how many
     batches: int = 5  # that each publishes
     batch_messages: int = 6  # in each at most
     retry_early: float = 0.0  # share of publishes that are sent to a second node at once
     consumers: int = 3  # how many, over all groups
     fetch_messages: int = 8  # that one FETCH asks for at most
-    fetch_bytes: int = field(default=1 << 20, repr=False)  # likewise, until all is healed
+    fetch_bytes: int = field(default=1 << 20, repr=False)  # most bytes of one FETCH until all is healed
     slow: float = 0.0  # share of deliveries that are worked on for longer than their hold
     reject: float = 0.0  # share of deliveries rejected with a delay of up to ``delay``
     delay: float = 1.0  # see there
@@ -54,8 +54,8 @@ class Options:
     extend: float = 0.0  # share extended before they are acked
     leave: float = 0.0  # share given back without being handed to the application
     vanish: float = 0.0  # share that is never settled
-    partial: float = 0.0  # share of which a part is acked and the rest rejected
-    shred: float = 0.0  # share of which every other message is acked, and the rest never settled
+    partial: float = 0.0  # share with a part that is acked and the rest rejected
+    shred: float = 0.0  # share with every other message acked, and the rest never settled
     replay: float = 0.0  # share of settlements after which an old receipt is tried again
     redrive: float = 0.0  # share of the dead letters listed that an operator redrives each time it looks
     rewind: float = 0.0  # share of an operator's rounds in which it rewinds a group
@@ -65,7 +65,7 @@ class Options:
     alter: float = 0.0
     # Share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
     derive: float = 0.0
-    output_partitions: int = 1  # of the topic that outputs are published to
+    output_partitions: int = 1  # partitions of the topic that outputs are published to
     # Whether payload is kept where groups are rewound or come later, so that they get all of it again.
     keep: bool = True
     # Share of the moments at which sim/moments.py does to the cluster what hurts most just then.
@@ -77,7 +77,7 @@ class Options:
     # How many groups come with a FETCH, of several consumers at once, once messages were published.
     guests: int = field(default=0, repr=False)
     late_group: bool = False  # whether another group is created from latest while the run goes on
-    # The topic's setting, as it is created; where it is false, somebody reads a group that nobody creates.
+    # The topic's setting, as it is created; if it is false, a client reads a group that no client creates.
     # It is drawn by what the others are.
     auto_create_groups: bool = field(default=True, repr=False)
     dead_readers: int = 0  # how many read the dead letters of the first group
@@ -105,7 +105,7 @@ class Options:
     mortal: float = 0.0  # share of batches that are published with a TTL of up to ``ttl``
     ttl: float = 0.0  # see there
     by_topic: float = 0.0  # share of rejects that leave their delay to the topic's backoff list
-    origin_idle: float = 86_400.0  # after which time a session of which nothing is left may be closed
+    origin_idle: float = 86_400.0  # seconds after which a session with nothing left may be closed
 
     @property
     def backoff(self) -> tuple[float, ...]:
@@ -136,14 +136,14 @@ class Options:
 
     @property
     def drain_bound(self) -> float:
-        """How long a healed cluster may take to deliver and settle everything (promise G4).
+        """Return the seconds that a healed cluster may take to deliver and settle everything (promise G4).
 
         A node that came back at the last moment waits out its quarantine; then a hold that was granted just before
-        runs out, or a delay ends, one that began again where a clock was set back; the rest is a few quorum rounds,
+        runs out, or a delay ends, one that began again if a clock was set back; the rest is a few quorum rounds,
         and two rounds of anti-entropy.
         """
         rounds = 4 * self.sync_interval + 3 * self.request_timeout + 3.0 + 20 * self.distance
-        # What is settled last may have outputs, which are then published, delivered and settled.
+        # The message settled last may have outputs, which are then published, delivered and settled.
         if self.derive:
             rounds += 2 * self.request_timeout + 2.0
         if self.deletions:  # the topic and its groups are created again, and producers begin anew
@@ -152,12 +152,12 @@ class Options:
 
     @property
     def fetch_healed(self) -> int:
-        """How many messages a consumer asks for at once, when all is healed."""
+        """Return the number of messages a consumer asks for at once, when all is healed."""
         return max(64, self.fetch_messages)
 
     @property
     def turn_bound(self) -> float:
-        """How long a suspect takes, delivered with nothing beside it: FETCH, HOLD, ACK, their fsyncs, and its handler.
+        """Return the seconds that a suspect takes alone in a delivery: FETCH, HOLD, ACK, their fsyncs, its handler.
 
         What was held by the thousand when its consumer died comes back one by one.
         """

@@ -1,10 +1,11 @@
 """Groups need a request (section 1, settings): if `auto_create_groups` is false, no FETCH makes a group.
 
-A FETCH may make its group unless the topic, when the FETCH is sent, is certain to make none. It is certain if a
-creation or a change to false was OK, and no write of true, or of the node's default, is under way or may still
-come about. A group must not exist if no creation of it was sent, failed ones aside, and each FETCH that may have
-made it was sent at such a time. Only a line of a creation that names the RF says how the topic begins. If a history
-has no lines of a group's FETCHes, the group is judged while no request, with any outcome, has asked for true.
+A FETCH may make its group unless the topic, when the FETCH is sent, is certain to make none. It is certain if it
+was created so, or a creation or a change to false was OK, and no write of true, or of the node's default, is under
+way or may still come about. A group must not exist if no creation of it was sent, failed ones aside, and each FETCH
+that may have made it was sent at such a time. Only a line of a creation that names the RF says how the topic begins.
+If a history has no lines of a group's FETCHes, the group is judged while no request, with any outcome, has asked for
+true.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ class GroupsAskedFor(Checker):
     def __init__(self) -> None:
         super().__init__()
         self.writes: dict[tuple[str, int], Write] = {}
-        self.creations: dict[
-            str, dict[tuple[str, int], bool]
-        ] = {}  # by group: True for each creation that failed
+        self.creations: dict[str, dict[tuple[str, int], bool]] = {}  # by group: whether each failed
         self.fetches: dict[str, list[float]] = {}  # when each was sent
         self.groups: dict[str, float] = {}  # since when one is there
 

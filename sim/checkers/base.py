@@ -176,9 +176,7 @@ class Skips:
         """A line of a FETCH, a SETGROUP or a register."""
         ends = self.ends.setdefault(row["group"], {})
         if row["kind"] == "register":
-            if (
-                "latest" in row
-            ):  # only the register shows in which topics a FETCH of a pattern has made a group
+            if "latest" in row:  # only the register shows where a FETCH of a pattern has made a group
                 ends.setdefault(("", 0), math.inf)
         elif row["outcome"] == "invoke" and row.get("start") == "latest":
             ends[(row["who"], row["op"])] = math.inf

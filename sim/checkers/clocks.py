@@ -4,7 +4,7 @@ Judged are first lives (n = 0), in true time, give or take what clocks' rates di
 
 - a message is not delivered before it is due;
 - it is not dead-lettered as expired before its time, by its own TTL, or else by the shortest that
-    any request gave the topic;
+  any request gave the topic;
 - it is not delivered to a FETCH that was sent after its time was over at every replica.
 
 Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was

@@ -14,12 +14,12 @@ from sim.topics import label_of
 class Call(NamedTuple):
     """A request that names the topic by its name: it may reach any topic of that name."""
 
-    kind: str  # of its lines
+    kind: str  # kind of its lines
     fields: dict[str, Any]  # that its lines share
     asked: dict[str, Any]  # those of its ``invoke``
     # The oldest topic that it may reach by the time it is sent: how often the name was deleted before.
     first: int
-    rf: int  # of the topics that it may reach; 0: any
+    rf: int  # replication factor of the topics that it may reach; 0: any
     # Its number in the lines of each topic that it may reach, by the topic's name in the history.
     ops: dict[str, int]
 
@@ -64,7 +64,7 @@ class Caller(Client):
         return call
 
     def reaches(self, call: Call, deletions: int) -> None:
-        """The request may reach the topic after so many deletions."""
+        """Note that the request may reach the topic that comes after ``deletions`` deletions."""
         for rf in self.topics.rfs:
             if call.rf in (0, rf):
                 self.invoke(call, label_of("jobs", rf, deletions, self.options))
@@ -76,7 +76,7 @@ class Caller(Client):
         self.world.note(self.who, call.kind, **common, **call.asked, outcome="invoke")
 
     def came_of(self, call: Call, outcome: str, reached: str = "", **extra: Any) -> None:
-        """What came of it: in the topic that the answer names, or in any that it may have reached."""
+        """Note the outcome: in the topic that the answer names, or in any that it may have reached."""
         for label, op in call.ops.items():
             if label == reached or not reached:
                 common = {"topic": label, **call.fields, "op": op}
@@ -93,6 +93,6 @@ class Caller(Client):
         return list(call.ops)[-1] if certain else ""
 
     def on_another(self, deletions: int) -> None:
-        """From now on there may be another topic of the name."""
+        """Note that there may be another topic of the name from now on."""
         for call in self.calls:
             self.reaches(call, deletions)

@@ -1,4 +1,4 @@
-"""What every client does: it asks nodes, waits, retries, and is away for a while.
+"""Behaviour of every client: it asks nodes, waits, retries, and is away for a while.
 
 Clients are what the client library will be at its best and its worst: they retry the same batch or receipts
 through other nodes when an outcome is unknown, never hand over a message whose deadline has passed, and
@@ -45,17 +45,17 @@ NOTHING_DONE = (
 
 
 def nothing_done(answer: Answer) -> bool:
-    """Whether an answer says that nothing was done, so that the request is over."""
+    """Return True if an answer says that nothing was done, so that the request is over."""
     return isinstance(answer, Refusal) or (isinstance(answer, Failed) and answer.code in NOTHING_DONE)
 
 
 def outcome_of(answer: Answer, done: type) -> str:
-    """``ok`` where the answer is of that type, ``fail`` where nothing was done, else ``unknown``."""
+    """Return ``ok`` if the answer is of that type, ``fail`` if nothing was done, else ``unknown``."""
     return "ok" if isinstance(answer, done) else "fail" if nothing_done(answer) else "unknown"
 
 
 def refused_as_deleted(answer: Answer) -> bool:
-    """Whether an answer says that the topic was deleted."""
+    """Return True if an answer says that the topic was deleted."""
     return isinstance(answer, Failed) and answer.code == Code.NOT_FOUND and "was deleted" in answer.detail
 
 
@@ -94,7 +94,7 @@ class Client:
         self.paused_until = 0.0
         self.ops = 0
         self.pending: dict[int, tuple[Callable[[Answer, Any], None], str]] = {}
-        self.copies: dict[int, int] = {}  # of each request that waits: how many have arrived
+        self.copies: dict[int, int] = {}  # number of arrived copies of each request that waits
 
     def begin(self, _: object = None, __: object = None) -> None:
         """The client starts."""
@@ -129,7 +129,7 @@ class Client:
         return op
 
     def arrives(self, node: str, caller: tuple[Client, int], request: ClientRequest) -> None:
-        """A copy of a request comes to its node. Once the client was told that nothing was done, none does."""
+        """Deliver a copy of a request to its node. After an answer that nothing was done, no copy arrives."""
         op = caller[1]
         if op not in self.copies:
             return
@@ -217,5 +217,5 @@ class Client:
 
     @property
     def timeout(self) -> float:
-        """How long to wait for a quorum round's answer."""
+        """Return the seconds to wait for a quorum round's answer."""
         return self.options.request_timeout + 0.5

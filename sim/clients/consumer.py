@@ -43,8 +43,8 @@ class Consumer(Deriving):
     A reader of dead letters does the same with those, until everything is healed: they may stay.
 
     Args:
-        group: for which it reads; one of dead letters ends in "!dead".
-        start: where the group begins if this consumer is the first to read it.
+        group: group that it reads for; one of dead letters ends in "!dead".
+        start: beginning of the group if this consumer is the first to read it.
         topic: that it reads.
     """
 
@@ -61,7 +61,7 @@ class Consumer(Deriving):
             and group not in (LATE_GROUP, STRAY_GROUP)
             and not self.of_dead
         )
-        self.names: tuple[str, ...] = (topic,)  # of the topics that it asks for: patterns, too
+        self.names: tuple[str, ...] = (topic,)  # topics that it asks for: patterns, too
         self.part: tuple[int, ...] = ()  # the partitions that it asks for until all is healed; (): all
         self.first_node = ""  # that it asks first
         self.sees = False  # whether it has got a message of its group, which then is there
@@ -144,7 +144,7 @@ class Consumer(Deriving):
         ]
 
     def came_of_fetch(self, call: Call, answer: Answer) -> None:
-        """Note the outcome of a FETCH: the group reads the topics of which it brought messages."""
+        """Note the outcome of a FETCH: the group reads the topics whose messages it brought."""
         self.answered(call, answer)
         if not isinstance(answer, FetchReply):
             self.came_of(call, "fail" if made_nothing(answer) else "unknown")

@@ -1,4 +1,4 @@
-"""Consumers of groups that come with a FETCH: they begin when they are told to, several at once."""
+"""Consumers of groups that come with a FETCH: they wait for the run to begin them, several at once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from sim.clients.surroundings import Surroundings
 from sim.topics import OUTPUTS, TOPIC
 
 MISTYPED = ("mistyped0", "mistyped1")
-"""Groups that are asked for once a topic has been told to make none by itself."""
+"""Groups that are asked for once a topic makes none by itself."""
 
 
 class Guest(Consumer):
     """Reads for a group that its own first FETCH may make.
 
     Args:
-        group: for which it reads.
-        start: where the group begins if this consumer is the first to read it.
+        group: group that it reads for.
+        start: beginning of the group if this consumer is the first to read it.
         names: the topics that it asks for, or patterns.
         part: the partitions that it asks for until all is healed; none means all.
     """
@@ -36,7 +36,7 @@ class Guest(Consumer):
         self.joined = False
 
     def begin(self, _: object = None, __: object = None) -> None:
-        """It waits to be told."""
+        """Do nothing until the run begins it."""
 
     def join(self, node: str) -> None:
         """Send the first FETCH, to ``node``."""

@@ -1,4 +1,4 @@
-"""Somebody who looks: at nodes, topics, groups and single messages; and who asks for what nobody may have."""
+"""Client that looks at nodes, topics, groups and single messages, and asks for what no client may have."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Inspector(Client):
         self.later(self.rng.random() * 0.2, self.begin)
 
     def some_look(self) -> ClientRequest:
-        """What an operator's screen asks for."""
+        """Return a request of an operator's screen."""
         rng, topic = self.rng, self.topics.current
         group = rng.choice(self.around.groups)
         number = rng.randrange(self.options.partitions)
@@ -97,7 +97,7 @@ class Inspector(Client):
         )
 
     def some_mistake(self) -> ClientRequest:
-        """What no node may do, whatever it knows."""
+        """Return a request that every node must refuse."""
         rng, options = self.rng, self.options
         group = rng.choice(self.around.groups)
         fetch = Fetch(("jobs",), group, 1, 1 << 20, 1, 0, 0.0, options.hold_times[0], 0.0)
@@ -146,7 +146,7 @@ class Inspector(Client):
 
 
 def is_refusal(answer: Answer) -> bool:
-    """Whether each verdict says that it was asked wrongly."""
+    """Return True if each verdict says that it was asked wrongly."""
     return isinstance(answer, SettleReply) and all(
         verdict.outcome == Code.USAGE for verdict in answer.verdicts
     )

@@ -90,7 +90,7 @@ class Operator(Caller):
         if not self.first or self.topics.current is not None or self.topics.gone:
             return
         if isinstance(answer, Failed) and answer.code == Code.CONFLICT:
-            # Somebody else created it, or it has been changed already.
+            # Another client created it, or it has been changed already.
             self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_created)
             return
         found = answer.topics[0] if isinstance(answer, MetadataReply) else getattr(answer, "topic", None)
@@ -187,7 +187,7 @@ class Operator(Caller):
     # ------------------------------------------------------------------- topic
 
     def delete(self) -> None:
-        """Delete the topic, mostly while nodes are away; sometimes twice at once, or while somebody creates it."""
+        """Delete the topic, mostly while nodes are away; sometimes twice at once, or while another creates it."""
         rng, topic, world = self.rng, self.topics.current, self.world
         if world.healed or self.topics.gone or not self.deletions:
             return
@@ -360,7 +360,7 @@ class Operator(Caller):
         self.ask(node, request, self.timeout + self.options.request_timeout, then)
 
     def came_of_group(self, call: Call, answer: Answer) -> None:
-        """What came of a creation, a rewind or a deletion."""
+        """Note the outcome of a creation, a rewind or a deletion."""
         self.answered(call, answer)
         if isinstance(answer, SetGroupReply | DeleteGroupReply):
             now = answer.group
@@ -370,7 +370,7 @@ class Operator(Caller):
             self.came_of(call, "fail" if nothing_done(answer) else "unknown")
 
     def unmake(self, group: str) -> None:
-        """Delete a group, sent once; sometimes as somebody rewinds it."""
+        """Delete a group, sent once; sometimes as another operator rewinds it."""
         node = self.node()
         call = self.by_name("delete_group", node, {"group": group})
 

@@ -22,7 +22,7 @@ class Rival(Operator):
 
     def __init__(self, around: Surroundings, name: str, others: list[Operator], *, lossy: bool) -> None:
         super().__init__(around, name, others)
-        # What it creates may be the topic, and one replica alone does not survive the loss of its disk.
+        # The topic that it creates may win, and one replica alone does not survive the loss of its disk.
         self.fragile = self.options.rival_rf == 1 and lossy
 
     def begin(self, _: object = None, __: object = None) -> None:

@@ -1,4 +1,4 @@
-"""What the clients of a run share: the world, the machines that they ask, and what they have seen so far."""
+"""Surroundings that the clients of a run share: the world, the machines that they ask, and the sightings so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATE_GROUP = "late"
 """The group that is created from latest."""
 
 STRAY_GROUP = "stray"
-"""A group that is read and that nobody creates."""
+"""A group that is read and that no client creates."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Tally:
 
 
 class Machine(Protocol):
-    """Where a node runs, if it does."""
+    """Host of a node that may or may not run."""
 
     core: NodeCore | None
 
@@ -42,16 +42,16 @@ class Machine(Protocol):
 
 
 class Surroundings:
-    """What every client of one run knows of.
+    """Everything that every client of one run knows.
 
     Attributes:
-        groups: that read the topic.
+        groups: groups that read the topic.
         guests: groups that come with a FETCH, if at all, while the run goes on.
-        on_closing: called with the node through which a topic is being told to make no groups by itself.
+        on_closing: called with a node when a change through it is to make the topic make no groups by itself.
         on_closed: called when that is confirmed.
         keeps: whether payload is kept as long as the run lasts.
-        late_clients: set where a rule is left out: clients count their deadline from the reply's arrival.
-        on_late_ack: called when somebody heard that a message was acked after its hold had run out.
+        late_clients: True if a rule is left out: clients count their deadline from the reply's arrival.
+        on_late_ack: called when a client learns that a message was acked after its hold had run out.
     """
 
     def __init__(self, world: World, topics: Topics, machines: Mapping[str, Machine]) -> None:
@@ -63,7 +63,7 @@ class Surroundings:
         self.guests: list[str] = []
         self.on_closing: Callable[[str], None] = lambda node: None
         self.on_closed: Callable[[], None] = lambda: None
-        # What is reclaimed could not be read again.
+        # Reclaimed payload could not be read again.
         options = self.options
         self.keeps = bool(options.rewind or options.unmake or options.late_group or options.guests)
         self.keeps = self.keeps and options.keep
@@ -73,19 +73,19 @@ class Surroundings:
         self.on_late_ack: Callable[[Receipt], None] = lambda receipt: None
 
     def lacks(self, group: str) -> bool:
-        """Whether a node that is up knows the group of the topic as deleted."""
+        """Return True if a node that is up knows the group of the topic as deleted."""
         topic = self.topics.current
         cores = cores_of(self.machines).values()
         return topic is not None and any(core.catalogue.is_group_deleted(topic.id, group) for core in cores)
 
     def reads(self, group: str) -> bool:
-        """Whether a node that is up knows that the group reads the topic."""
+        """Return True if a node that is up knows that the group reads the topic."""
         topic = self.topics.current
         cores = cores_of(self.machines).values()
         return topic is not None and any(core.catalogue.reads(topic.id, group) for core in cores)
 
     def tombstones(self, partition: PartitionId, group: str, span: Span) -> tuple[int, int]:
-        """How many replicas that are up have ACKED for the first message of ``span``, and how many there are."""
+        """Count the replicas that are up and have ACKED for the first message of ``span``, and all members."""
         have, members = 0, 0
         for core in cores_of(self.machines).values():
             replica = core.replicas.get(partition)

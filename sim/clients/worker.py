@@ -1,7 +1,7 @@
 """A consumer whose process dies on a poison message, and loses all that it has in hand.
 
 It keeps some messages in stock, as the client library does, but nothing beside a lot of suspects, and makes room where
-some wait. Nobody ever hears what became of what a dead process had. A supervisor starts it again at once. Where workers
+some wait. Nothing is ever heard of the requests of a dead process. A supervisor starts it again at once. If workers
 come and go, they join late, and one may stop: it gives back what it has in hand as interrupted, as a pool does when its
 grace is over, and comes again as another process. Each life has a name of its own in the history.
 """
@@ -17,11 +17,11 @@ from sim.clients.surroundings import Surroundings
 HANDLING_S = 0.02
 RESTART_S = 0.3
 LATE_S = 2.0
-"""How late a worker may join where workers come and go."""
+"""Most seconds that a worker joins late if workers come and go."""
 
 
 def is_poison(seq: int, share: float) -> bool:
-    """Whether the message with that number ends whatever process handles it."""
+    """Return True if the message with that number ends any process that handles it."""
     return (seq * 0x9E3779B1 & 0xFFFFFFFF) < share * 2**32
 
 
@@ -32,7 +32,7 @@ class Worker(Consumer):
         super().__init__(around, name, group)
         self.hand: list[tuple[Receipt, int]] = []
         self.life = 0
-        self.alone = False  # what is in hand are suspects, or some wait until nothing is in hand
+        self.alone = False  # suspects are in hand, or some wait until nothing is in hand
 
     def begin(self, _: object = None, __: object = None) -> None:
         self.later(LATE_S * self.rng.random() if self.options.stops else 0.0, self.fetch)
@@ -78,7 +78,7 @@ class Worker(Consumer):
         self.fetch()
 
     def end(self, rejected: tuple[ReceiptPart, ...] = ()) -> None:
-        """All connections end, and whatever was in hand is lost, if it is not ``rejected``. Then it comes again."""
+        """End all connections; what was in hand is lost, if it is not ``rejected``. Then the worker comes again."""
         for op in list(self.pending):
             self.give_up(op)
         if rejected:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sim.diagram.story import Story
 
 AROUND = ("fault", "down", "broken")
-"""What is told beside what concerns the message."""
+"""Kinds of items that stay beside those that concern the message."""
 
 
 def follow(story: Story, message: str) -> Iterator[str]:

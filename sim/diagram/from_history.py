@@ -1,4 +1,4 @@
-"""A story out of histories: of simulated runs, or of real processes, whose packets nobody wrote down."""
+"""A story out of histories: of simulated runs, or of real processes, whose packets are not recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sim.diagram.story import MESSAGE, Story
 
 
 def story_of_history(paths: Sequence[Path]) -> Story:
-    """What the lines of these files tell. Of several runs in them, it is the longest one.
+    """Return the story of these files' lines. If they hold several runs, it is the longest one.
 
     Raises:
         StorageError: a file cannot be read, or is no history.

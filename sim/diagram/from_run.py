@@ -35,10 +35,10 @@ TONES = {
     "Publish": "publish", "Store": "store", "Hold": "hold", "Fetch": "fetch", "RemoteFetch": "fetch", "Release": "hold",
     "Extend": "hold", "Ack": "ack", "AckRequest": "ack", "Reject": "reject", "RejectRequest": "reject",
 }  # fmt: skip
-"""What colours a packet; an answer has that of what it answers."""
+"""Tones of packets by their kind; an answer has the tone of its request."""
 
 SAYS = {"StoreReply": "STORED", "PublishReply": "CONFIRMED", "SettleReply": "SETTLED"}
-"""What pictures call answers; the others have their own names."""
+"""Names of answers in pictures; the others have their own names."""
 
 
 class Words(Teller):
@@ -134,7 +134,7 @@ class Recorder:
             )
 
     def number_of(self, message: Any, one: Any) -> Any:
-        """What a request and its answer share: the round, or the client's number."""
+        """Return the key that a request and its answer share: the round, or the client's number."""
         if hasattr(message, "round"):
             return (type(message).__name__.removesuffix("Reply"), message.round)
         if isinstance(one, tuple) and len(one) == 2:
@@ -205,7 +205,7 @@ class Recorder:
 
 
 def story_of_run(schedule: Schedule, without: str | None) -> Story:
-    """What happens in a run.
+    """Return the story of a run.
 
     Raises:
         KeyError: there is no such rule to leave out.

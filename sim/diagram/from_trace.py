@@ -72,7 +72,7 @@ TONES = {"HOLD": "hold", "OK": "hold", "NOK": "hold", "RELEASE": "hold", "ACK": 
 
 
 def lane_of(explorer: Explorer, action: Action) -> str:
-    """Where a step happens."""
+    """Return the lane in which a step happens."""
     if action[0] == "deliver":
         return f"node:{explorer.traffic.messages.all[action[1]].to}"
     names: tuple[NodeId, ...] = tuple(explorer.scenario.index)
@@ -89,6 +89,6 @@ def word_of(action: Action, what: str) -> str:
 
 
 def tone_of(text: str) -> str:
-    """What colours a message."""
+    """Return the tone of a message."""
     word = text.split(" ", 1)[0]
     return TONES.get(word, "reject" if "REJECT" in word else "operator")

@@ -24,9 +24,9 @@ DOWN = ("crash", "stop")
 
 
 def items_of(rows: Sequence[Row], broken: Sequence[str], *, calls: bool) -> list[Item]:
-    """What the lines tell, in order of time, and ``broken``: what the judges said of them.
+    """Return the items of the lines, in order of time, and of ``broken``, the violations that the checkers found.
 
-    With ``calls``, requests are drawn as lines to the node that is asked; not where packets are known.
+    With ``calls``, requests are drawn as lines to the node that is asked; not if packets are known.
     """
     teller = Teller(rows, calls=calls)
     for row in rows:
@@ -181,7 +181,7 @@ class Teller:
                 item.end = min(item.end, max(self.last, item.at) + 0.5)
 
     def lane_of_break(self, text: str, ids: Ids) -> str:
-        """Where it showed: at the client that got the message last before."""
+        """Return the lane of a violation: the client that got the message last before."""
         at = time_of(text) - self.base
         for item in sorted(self.items, key=lambda item: -item.at):
             if item.kind == "bar" and item.at <= at + 1e-3 and ids and item.concerns(*ids[0][:2]):

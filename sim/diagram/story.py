@@ -1,4 +1,4 @@
-"""What a diagram shows, as plain values."""
+"""Content of a diagram, as plain values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Ids = tuple[tuple[str, int, int], ...]
 """Messages: origin, first, and the one after the last."""
 
 MESSAGE = re.compile(r"(\S+)\[(\d+)\]")
-"""How judges write a message, and how people name it on the command line."""
+"""Name of a message, as checkers write it and as people give it on the command line."""
 
 
 @dataclass(slots=True)
@@ -21,14 +21,14 @@ class Item:
     Args:
         kind: ``packet`` (from ``lane`` to ``to``), ``bar`` (lasts from ``at`` to ``end``), ``down`` (a bar: no process
             runs), ``fault`` (as a bar, of ``lane`` or of all), ``mark`` or ``broken`` (a broken promise).
-        at: when, in the story's unit.
-        end: when a packet arrives, None if never; when a bar ends.
-        lane: whose line it is on, as ``node:a`` or ``client:c0``; "": of all.
-        text: in a few letters, for the picture.
-        says: in a sentence.
+        at: time in the story's unit.
+        end: time when a packet arrives, None if never; time when a bar ends.
+        lane: line that it is on, as ``node:a`` or ``client:c0``; "": all.
+        text: a few letters, for the picture.
+        says: a sentence.
         to: for a packet: its other end.
         ids: messages that it concerns.
-        tone: what colours it, such as ``hold``, ``store``, ``ack``, ``publish``, ``quiet`` (housekeeping) or ``lost``.
+        tone: colour, such as ``hold``, ``store``, ``ack``, ``publish``, ``quiet`` (housekeeping) or ``lost``.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Item:
     tone: str = ""
 
     def concerns(self, origin: str, number: int) -> bool:
-        """Whether it is about that message."""
+        """Return True if it is about that message."""
         return any(of == origin and start <= number < stop for of, start, stop in self.ids)
 
 
@@ -51,12 +51,12 @@ class Story:
     """A run.
 
     Args:
-        title: what it is.
+        title: name of the run.
         about: lines below the title.
         items: in any order.
-        broken: what the judges said.
-        unit: of the times: ``s`` or ``step``.
-        left_out: what the diagram leaves out, as a sentence; "" if nothing.
+        broken: violations that the checkers found.
+        unit: unit of the times: ``s`` or ``step``.
+        left_out: content that the diagram leaves out, as a sentence; "" if nothing.
         focus: the message that the page shows first, as `MESSAGE`; "": all.
     """
 
@@ -137,7 +137,7 @@ class Story:
         self.items = kept
 
     def to_value(self) -> dict[str, Any]:
-        """As the page reads it. Names of lanes and texts that come again and again are numbered."""
+        """Return the value that the page reads. Names of lanes and texts that come again and again are numbered."""
         lanes = self.lanes()
         place = {name: number for number, (name, _) in enumerate(lanes)}
         texts: dict[str, int] = {}
