@@ -77,7 +77,7 @@ class Moments:
     def on_cut(self, fault: Fault) -> None:
         """Let the topic grow on one side of a cut, unheard on the other side.
 
-        As soon as that is confirmed, the other side rewinds or creates a group, or deletes the topic, and producers
+        Once that is confirmed, the other side rewinds or creates a group, or deletes the topic, and producers
         publish to what was added.
         """
         sides = [
@@ -166,7 +166,7 @@ class Moments:
         return rng.choice(rest or there), there[0]
 
     def delete_beside(self, topic: Topic) -> None:
-        """Delete the topic among the others; as soon as that is confirmed, the replicas are to take a message."""
+        """Delete the topic among the others; once that is confirmed, the replicas are to take a message."""
         here, there = self.beside(topic)
 
         def then(publish: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
-"""A world that writes down what becomes of every packet, and can be told it.
+"""A world that writes down the fate of every packet, and takes fates from a schedule.
 
-`World` draws what becomes of each packet as it is sent: whatever changes in a run changes that for all later ones. Here
-the schedule may say it packet by packet. What it does not name arrives after the mean delay, once.
+`World` draws the fate of each packet as it is sent: any change in a run changes that for all later ones. Here
+the schedule may say it packet by packet. A packet that it does not name arrives after the mean delay, once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from sim.schedule import Schedule
 from sim.world import Action, World
 
 USUAL_MAX = 20.0
-"""A packet that takes longer than so many mean delays was held back; once the cluster is healed, none is."""
+"""Mean delays after which a packet was held back; once the cluster is healed, none is."""
 
 
 class PacketWorld(World):
-    """As `World`, with packets by name.
+    """A `World` with packets by name.
 
     Args:
-        schedule: what to run. Where it has no packets, they are drawn as `World` draws them.
+        schedule: the run. If it has no packets, they are drawn as `World` draws them.
 
     Attributes:
-        log: what became of every packet, so that a schedule with all of it gives the same run.
-        on_packet: told of each packet: when it was sent, when its copies arrive, what is in it, and whose it is.
+        log: fate of every packet, so that a schedule with all of it gives the same run.
+        on_packet: called for each packet: its time, the times its copies arrive, its content, and its owner.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -65,7 +65,7 @@ class PacketWorld(World):
         return (time, *(time + delay for delay in delays[1:]))
 
     def drawn_delays(self, source: str, target: str) -> tuple[float, ...]:
-        """What `World` would draw, from the same stream in the same order."""
+        """Return the delays that `World` would draw, from the same stream in the same order."""
         rng = self.net_rng
         if self.loss and rng.random() < self.loss:
             return ()
@@ -78,7 +78,7 @@ class PacketWorld(World):
         return (delay,)
 
     def given_delays(self, name: tuple[str, str, str, int]) -> tuple[float, ...]:
-        """What the schedule says, or the mean delay."""
+        """Return the schedule's delays, or the mean delay."""
         assert self.given is not None
         usual = self.latency + self.away(name[0], name[1])
         delays = self.given.get(name)
@@ -87,7 +87,7 @@ class PacketWorld(World):
         return delays
 
     def away(self, source: str, target: str) -> float:
-        """What the distance between two nodes adds."""
+        """Return the seconds that the distance between two nodes adds."""
         apart = source != target and source in self.nodes and target in self.nodes
         return self.distance if apart else 0.0
 

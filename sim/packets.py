@@ -1,4 +1,4 @@
-"""Which packets of a run were lost, late or doubled, as values: what a seed draws, written out.
+"""Packets of a run that were lost, late or doubled, as values: a seed's draws, written out.
 
 A packet is named by who sends it to whom, by what it carries, and by how many of that kind went before it between the
 two. So a fault or a packet can be taken away without giving the others new names.
@@ -12,9 +12,9 @@ from quorumq.core.messages import Envelope
 
 
 class Packet(NamedTuple):
-    """What becomes of one packet, or a number that was drawn for a pair of machines."""
+    """Fate of one packet, or a number that was drawn for a pair of machines."""
 
-    source: str  # who sends it: a node or a client
+    source: str  # sender: a node or a client
     target: str  # to whom
     # Type of the message in it; with a ``?`` in front: what was drawn, such as when a broken link is noticed.
     kind: str
@@ -24,7 +24,7 @@ class Packet(NamedTuple):
 
     @property
     def name(self) -> tuple[str, str, str, int]:
-        """Which packet it is."""
+        """Return the name of the packet."""
         return self[:4]
 
     @property

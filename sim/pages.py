@@ -1,4 +1,4 @@
-"""What the pages of the simulator share: one HTML file that needs nothing else, light or dark as the reader has it."""
+"""Parts that the simulator's pages share: one HTML file that needs nothing else, light or dark as the reader has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the options of a run are drawn: one function for each profile."""
+"""Options of a run, drawn by one function for each profile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RIVALS = 0.25
 """Share of the seeds with conflicting creations."""
 
 SHAPES = {(3, 3): 58, (5, 3): 22, (7, 3): 12, (5, 5): 4, (3, 1): 4}
-"""How many nodes and replicas a seed has, and how often."""
+"""Numbers of nodes and replicas of a seed, with their weights."""
 
 
 GUESTS = 0.2
@@ -45,7 +45,7 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
 
 
 def with_guests(rng: random.Random, options: Options) -> Options:
-    """With groups that come with a FETCH, and times of day that are mostly off by less than anybody is warned of."""
+    """Return options with groups that come with a FETCH, and times of day mostly off by less than any node warns of."""
     return dataclasses.replace(
         options,
         guests=rng.choice((1, 2, 2, 3)),
@@ -104,7 +104,7 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
     options = dataclasses.replace(options, fetch_bytes=another.choice((1 << 20, 1 << 20, 1 << 20, 100)))
     options = dataclasses.replace(options, small=another.choice((512, 512, 512, 512, 512, 4)))
     options = dataclasses.replace(options, by_id=sometimes(another, 0.2, 0.05, 0.3))
-    another.randrange(2)  # of an option that is gone: each seed keeps the room that it had
+    another.randrange(2)  # draw for an option that is gone: each seed keeps the room that it had
     room = another.choice((0, 0, 0, 0, 0, 0, 1, 2, 3))
     if room:  # and then requests with more than that
         many = {
@@ -207,7 +207,7 @@ def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
 
 
 def swarm_with(**options: Any) -> Callable[[random.Random], Options]:
-    """As the default, but for these."""
+    """Return a function that draws the default profile with these options."""
     return lambda rng: dataclasses.replace(draw_swarm(rng), **options)
 
 

@@ -1,4 +1,4 @@
-"""How much one step of a core does, and one message carries: little, so that a short life sees what takes several.
+"""Limits of a core's step and of a message: little, so that a short life sees work that takes several.
 
 In production a step votes on 128 runs of messages, which no run here ever has. With room for two of them, most of what
 a client asks goes in several steps: a client that leaves, a crash, a cut and a retry come in between.
@@ -14,7 +14,7 @@ from typing import Any
 from quorumq.core import nodecore
 
 STEP_S = 0.01
-"""How long a step takes at most that leaves something to the next one, where steps have little room."""
+"""Most seconds that a step takes if it leaves something to the next one, with little room."""
 
 CORE = nodecore.__name__.rpartition(".")[0] + "."
 
@@ -37,7 +37,7 @@ def places(name: str) -> list[Any]:
 
 @contextlib.contextmanager
 def little_room(runs: int) -> Iterator[None]:
-    """Have a step vote on so many runs, and do as little of everything else; 0: as in production."""
+    """Have a step vote on ``runs`` runs, and do as little of everything else; 0: as in production."""
     before = [
         (place, name, getattr(place, name)) for name in (TIMES if runs else ()) for place in places(name)
     ]

@@ -19,7 +19,7 @@ from sim.runner import Outcome
 from sim.schedule import Schedule, draw
 
 SAVE_EVERY_S = 10.0
-"""How often a campaign that can be resumed writes down what it has come to."""
+"""Seconds between two saves of a campaign that can be resumed."""
 
 
 @click.command("run")
@@ -83,7 +83,7 @@ def run(
             raise click.ClickException(f"{resume_path}: {error}") from None
         console.print(f"{report.seeds:,} seeds of it are in {resume_path}")
     if html_path is not None:
-        command_line.written(html_path, "")  # where it cannot be written, nothing is run
+        command_line.written(html_path, "")  # if it cannot be written, nothing is run
     last = "until one fails" if until_failure else f"to {first + seeds - 1}"
     console.print(f"commit {commit()}, profile {profile}, seeds {first} {last}, {jobs} jobs")
     ended = _run_many(console, report, first, None if until_failure else seeds, jobs, keep_going, resume_path)
@@ -117,7 +117,7 @@ def _run_many(
             command_line.written(beside, saved(report, first))
             beside.replace(resume_path)
 
-    save()  # where it cannot be kept, nothing is run
+    save()  # if it cannot be kept, nothing is run
     try:
         with command_line.progress(console, False, seeds) as progress:
             task = progress.add_task("seeds", total=seeds, completed=report.seeds)
@@ -179,7 +179,7 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
 
 
 def print_report(console: Console, report: Report) -> None:
-    """What a campaign came to, and what it contained."""
+    """Print a campaign's results, and its content."""
     table = Table(title=f"{report.seeds} seeds, {report.failed} failed")
     table.add_column("figure")
     table.add_column("value", justify="right")

@@ -34,13 +34,13 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one run."""
+    """Result of one run."""
 
-    seed: int  # of the schedule
-    violations: list[str]  # broken promises, and whatever the run raised, as text; empty is good
+    seed: int  # seed of the schedule
+    violations: list[str]  # broken promises, and errors that the run raised, as text; empty is good
     trace: str  # a hash over the whole run
     counts: dict[str, float]  # messages, deliveries and so on, to be added up over a campaign
-    seen: dict[str, int]  # which of sim/sometimes.py happened, and how often
+    seen: dict[str, int]  # number of times that each thing in sim/sometimes.py happened
     rows: list[Row] = field(default_factory=list)  # the history, if it was asked for
 
 
@@ -71,7 +71,7 @@ def run_schedule(
         limit = cpu_max or CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)
         with cpu_limit(limit), small_runs(schedule.options.small), little_room(schedule.options.room):
             cluster.run()
-    except Exception as error:  # whatever a core raises is the finding
+    except Exception as error:  # any error that a core raises is the finding
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{'/'.join(last.filename.split('/')[-2:])}:{last.lineno}"
         violations.append(f"raised at {cluster.world.time:.4f} s: {type(error).__name__} at {where}: {error}")
@@ -134,7 +134,7 @@ def cpu_limit(seconds: float) -> Iterator[None]:
 def spread(
     one: Callable[[Work], Result], work: Iterable[Work], jobs: int, chunksize: int = 1
 ) -> Iterator[Result]:
-    """What ``one`` makes of each piece of work, in order, on so many processes; none but this where that is one."""
+    """Yield ``one`` of each piece of work, in order, on ``jobs`` processes; in this process alone if ``jobs`` is 1."""
     if jobs == 1:
         quicken()
         yield from map(one, work)

@@ -41,9 +41,9 @@ class Schedule:
 
     seed: int  # names the random streams
     profile: str  # that the options were drawn with
-    options: Options  # what the run is like
-    faults: tuple[Fault, ...] = field(default_factory=tuple)  # what is done to it
-    # What becomes of packets, by name; of those that are not named nothing but the mean delay. None: it is
+    options: Options  # options of the run
+    faults: tuple[Fault, ...] = field(default_factory=tuple)  # faults of the run
+    # Fates of packets, by name; a packet that is not named has the mean delay. None: it is
     # drawn.
     packets: tuple[Packet, ...] | None = None
     ends: float = 0.0  # when the run ends, in seconds, without being healed; 0: it is healed and drained

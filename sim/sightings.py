@@ -1,4 +1,4 @@
-"""What a run must see, and what its history says of a node (sim/sometimes.py, docs/history.md).
+"""Sightings that a run must have, and the history's lines of a node (sim/sometimes.py, docs/history.md).
 
 A host tells `Sightings` what it sends, appends and loses; nothing that a node does depends on it.
 """
@@ -19,7 +19,7 @@ from sim.world import SimError
 
 
 class Sightings:
-    """What is seen of one host of the run that the observer sees."""
+    """Sightings of one host of the run that the observer sees."""
 
     def __init__(self, observer: Observer, name: NodeId) -> None:
         self.observer = observer
@@ -67,13 +67,13 @@ class Sightings:
         self.observer.note(self.name, "store", header.partition, spans=spans_value(header.sections))
 
     def forgets(self, headers: Iterable[BatchHeader | None]) -> None:
-        """Where the payload comes back, it is stored again."""
+        """Count these batches as not stored: they are stored again if their payload comes back."""
         for header in headers:
             if header is not None:
                 self.stored.pop((header.partition, header.sections), None)
 
     def appends(self, records: tuple[Any, ...], core: NodeCore | None, timed: bool) -> None:
-        """What journal records say of the run, and whether nothing but time led to them (``timed``)."""
+        """Note what journal records say of the run; ``timed`` is True if nothing but time led to them."""
         for record in records:
             kind = type(record)
             if kind is AttemptsCounted:
@@ -99,14 +99,14 @@ class Sightings:
                         self.observer.note_letter(self.name, record, span, value)
 
     def see_ttl(self, core: NodeCore | None, partition: PartitionId, span: Span) -> None:
-        """Whose TTL it was that is over."""
+        """Note the expiry of a message without a TTL of its own: it was the topic's."""
         replica = core.replicas.get(partition) if core is not None else None
         for _, slot in replica.batches.index.within(span) if replica is not None else ():
             if not replica.batches.stored[slot.number].header.ttl_ms:  # type: ignore[union-attr]
                 self.world.saw("a message expired by the topic's TTL")
 
     def recovers(self, core: NodeCore) -> None:
-        """A replica was told holds: whether that ended its quarantine, and what it learned."""
+        """Note if replies on holds ended a replica's quarantine, and if it learned holds from them."""
         if core.context.recovery.unheard:
             return
         self.world.saw("a quarantine ended early")
@@ -118,7 +118,7 @@ class Sightings:
 def check_deleted(
     name: NodeId, core: NodeCore, stored: Iterable[tuple[int, BatchHeader]], topics: Topics
 ) -> None:
-    """Of topics that are deleted nothing is left, once the node has heard of it: no state, no batch.
+    """Check that nothing is left of deleted topics, once the node knows of the deletion: no state, no batch.
 
     A batch that this start could not tell a topic of stays until the next one (`NodeCore.orphans`).
     """
@@ -129,7 +129,7 @@ def check_deleted(
             topic.name for topic in core.catalogue.topics.values() if over(topic.id) and not topic.deleted
         ],
         "replicas": [found for found in core.replicas if over(found.topic)],
-        # A group whose topic's register was damaged, and nobody else has by now, nobody can tell from a new one.
+        # A group whose topic's register was damaged, without another copy by now, looks like a new one.
         "groups": [
             found for found in core.catalogue.groups if over(found[0]) and found[0] in core.catalogue.topics
         ],

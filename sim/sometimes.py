@@ -1,4 +1,4 @@
-"""What a campaign must have seen at least once: a fault that never happens proves nothing.
+"""Sightings that a campaign must have at least once: a fault that never happens proves nothing.
 
 Hosts and clients call `World.saw` with these names when one of them happens. A campaign of `ENOUGH_SEEDS` or
 more of the default profile in which one of them was never seen fails.

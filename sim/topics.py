@@ -1,4 +1,4 @@
-"""What is known of the topics of a run: a name may have several, one after the other, or in dispute."""
+"""Knowledge of the topics of a run: a name may have several, one after the other, or in dispute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUTPUTS = "out"
 
 
 def label_of(name: str, rf: int, deletions: int, options: Options) -> str:
-    """What a topic is called in the history: a name may have several, one after the other, or in dispute."""
+    """Return a topic's name in the history: a name may have several, one after the other, or in dispute."""
     return (
         name
         + (f"#{deletions}" if deletions else "")
@@ -24,7 +24,7 @@ def label_of(name: str, rf: int, deletions: int, options: Options) -> str:
 
 
 class Registers:
-    """What was seen of the first register of each topic, and by whom."""
+    """First register of each topic, as it was seen, and its observer."""
 
     def __init__(self) -> None:
         self.first: dict[tuple[str, int], tuple[bytes, int, str]] = {}
@@ -48,16 +48,16 @@ class Registers:
 
 
 class Topics:
-    """What clients have been told of topics so far.
+    """Answers that clients got about topics so far.
 
     Attributes:
-        names: what each topic that there may be is called in the history (docs/history.md).
+        names: name in the history of each topic that there may be (docs/history.md).
         current: the topic of the name, once it is created; None while it is not there.
-        outputs: the topic that outputs are published to, likewise.
-        gone: whether the topic was deleted for good.
+        outputs: topic that outputs are published to, once it is created; None while it is not there.
+        gone: True if the topic was deleted for good.
         groups_to_come: (topic, group) of those that are not there yet.
-        when_another: called when another topic of the name may be created, with how often it was deleted before.
-        when_deleted: called when somebody hears that the topic is deleted.
+        when_another: called when another topic of the name may be created, with the number of deletions before it.
+        when_deleted: called when a client learns that the topic is deleted.
     """
 
     def __init__(self, options: Options) -> None:
@@ -86,7 +86,7 @@ class Topics:
 
     @property
     def created(self) -> bool:
-        """Whether the topic and its groups are there: what is published then is for all of them."""
+        """Return True if the topic and its groups are there: messages published then are for all of them."""
         outputs = self.outputs is not None or not self.derives
         return self.current is not None and not self.groups_to_come and outputs
 
@@ -110,11 +110,11 @@ class Topics:
         }
 
     def is_over(self, topic: bytes) -> bool:
-        """Whether this topic is deleted for certain."""
+        """Return True if this topic is deleted for certain."""
         return self.deleted.get(topic, False)
 
     def on_delete_sent(self, topic: Topic) -> None:
-        """From now on there may be another topic of the name, which what was asked for by name may reach."""
+        """Note that there may be another topic of the name from now on, which a request by name may reach."""
         self.deleted.setdefault(topic.id, False)
         if topic.deletions + 1 == self.lives:
             self.lives += 1
@@ -122,14 +122,14 @@ class Topics:
                 tell(topic.deletions + 1)
 
     def on_deleted(self, topic: bytes) -> None:
-        """Somebody heard that this topic is deleted."""
+        """Note that a client learned that this topic is deleted."""
         if not self.is_over(topic):
             self.deleted[topic] = True
             for tell in self.when_deleted:
                 tell()
 
     def on_topic(self, topic: Topic) -> None:
-        """Somebody heard that the topic is there."""
+        """Note that a client learned that the topic is there."""
         self.newest = max(self.newest, topic.deletions)
         self.confirmed[topic.id] = max(topic.partitions, self.confirmed.get(topic.id, 0))
         for found in self.deleted:

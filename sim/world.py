@@ -31,12 +31,12 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class Refusal:
-    """What a client gets from a machine where no node answers: nothing was taken in."""
+    """Answer of a machine without a node that answers: nothing was taken in."""
 
 
 REFUSAL = Refusal()
 RESET = None
-"""What a client gets when its connection dies: the outcome is unknown."""
+"""Answer when a client's connection dies: the outcome is unknown."""
 
 _STAMP = struct.Struct("<dI")
 
@@ -55,8 +55,8 @@ class Clock:
 
     Args:
         rng: draws the rate and the origins.
-        rate_max: how far from 1 the rate may be.
-        wall_offset: how far the time of day may be off, in seconds.
+        rate_max: maximum distance of the rate from 1.
+        wall_offset: maximum error of the time of day, in seconds.
     """
 
     __slots__ = ("last", "mono_at_zero", "rate", "wall_offset_ms")
@@ -99,8 +99,8 @@ class World:
         time: true simulated seconds.
         rows: the history (quorumq/history).
         messages: network messages delivered, peers' and clients'.
-        sent: how many messages of each kind nodes sent to each other, and clients to nodes.
-        seen: how often each of the things in sim/sometimes.py happened.
+        sent: number of messages of each kind that nodes sent to each other, and clients to nodes.
+        seen: number of times that each of the things in sim/sometimes.py happened.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -131,7 +131,7 @@ class World:
         self.crc = 0
 
     def stream(self, name: str) -> random.Random:
-        """The random stream of one concern: the same whatever the others draw."""
+        """Return the random stream of one concern: the same for any draws of the others."""
         return random.Random(f"{self.schedule.seed}/{name}")
 
     # ------------------------------------------------------------------- time

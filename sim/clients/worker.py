@@ -1,7 +1,7 @@
 """A consumer whose process dies on a poison message, and loses all that it has in hand.
 
 It keeps some messages in stock, as the client library does, but nothing beside a lot of suspects, and makes room where
-some wait. Nothing is ever heard of the requests of a dead process. A supervisor starts it again at once. If workers
+some wait. A dead process reports nothing of its messages. A supervisor starts it again at once. If workers
 come and go, they join late, and one may stop: it gives back what it has in hand as interrupted, as a pool does when its
 grace is over, and comes again as another process. Each life has a name of its own in the history.
 """

@@ -1,6 +1,6 @@
 """Faults that show whether three rules hold: an ACK is durable at a majority, holds survive a crash, an fsync syncs.
 
-Faults that are drawn one by one seldom meet such a state: a partition has to outlast a hold that somebody acks in it,
+Faults that are drawn one by one seldom meet such a state: a partition has to outlast a hold with an ACK in it,
 and a majority has to die while handlers are at work. So a run has each of these in turn, with time of its own.
 """
 
@@ -13,13 +13,13 @@ from sim.fault_plan import Fault
 from sim.real.cluster import HOLD_S, LONER
 
 AFTER_S = 0.2
-"""So long after a delivery they come."""
+"""Seconds between a delivery and these faults."""
 
 OUTLAST = (2.0, 4.0)
-"""How many holds a node is isolated for."""
+"""Fewest and most holds that a node is isolated for."""
 
 RECOVERY_S = 1.5 * HOLD_S
-"""For so long after nodes are back nothing else happens: what they forgot may be delivered again."""
+"""Seconds without another fault after nodes are back: forgotten messages may be delivered again."""
 
 Shape = Callable[[random.Random, Sequence[str], float], tuple[Fault, float]]
 """A fault for these nodes at a time, and until when nothing else is to happen."""

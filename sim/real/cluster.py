@@ -1,4 +1,4 @@
-"""A cluster of processes whose links go through a proxy, and whose disks and clocks can be told to fail."""
+"""A cluster of processes whose links go through a proxy, and whose disks and clocks can fail at a command."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ EXPECTED = (0, -signal.SIGKILL)
 
 
 class FaultyCluster(LocalCluster):
-    """As `LocalCluster`, with a proxy before each node for clients, and one between each two nodes.
+    """A `LocalCluster` with a proxy before each node for clients, and one between each two nodes.
 
     Args:
         keep: see `LocalCluster`.
-        rng: draws what a power cut takes, and which bits flip.
+        rng: draws the losses of a power cut, and the bits that flip.
 
     Attributes:
-        copied: nodes of whose directory the last two states before a start are kept, for `restore`.
+        copied: nodes with a copy of their directory's last two states before a start, for `restore`.
         proxy: carries the links; it is there inside of the ``with`` of the cluster.
         front: addresses of the nodes for clients.
-        clients: who dials these, as the proxy names them.
-        ended: the nodes that ended by themselves, and how.
+        clients: clients that dial these, as the proxy names them.
+        ended: nodes that ended by themselves, with the reasons.
     """
 
     def __init__(self, nodes: int, *, keep: Path | None, rng: random.Random) -> None:
@@ -79,11 +79,11 @@ class FaultyCluster(LocalCluster):
                 listeners[port] = (client, name, int(self.address(name).rsplit(":", 1)[1]))
         self.proxy = Proxy(listeners)
         self.spares: dict[str, Leashed] = {}  # processes that wait to be a node
-        self.log_sizes: dict[str, int] = {}  # of nodes that may not serve yet, when they were spawned
+        self.log_sizes: dict[str, int] = {}  # at their spawning, of nodes that may not serve yet
         self.controls: dict[str, dict[str, Any]] = {name: {} for name in self.nodes}
 
     def control_path(self, name: str) -> Path:
-        """Where the node's process reads what its disk and clock do."""
+        """Return the path of the file that the node's process reads for its disk and clock."""
         return self.node_directory(name) / "control.json"
 
     def control(self, name: str, **values: Any) -> None:
@@ -127,7 +127,7 @@ class FaultyCluster(LocalCluster):
         return Path(f"{self.control_path(name)}.{self.spares[name].pid}.warm")
 
     def take_spare(self, name: str) -> None:
-        """Have the spare process of a node be the node, where there is one that waits."""
+        """Have the spare process of a node be the node, if one waits."""
         warm = self.is_warm(name)
         path = self.warm_path(name) if warm else None
         spare = self.spares.pop(name, None)
@@ -138,7 +138,7 @@ class FaultyCluster(LocalCluster):
             end([spare], 0.0)
 
     def note_end(self, name: str) -> None:
-        """Note how a node's last process ended, where nobody stopped or killed it."""
+        """Note the end of a node's last process, if it was not stopped or killed."""
         code = None if name not in self._processes else self.exit_code(name)
         if code is not None and code not in EXPECTED:
             self.ended.append(f"node {name} ended with exit code {code}: {self.log_tail(name, 1)}")
@@ -158,11 +158,11 @@ class FaultyCluster(LocalCluster):
         super().spawn(name)
 
     def synced_path(self, name: str) -> Path:
-        """Where the node's process writes what it has fsynced."""
+        """Return the path of the file in which the node's process writes its fsyncs."""
         return self.control_path(name).with_suffix(".synced")
 
     def copy_path(self, name: str, age: int) -> Path:
-        """Where the directory is kept as it was before the last start, or before that."""
+        """Return the path of a copy of the directory as it was before the last start, or before that."""
         return self.node_directory(name) / f"copy-{age}"
 
     # -------------------------------------------------- what happens to directories

@@ -4,8 +4,8 @@ CONTROL is JSON: ``fsync_s``, what each fsync takes besides; ``full``, whether t
 far its time of day is off. What it says is looked at again when it is replaced. Beside it, in CONTROL with the ending
 ``.synced``, stands what was fsynced, for power cuts (power.py).
 
-With ``--warm`` it imports all, makes a file CONTROL.PID.warm, and is a node once somebody deletes that: a start then
-takes a small part of a second, however busy the machine is.
+With ``--warm`` it imports all, makes a file CONTROL.PID.warm, and is a node once that file is deleted: a start then
+takes a small part of a second, even on a busy machine.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from collections.abc import Callable
 from typing import Any
 
 LOOK_S = 0.02
-"""How long what the file said last is believed."""
+"""Seconds for which the file's last content is believed."""
 
 WAIT_S = 0.005
-"""How often a process that is warm looks whether it is to begin."""
+"""Seconds between two looks of a warm process for its beginning."""
 
 
 class Control:
-    """What the file says now."""
+    """Current content of the file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -53,7 +53,7 @@ class Control:
 
 
 def noted(sync: Callable[[Any], None], control: Control) -> Callable[[Any], None]:
-    """An fsync that takes as long as it is told, and writes down what it has made durable once it has."""
+    """Return an fsync that takes as long as the file says, and writes down the data it has made durable."""
     log = os.open(control.path.removesuffix(".json") + ".synced", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def call(fd: Any) -> None:

@@ -14,7 +14,7 @@ from sim.real.cluster import CLIENTS, FaultyCluster
 from sim.real.plan import KINDS
 
 FSYNC_S = 0.002
-"""What an fsync is taken to take, for the factor of a slow disk."""
+"""Assumed seconds of an fsync, for the factor of a slow disk."""
 
 FSYNC_MAX_S = 1.0
 
@@ -30,10 +30,10 @@ class Inflicter:
     """Hurts one cluster that runs, writes that into a history, and tells of each fault.
 
     Attributes:
-        counts: how many of each kind there were.
-        met: how many of each kind met a node that served.
+        counts: number of faults of each kind.
+        met: number of faults of each kind that met a node that served.
         delivery: returns when a message is delivered.
-        left_out: how many of each kind cannot be done here.
+        left_out: number of faults of each kind that cannot be done here.
     """
 
     def __init__(
@@ -127,14 +127,14 @@ class Inflicter:
         await self.then(seconds, self.cluster.proxy.unblock, pairs)
 
     async def then(self, seconds: float, undo: Callable[..., None], *args: object) -> None:
-        """Undo it after so many seconds, whatever ends the wait."""
+        """Undo it after ``seconds``, or as soon as the wait ends."""
         try:
             await trio.sleep(seconds)
         finally:
             undo(*args)
 
     async def do_delay(self, fault: Fault) -> None:
-        """What pairs carry takes longer for a while."""
+        """Delay the bytes of these pairs for a while."""
         pairs = self.of_all(fault.links)
         self.cluster.proxy.delay(pairs, fault.amount)
         await self.then(fault.seconds, self.cluster.proxy.delay, pairs, 0.0)
@@ -177,7 +177,7 @@ class Inflicter:
         """Processes stop cleanly, and are started again after a while."""
         names = self.take(fault)
         with trio.CancelScope(shield=True):
-            # Who is told to stop does: it must not be found running, and left.
+            # A process that gets the signal to stop ends: it must not be found running, and left.
             async with trio.open_nursery() as nursery:
                 for name in names:
                     nursery.start_soon(self.cluster.terminate_async, name)
@@ -212,7 +212,7 @@ class Inflicter:
         await self.then(fault.seconds, partial(self.control, fault, full=False))
 
     def control(self, fault: Fault, **values: object) -> None:
-        """Nodes' processes are told what their disks do."""
+        """Send nodes' processes the behaviour of their disks."""
         for name in fault.nodes:
             self.cluster.control(name, **values)
 

@@ -1,4 +1,4 @@
-"""What the judges say of histories of real processes."""
+"""Verdicts of the checkers on histories of real processes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sim.checkers.clocks import OneWrongClock
 
 
 def judged(rows: Iterable[Row], rf: int) -> list[Violation]:
-    """What the judges say. A batch's times begin when it was made, which is before it was first sent.
+    """Return the checkers' violations. A batch's times begin when it was made, which is before it was first sent.
 
     Args:
-        rows: of all clients and nodes on one clock, in any order.
+        rows: rows of all clients and nodes on one clock, in any order.
         rf: replicas of each partition.
     """
     made = [
@@ -32,16 +32,16 @@ def judged(rows: Iterable[Row], rf: int) -> list[Violation]:
 
 
 def counted(rows: Sequence[Row]) -> Counter[str]:
-    """How many messages were published, delivered and so on.
+    """Count the messages that were published, delivered and so on.
 
-    Of ACKs that were not called ``acked``: how many were in time, that is answered within the hold.
+    Also count the ACKs without ``acked`` that were in time: answered within the hold.
 
     Args:
-        rows: of all clients, a client's in order.
+        rows: rows of all clients, a client's in order.
     """
     found: Counter[str] = Counter()
     seen: dict[tuple[object, ...], None] = {}
-    until: dict[tuple[object, ...], float] = {}  # of each delivery, as extended
+    until: dict[tuple[object, ...], float] = {}  # end of each delivery's hold, as extended
     for row in rows:
         size = sum(stop - start for _, start, stop in row.get("spans", ()))
         kind, outcome = row["kind"], row.get("outcome", "")
@@ -76,11 +76,11 @@ def named(row: Row) -> Iterator[tuple[object, ...]]:
 
 
 VERDICTS = ("acked", "acked_unproven", "acked_after_expiry")
-"""Of ACKs that were durable at a majority, the surest first."""
+"""Verdicts of ACKs that were durable at a majority, the surest first."""
 
 
 def verdicts(counts: Counter[str]) -> str:
-    """How sure ACKs were, in words; "" without any."""
+    """Return the shares of the ACKs' verdicts, in words; "" without ACKs."""
     total = sum(counts[verdict] for verdict in VERDICTS)
     shares = [f"{verdict} {counts[verdict] / total:.2%}" for verdict in VERDICTS if total]
     return f"of {total:,} acks {', '.join(shares)}" if shares else ""

@@ -15,7 +15,7 @@ from sim.real.cluster import CLIENTS, HOLD_S
 from sim.schedule import Schedule
 
 STRETCH = 4.0
-"""A minute has the faults of so many times fewer seconds of the heap: processes take their time to start."""
+"""Real seconds per second of the heap's plan of faults: processes take their time to start."""
 
 DELAY_S = (0.05, 0.2, 0.5)
 WINDOW_S = 60.0
@@ -24,11 +24,11 @@ KINDS = (
     "crash", "kill", "stop", *LOSSES, "partition", "cut", "delay", "freeze", "pause", "slow-disk", "full-disk",
     "wall-jump", "wrong-clock",
 )  # fmt: skip
-"""What can be done to real processes; ``crash`` is a kill that takes what was not fsynced (power.py)."""
+"""Faults for real processes; ``crash`` is a kill that takes what was not fsynced (power.py)."""
 
 
 def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
-    """The schedule of a seed: for so many nodes, n1 and so on, and so many seconds of faults."""
+    """Draw the schedule of a seed: for ``nodes`` nodes, n1 and so on, and ``seconds`` seconds of faults."""
     rng = random.Random(f"{seed}/real")
     options = Options(nodes=nodes, rf=min(3, nodes), producers=0, consumers=0, partitions=6)
     names = [f"n{number}" for number in range(1, nodes + 1)]
@@ -45,7 +45,7 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
             fault, calm = shapes.pop()(rng, names, round(begin + rng.uniform(1.0, 3.0), 3))
             shown.append(fault)
             calms.append((begin - HOLD_S, calm))
-            end -= HOLD_S  # what is at work when the next one comes
+            end -= HOLD_S  # leaves time for messages at work when the next one comes
         brief = dataclasses.replace(options, fault_time=max(1.0, (end - calm) / STRETCH) + 1e-3, slow=0.1)
         drawn: tuple[Fault, ...] = ()
         while not drawn:  # a window without faults shows nothing
@@ -57,7 +57,7 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
             at = round(begin + rng.uniform(0.0, window), 3)
             faults.append(Fault(at, "delay", (), round(rng.uniform(1.0, 10.0), 2), rng.choice(DELAY_S), some))
         begin += window
-    if options.rf > 1 and seconds >= 30.0 and rng.random() < 0.75:  # of one node only, as promise G1 wants it
+    if options.rf > 1 and seconds >= 30.0 and rng.random() < 0.75:  # one node only, as promise G1 wants it
         victim = (rng.choice(options.node_names),)
         for kind in rng.sample(LOSSES, rng.choice((1, 2, 3))):
             amount = {"restore": rng.choice((0.0, 1.0)), "damage": rng.choice((0.0, 0.0, 5.0))}.get(kind, 0.0)

@@ -1,11 +1,11 @@
-"""What a power cut takes from the directory of a process that was killed: any of what it had not fsynced.
+"""Losses of a directory by a power cut after its process was killed: any bytes that it had not fsynced.
 
 Killed alone, a process loses nothing that it wrote, as the system still has it. Its twin in the node's process
 (faulty_node.py) writes a line for each fsync: a file's inode and how long it was when the fsync began, or what a
 directory listed then. Files only grow, so what stands behind that length was never synced.
 
-As a disk may (quorumq/storage/disk.py): of what was not synced any prefix survives, with any of its pages zeroed; a
-file whose name was not synced is gone, or has its old name. One thing is kinder: what was deleted stays deleted.
+As a disk may (quorumq/storage/disk.py): unsynced bytes survive as any prefix, with any of its pages zeroed; a
+file whose name was not synced is gone, or has its old name. One thing is kinder: a deleted file stays deleted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def cut_off(path: Path, synced: int, rng: random.Random) -> int:
 
 
 def pages(first: int, stop: int) -> Iterator[int]:
-    """Where the pages of bytes [first, stop) begin, the first one where they do."""
+    """Yield the beginnings of the pages of bytes [first, stop), and ``first`` itself."""
     at = first
     while at < stop:
         yield at

@@ -20,7 +20,7 @@ IN_FLIGHT = 64
 """Chunks that one direction of a connection may have under way."""
 
 POLL_S = 0.01
-"""How often a blocked direction looks whether it is free."""
+"""Seconds between two looks of a blocked direction."""
 
 Pair = tuple[str, str]
 
@@ -75,7 +75,7 @@ class Proxy:
             self._blocked.subtract(pairs)
 
     def delay(self, pairs: Iterable[Pair], seconds: float) -> None:
-        """What these carry takes so long from now on; 0: no longer."""
+        """Delay the bytes of these pairs by ``seconds`` from now on; 0: no longer."""
         with self._lock:
             for pair in pairs:
                 self._delays[pair] = seconds

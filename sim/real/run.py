@@ -33,10 +33,10 @@ RUN = "local"
 
 SETTLED = ("acked", "dead", "purged", "skipped")
 STILL_S = 60.0
-"""For so long nothing may be settled in a healed cluster while something is not: far more than the heap's bound."""
+"""Seconds without a settled message in a healed cluster with unsettled ones: far more than the heap's bound."""
 
 STARTS = 10.0
-"""For so many times as long as the cluster took to start, besides: a machine may be slow."""
+"""Factor of the cluster's start time that is added: a machine may be slow."""
 
 MET_SHARE = 0.5
 """A run shows nothing if less than this share of its faults met a node that served."""
@@ -44,7 +44,7 @@ MET_SHARE = 0.5
 
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
-    """What the client library warns of goes to a file: under faults it has much to say."""
+    """Send the client library's warnings to a file: under faults it has much to say."""
     log, handler = logging.getLogger("quorumq"), logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     before = log.propagate
@@ -60,7 +60,7 @@ def logged(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of a run."""
+    """Result of a run."""
 
     violations: list[Violation]  # broken promises; empty is good
     counts: Counter[str]  # messages published, delivered and so on
@@ -68,12 +68,12 @@ class Verdict:
     met: Counter[str]  # how many of these met a node that served
     left_out: Counter[str]  # faults of the schedule that cannot be done to processes
     drained: bool  # whether everything was settled in the end
-    own: list[str] = field(default_factory=list)  # what the workload's own check, or a producer, raised
-    lines: int = 0  # of all histories
+    own: list[str] = field(default_factory=list)  # errors of the workload's own check, or a producer
+    lines: int = 0  # lines of all histories
 
     @property
     def kept(self) -> bool:
-        """Whether every promise was kept, and the workload is content; a run without a history shows nothing."""
+        """Return True if every promise was kept, and the workload is content; a run without a history shows nothing."""
         return self.drained and self.lines > 0 and not self.violations and not self.own
 
     @property
@@ -84,17 +84,17 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept under faults that met somebody."""
+        """Return True if every promise was kept under faults that met a serving node."""
         return self.kept and not self.too_few
 
 
 class Trial:
-    """Faults while clients work, then healing, then draining: on whatever cluster there is.
+    """Faults while clients work, then healing, then draining: on any cluster.
 
     Args:
-        schedule: of faults, and how long they go on (`options.fault_time`).
-        workload: what runs meanwhile.
-        cluster: that runs.
+        schedule: faults, and the seconds that they go on (`options.fault_time`).
+        workload: clients that run meanwhile.
+        cluster: the running cluster.
         on_progress: called a few times a second: the phase, and counts so far.
     """
 
@@ -126,7 +126,7 @@ class Trial:
         raise NotImplementedError
 
     def verdict(self, rows: list[Row], inflicter: Inflicter) -> Verdict:
-        """What the judges say of what the histories have."""
+        """Return the checkers' verdict on the histories' rows."""
         found = judged(rows, self.schedule.options.rf)
         found += [Violation("nodes go on", 0.0, text) for text in self.cluster.ended]
         done = (inflicter.counts, inflicter.met, inflicter.left_out)
@@ -181,7 +181,7 @@ class Trial:
                 yield client
 
     async def live(self, name: str, act: Callable[[Client], Any]) -> None:
-        """What a client does to its end; it begins anew when its session or its nodes are gone, or nobody can serve."""
+        """Run a client to its end; it begins anew when its session or its nodes are gone, or no node can serve."""
         again = 0
         while True:
             try:
@@ -218,10 +218,10 @@ class Trial:
         return ""
 
     async def unsettled(self, client: Client) -> float:
-        """How many messages of the groups that are read a majority has not settled; infinite while nobody can say.
+        """Return the number of messages of the read groups that no majority has settled; infinite while unknown.
 
-        But for what no replica can read: flipped bits may take the only copy of what nobody confirmed. Of what was
-        confirmed the judge of no loss says that it is gone.
+        Messages that no replica can read are left out: flipped bits may take the only copy of an unconfirmed one. Of
+        confirmed ones the checker of loss says that they are gone.
         """
         left = 0
         try:
@@ -293,7 +293,7 @@ class Trial:
         assert self.workload.check is not None
         try:
             await self.workload.check(client)
-        except Exception as error:  # whatever it raises is its verdict
+        except Exception as error:  # any error that it raises is its verdict
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.own.append(f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {error}")
 
@@ -322,7 +322,7 @@ class Trial:
 
 
 class HeardWriter(HistoryWriter):
-    """A history of which the run hears when a message was handed over."""
+    """A history that tells the run when a message was handed over."""
 
     def __init__(self, trial: Trial, path: Path, **options: Any) -> None:
         self.trial = trial

@@ -1,4 +1,4 @@
-"""What runs on the cluster while it is hurt: this, or a file of a user's with the same names in it.
+"""Workload on the cluster while it is hurt: this, or a file of a user's with the same names in it.
 
     TASKS      what `Client.work_all` runs: `Task(topic, group, handler, …)`, each on a client of its own
     PRODUCERS  functions of a client, which publish until they are cancelled, when the faults are over
@@ -29,14 +29,14 @@ RATE = 30.0
 """Messages a second of each producer."""
 
 SLOW = 10
-"""Each message of which the number is a multiple of this plus 5 takes its time."""
+"""Messages with a number that is a multiple of this plus 5 take their time."""
 
 SLOW_SHARES = (0.5, 0.9)
-"""Of its hold, how much its handler takes: what a node forgot is at work still when it is back, some seconds later."""
+"""Least and most share of the hold that a slow handler takes. A message that a node forgot is then still at work."""
 
 
 def numbers(topic: str, pause: float, batch: int = 1) -> Callable[[Client], Awaitable[None]]:
-    """Publishes numbers, one after the other, whatever becomes of them, with a pause after so many."""
+    """Publish numbers, one after the other, with any outcome, with a pause after each ``batch``."""
 
     async def confirm(pending: Any) -> None:
         with suppress(QuorumqError):  # the history has it: unknown, or not stored
@@ -57,7 +57,7 @@ class Again(Exception):
 
 
 def work_s(number: int, attempt: int) -> float:
-    """How long the handler of a message takes: at the first attempt some take most of their hold.
+    """Return the seconds that the handler of a message takes: at the first attempt some take most of their hold.
 
     So at any time some messages are in hand. What comes again is done at once, as it may have to come alone.
     """

@@ -23,7 +23,7 @@ Part = tuple[str, str, int, int]
 """Design, kind of fault, and the seeds from the first up to the last but one."""
 
 Settings = tuple[Knobs, dict[str, Any]]
-"""Of the designs, and of the runs."""
+"""Settings of the designs, and of the runs."""
 
 Table = dict[str, dict[str, Figures]]
 """By design and kind."""
@@ -55,16 +55,16 @@ def run_all(
     """Run what is not in the file yet, and add all of it up; ``on_part`` is called when a part is done.
 
     Args:
-        settings: of the designs, and options of the runs that differ.
+        settings: settings of the designs, and options of the runs that differ.
         kept: a file of JSON lines, which a campaign that was broken off goes on with.
 
     Raises:
-        ValueError: the file is of another commit or other settings.
+        ValueError: the file is from another commit or other settings.
     """
     header = {"commit": commit(), "settings": [dataclasses.asdict(settings[0]), settings[1]]}
     done = dict(read(kept, header)) if kept is not None and kept.exists() else {}
     left = [(part, settings) for part in work if part not in done]
-    with kept.open("a") if kept is not None else io.StringIO() as file:  # the latter: for nobody
+    with kept.open("a") if kept is not None else io.StringIO() as file:  # the latter: discarded
         if not done and not file.tell():
             file.write(json.dumps(header) + "\n")
         for part, figures in spread(run_part, left, jobs):

@@ -47,7 +47,7 @@ CELLS = (
     ("unwon per 10,000", "network"),
     ("tombstone reads per message", "none"),
 )
-"""The rows of the table: a figure, and of which kind of fault; None: of each kind; all: of all together."""
+"""Rows of the table: a figure, and a kind of fault; None: each kind; all: all together."""
 
 
 def table_rows(table: Table) -> list[tuple[str, list[float]]]:

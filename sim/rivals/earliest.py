@@ -8,7 +8,7 @@
 
 The second condition stands there twice: the last means "later". Compared is T, the time of day at P1, then R. With
 more than three replicas "2 replies" are a majority. That holds end after their time, and what ends a message, the
-note says for approach C alone; it is done alike here. A key is available where it has neither a tombstone nor a hold
+note says for approach C alone; it is done alike here. A key is available if it has neither a tombstone nor a hold
 that is not over: else all consumers would ask for the one oldest key until it is acked.
 """
 

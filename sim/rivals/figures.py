@@ -1,4 +1,4 @@
-"""What a run shows: figures from its history and the judges, and sums of them over many runs."""
+"""Figures of a run, from its history and the checkers, and sums of them over many runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ STEP = math.log(1.05)
 """Times are counted in classes that differ by 5 %."""
 
 HOLDING = ("Hold", "HoldReply", "Release", "ReleaseReply", "Drop")
-"""What nodes say to each other about holds."""
+"""Messages between nodes about holds."""
 
 UNWON_S = 1.8
-"""Nearly a hold: a message that waits so long for its first is in nobody's hand, but held."""
+"""Seconds, nearly a hold: a message without a first delivery for this long is in no client's hand, but held."""
 
 NODE_FAULTS = ("crash", "kill", "freeze", "partition")
 
@@ -51,13 +51,13 @@ class Figures:
     # tried, summed.
     behind_poison: float = 0.0
     behind: int = 0  # how many
-    messages: float = 0.0  # of the network, until all was settled
-    syncs: float = 0.0  # of the disks, likewise
+    messages: float = 0.0  # network messages until all was settled
+    syncs: float = 0.0  # fsyncs of the disks until all was settled
     fairness: float = 0.0  # Jain's index of the deliveries per consumer, summed over runs: 1 is equal
     asked: int = 0  # messages asked for while at least as many were there
     received: int = 0  # and what came
     hold_messages: int = 0  # between nodes, to get and give back holds
-    unwon: int = 0  # messages that nobody held within `UNWON_S` of their publish
+    unwon: int = 0  # messages without a holder within `UNWON_S` of their publish
     lost_rounds: int = 0  # messages that a node tried to hold in vain
     tombstone_reads: int = 0  # quorum reads of a message's tombstones
 
@@ -83,7 +83,7 @@ class Figures:
         return 0.0
 
     def rates(self) -> dict[str, float]:
-        """What people compare."""
+        """Return the figures that people compare."""
 
         def per(count: float, of: float, digits: int = 2) -> float:
             return round(count / of, digits) if of else 0.0
@@ -110,7 +110,7 @@ class Figures:
 
 
 def broken(rows: Iterable[Row]) -> dict[str, int]:
-    """How often each promise was broken that can be asked of every design."""
+    """Count the violations of each promise that can be asked of every design."""
     judges = [checker() for checker in (NoLoss, NoThinAir, Exclusive, FinalAfterAck)]
     wanted = wanted_by(judges)
     for row in rows:
@@ -212,7 +212,7 @@ def _stop(
 def _measure_poison(
     run: Run, made: dict[ReceiptPart, float], first: dict[ReceiptPart, float], result: Figures
 ) -> None:
-    """What waits behind a message that fails."""
+    """Measure the waits of messages behind a message that fails."""
     for key in run.books.failures:
         tried = [
             row["at"]

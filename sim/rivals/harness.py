@@ -16,7 +16,7 @@ from sim.topics import Topics
 from sim.world import World
 
 SETTLE_S = 15.0
-"""A confirmed message that is not settled so long after everything was healed counts as lost."""
+"""Seconds after healing after which a confirmed message that is not settled counts as lost."""
 
 LINGER_S = 2.5
 """A run goes on for longer than a hold once all is settled: what is delivered again is seen."""
@@ -134,7 +134,7 @@ class Run:
         world.note("sim", "phase", phase="healed", seconds=SETTLE_S)
 
     def is_settled(self) -> bool:
-        """Whether everything that was confirmed is a dead letter, or an ACK of it was sent: who sent it may be gone."""
+        """Return True if all that was confirmed is a dead letter, or has a sent ACK, even by a client that is gone."""
         books = self.books
         return all(producer.finished for producer in self.producers) and all(
             key in books.settled for key in books.confirmed

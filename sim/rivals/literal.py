@@ -24,7 +24,7 @@ from sim.rivals.replica import HoldingReplica, QueueConsumer, QueueProducer, Rep
 from sim.rivals.workload import Key
 
 REPLIES_KEPT = 200
-"""Of so many reply times the 99th percentile is taken."""
+"""Number of reply times that the 99th percentile is taken from."""
 
 REPLIES_LEAST = 20
 """With fewer known, a round waits for the request timeout."""

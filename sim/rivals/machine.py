@@ -1,8 +1,8 @@
-"""One simulated machine on which a server of another design runs: what sim/host.py is to quorumq's node.
+"""One simulated machine that runs a server of another design, as sim/host.py runs quorumq's node.
 
 The server is an object that is made anew at every start, from the records that its disk kept; what it has in memory is
-gone with the process. Its connections need no handshake, which is in its favour: what is sent to a process reaches that
-process, or nobody.
+gone with the process. Its connections need no handshake, which is in its favour: a message to a process reaches that
+process, or is lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Server(Protocol):
         """Another machine's server sent something."""
 
     def on_gone(self, key: int) -> None:
-        """Nobody waits for the answer any more."""
+        """Take back a request: its client waits no more."""
 
 
 class CountedJournal(MemoryJournal):
@@ -44,7 +44,7 @@ class CountedJournal(MemoryJournal):
 
 
 class Unseen:
-    """Nobody looks at what is appended."""
+    """Observer that ignores appended records."""
 
     def appends(self, *_: object) -> None: ...
 

@@ -16,11 +16,11 @@ TICK_S = 0.05
 
 
 class Term(NamedTuple):
-    """Who leads a partition."""
+    """Leader of a partition, for one epoch."""
 
     leader: str  # its name
     epoch: int  # higher for each leader
-    replicas: tuple[str, ...]  # who may be elected next: those that have everything that was confirmed
+    replicas: tuple[str, ...]  # replicas that may be elected next: they have everything that was confirmed
 
 
 class Oracle:
@@ -38,7 +38,7 @@ class Oracle:
         self.run.world.after(TICK_S, self.tick)
 
     def connected(self, name: str) -> bool:
-        """Whether the process there runs and can talk to a majority, both ways."""
+        """Return True if the process there runs and can talk to a majority, both ways."""
         machine, blocked = self.run.machines[name], self.run.world.blocked
         if machine.core is None or machine.frozen_until > self.run.world.time:
             return False
@@ -69,7 +69,7 @@ class Oracle:
         world.after(TICK_S, self.tick)
 
     def propose(self, number: int, epoch: int, replicas: tuple[str, ...]) -> bool:
-        """A leader asks to change who may be elected next; refused where it is not the leader, or not in touch."""
+        """Change a partition's electable replicas for its leader; refused if it is not the leader, or not in touch."""
         term = self.terms[number]
         if term.epoch != epoch or not self.connected(term.leader):
             return False
@@ -77,5 +77,5 @@ class Oracle:
         return True
 
     def leader(self, number: int) -> str:
-        """The leader of a partition, as clients are told that ask for it."""
+        """Return the leader of a partition, for clients that ask."""
         return self.terms[number].leader

@@ -31,7 +31,7 @@ PLOTS = (
     ("messages per delivery", "Network messages per delivery", ("none", "crash", "partition")),
     ("syncs per delivery", "Disk syncs per delivery", ("none",)),
 )
-"""What is drawn: a figure, its title, and of which kinds of fault."""
+"""Drawings: a figure, its title, and its kinds of fault."""
 
 
 def page(table: Table, rows: list[tuple[str, list[float]]], commit: str, seeds: int) -> str:

@@ -1,4 +1,4 @@
-"""What the runs of the comparison are like: one workload, and a few faults of one kind at a time."""
+"""Runs of the comparison: one workload, and a few faults of one kind at a time."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SLOW = 0.1
 """Share of the messages on which it works for longer: see the next."""
 
 SLOW_S = (0.2, 0.45)
-"""How long, between these: four such messages in one hand are done within a hold."""
+"""Least and most seconds of that: four such messages in one hand are done within a hold."""
 
 POISON_S = 1.0
-"""How long a consumer works on the poison message before it fails."""
+"""Seconds that a consumer works on the poison message before it fails."""
 
 TRIES = 3
-"""After so many failures a message becomes a dead letter."""
+"""Failures after which a message becomes a dead letter."""
 
 
 def _times(rng: random.Random, count: int) -> list[float]:

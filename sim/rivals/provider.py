@@ -28,10 +28,10 @@ from sim.rivals.replica import QueueConsumer, QueueProducer, Replica, Replies, S
 from sim.rivals.workload import Key
 
 LOOK_S = 0.5
-"""How often a provider with an empty buffer looks for keys that its own replica did not get."""
+"""Seconds between two looks of a provider with an empty buffer for keys that its own replica did not get."""
 
 PARK_S = 0.25
-"""How long it keeps a client's request: other leaders may have something."""
+"""Seconds that it keeps a client's request: other leaders may have something."""
 
 
 class Keys(NamedTuple):
@@ -42,7 +42,7 @@ class Keys(NamedTuple):
 
 
 class Buried(NamedTuple):
-    """Which of these have a tombstone?"""
+    """Request for those keys that have a tombstone."""
 
     keys: tuple[Key, ...]
 
@@ -117,7 +117,7 @@ class ProviderReplica(Replica):
         self.read_tombstones(new, alive)
 
     def read_tombstones(self, keys: tuple[Key, ...], then: Callable[[tuple[Key, ...]], None]) -> None:
-        """A quorum read; ``then`` gets the keys that have none, or none at all where no majority answers."""
+        """Read with a quorum; ``then`` gets the keys without a tombstone, or none at all if no majority answers."""
         self.run.books.tombstone_reads += len(keys)
 
         def heard(replies: Replies) -> None:

@@ -1,4 +1,4 @@
-"""What approaches A, B and C of the design note share: replicas with messages and tombstones, and rounds over them.
+"""Base of approaches A, B and C of the design note: replicas with messages and tombstones, and rounds over them.
 
 Of each message every replica has the payload, then a tombstone. PUBLISH and ACK succeed once a majority has written
 to its disk. "Write tombstones with QUORUM write", as approach C says, is done alike for A and B, which do not say how
@@ -18,10 +18,10 @@ from sim.rivals.machine import Machine
 from sim.rivals.workload import DEADLINE_SHARE, GROUP, Batch, Consumer, Key, Producer, Taken
 
 Replies = dict[str, Any]
-"""What the members of a round have answered, by name; those that have not are not in it."""
+"""Answers of a round's members, by name; those that have not answered are not in it."""
 
 WAIT_S = 0.5
-"""How long a node keeps a request for which there is nothing."""
+"""Seconds that a node keeps a request without messages for it."""
 
 
 class Take(NamedTuple):
@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
     number: int
     answer: Any
-    kind: str  # of its request
+    kind: str  # kind of its request
 
 
 class Store(NamedTuple):
@@ -206,7 +206,7 @@ class Replica:
         reply = self.machine.reply
         if isinstance(request, Store | Tombs):  # once a majority has it; else its outcome is unknown
             self.ask_all(request, lambda replies: reply(key, self.is_written(replies) or "unknown"))
-        elif isinstance(request, Free):  # waits for nobody
+        elif isinstance(request, Free):  # no reply waits for it
             self.serve(request, lambda answer: None)
             for member in self.members:
                 if member != self.name:
@@ -222,7 +222,7 @@ class Replica:
         return sum(map(bool, replies.values())) >= self.majority
 
     def is_answered(self, replies: Replies) -> bool:
-        """A majority has answered, whatever it said."""
+        """Return True if a majority has answered, with any answer."""
         return len(replies) >= self.majority
 
     def give_out(self, client: int, request: Take, items: tuple[tuple[Key, bytes], ...], owner: str) -> None:
@@ -261,7 +261,7 @@ class HoldingReplica(Replica):
         super().__init__(run, machine, records)
 
     def holder(self, key: Key) -> Any:
-        """For whom the key is held here; None if for nobody."""
+        """Return the holder of the key here; None without one."""
         who, until = self.holds.get(key, (None, 0.0))
         return who if until > self.machine.mono else None
 
@@ -277,7 +277,7 @@ class HoldingReplica(Replica):
         return bool(chosen)
 
     def ask_holds(self, key: int, request: Take, chosen: tuple[Key, ...]) -> None:
-        """Ask all replicas to hold these, the oldest that nobody holds here."""
+        """Ask all replicas to hold these, the oldest that are not held here."""
         raise NotImplementedError
 
     def on_tombs(self, keys: Sequence[Key]) -> None:
@@ -315,7 +315,7 @@ class QueueConsumer(Consumer):
         return self.node()
 
     def on_took(self, node: str, answer: Took, then: Callable[[Sequence[Taken]], None]) -> None:
-        """What came, with its deadline by our own clock."""
+        """Pass on the messages of an answer, with their deadline by our own clock."""
         until = self.clock.true_time(answer.sent_at + DEADLINE_SHARE * self.options.hold_times[0])
         then([Taken(key, value, until, answer.owner, node) for key, value in answer.items])
 

@@ -26,7 +26,7 @@ DEADLINE_SHARE = 0.98
 
 
 class Key(NamedTuple):
-    """Which message; they sort by age."""
+    """Key of a message; keys sort by age."""
 
     made: int  # the producer's time of day, in milliseconds
     origin: str
@@ -46,12 +46,12 @@ def named(key: Key) -> ReceiptPart:
 class Taken(NamedTuple):
     """A message in the hand of a consumer."""
 
-    key: Key  # which
+    key: Key  # key of the message
     value: bytes  # its bytes
     until: float  # true time of its deadline
-    owner: str  # whose hold it is, as the history writes it
+    owner: str  # owner of the hold, as the history writes it
     via: str  # the node that was asked
-    receipt: Any = None  # what the design needs to settle it
+    receipt: Any = None  # the design's data for settling it
     token: str = ""  # the fencing token, where the design has one
 
 
@@ -66,17 +66,17 @@ class Batch(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Books:
-    """What the harness knows of a run without its history."""
+    """The harness's knowledge of a run without its history."""
 
     confirmed: dict[ReceiptPart, float] = field(default_factory=dict)  # messages whose publish was, and when
-    # Those of which somebody has sent an ACK, or heard that it is a dead letter.
+    # Messages with a sent ACK, or known as dead letters to a client.
     settled: dict[ReceiptPart, None] = field(default_factory=dict)
     dead: dict[ReceiptPart, Key] = field(default_factory=dict)  # the dead letters
-    fresh: dict[ReceiptPart, None] = field(default_factory=dict)  # confirmed, and in nobody's hand so far
+    fresh: dict[ReceiptPart, None] = field(default_factory=dict)  # confirmed, and in no client's hand so far
     taken: dict[ReceiptPart, None] = field(default_factory=dict)
     failures: dict[ReceiptPart, int] = field(default_factory=dict)  # how often each was handled in vain
     asked: int = 0  # messages asked for where at least as many were fresh
-    received: int = 0  # what then came
+    received: int = 0  # messages that came in answer
     deliveries: int = 0  # messages handed to handlers
     tombstone_reads: int = 0  # per message, how often its tombstones were read
     lost_rounds: int = 0  # messages that a node tried to hold for a consumer in vain
@@ -89,7 +89,7 @@ class Books:
             self.fresh[key] = None
 
     def take(self, key: ReceiptPart) -> None:
-        """It came into somebody's hand."""
+        """Note that a message came into a client's hand."""
         self.taken[key] = None
         self.fresh.pop(key, None)
 
@@ -114,7 +114,7 @@ class Producer(Client):
 
     @property
     def finished(self) -> bool:
-        """Whether all is confirmed."""
+        """Return True if all is confirmed."""
         return not self.left and not any(self.queues.values())
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -193,7 +193,7 @@ class Producer(Client):
         return self.node(tried)
 
     def request(self, batch: Batch, items: tuple[tuple[Key, bytes], ...]) -> Any:
-        """What to ask of it: True says that all is stored, False that nothing is."""
+        """Return the request that stores the batch: answer True says that all is stored, False that nothing is."""
         raise NotImplementedError
 
 
@@ -346,7 +346,7 @@ class Consumer(Client):
         }
 
     def take(self, most: int, then: Callable[[Sequence[Taken]], None]) -> None:
-        """Ask for up to ``most`` messages; ``then`` is called once, with none where none came."""
+        """Ask for up to ``most`` messages; ``then`` is called once, with an empty sequence if none came."""
         raise NotImplementedError
 
     def conclude(

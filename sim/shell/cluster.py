@@ -28,7 +28,7 @@ RESERVE_LEFT = 1 << 20
 """Bytes that a full disk still has: the node takes nothing in any more, and goes on writing what it must."""
 
 START = 100.0
-"""What monotonic clocks show at the beginning."""
+"""Time in seconds that monotonic clocks show at the beginning."""
 
 
 def true_time() -> tuple[float, int]:
@@ -97,7 +97,7 @@ class ShellCluster(World):
         )
 
     def history_of(self, name: str) -> HistoryWriter:
-        """A node's is on the true time, too, whatever its own clock says."""
+        """Return a node's history on the true time, regardless of its own clock."""
         return self.history(f"node:{name}")
 
     def connect(self, name: str, address: str = "client", capacity: int = CAPACITY) -> MemoryTransport:
@@ -112,7 +112,7 @@ class ShellCluster(World):
         return here
 
     async def dial(self, address: str) -> trio.abc.Stream:
-        """As a client dials."""
+        """Dial a node as a client does."""
         await trio.lowlevel.checkpoint()
         line = self.connect(self.nodes[self.front.index(address)])
         assert isinstance(line, Line)
@@ -121,7 +121,7 @@ class ShellCluster(World):
     # ------------------------------------------------------------------- faults
 
     def running(self, name: str) -> bool:
-        """Whether the node's tasks run."""
+        """Return True if the node's tasks run."""
         return name in self.services
 
     def serves(self, name: str) -> bool:
@@ -132,7 +132,7 @@ class ShellCluster(World):
         """Starts take no time here."""
 
     def is_warm(self, name: str) -> bool:
-        """Return True: likewise."""
+        """Return True: starts take no time here."""
         return True
 
     def spawn(self, name: str) -> None:

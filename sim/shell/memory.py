@@ -1,7 +1,7 @@
 """The production shell in one process and in virtual time: real nodes, memory instead of sockets and disks.
 
 `World` runs nodes whose connections are pairs of `MemoryTransport` and whose disks are `MemoryDisk`s; a commit takes
-as long as it is told. Time is trio's: under a virtual clock nothing waits.
+as long as its disk says. Time is trio's: under a virtual clock nothing waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quorumq.storage.memory import MemoryDisk
 SECRET = b"0123456789abcdef"
 WALL_MS = 1_700_000_000_000
 CAPACITY = 256 * 1024
-"""What a connection keeps for a reader that does not read, as a kernel does."""
+"""Bytes that a connection keeps for a reader that does not read, as a kernel does."""
 
 
 def now() -> Now:
@@ -46,7 +46,7 @@ class MemoryTransport:
         self._writers = trio.lowlevel.ParkingLot()
 
     def wake(self) -> None:
-        """Who reads or writes here looks again."""
+        """Wake the tasks that read or write here."""
         self._readers.unpark_all()
         self._writers.unpark_all()
 
@@ -117,8 +117,8 @@ class Commits:
     """Runs commits after ``seconds``, or not before `release` after `hold`.
 
     Attributes:
-        count: how many have run.
-        at_once: whether they run on the loop where they may.
+        count: number of commits that have run.
+        at_once: True if they run on the loop when they may.
     """
 
     def __init__(self, nursery: trio.Nursery, seconds: float = 0.001) -> None:

@@ -41,8 +41,8 @@ class Network:
         self.delays: dict[Pair, float] = {}
         self.open: dict[Pair, dict[Line, None]] = {}
         self.due: dict[float, list[Line]] = {}  # by moment: one entry for each piece of each line
-        self.stuck: list[Line] = []  # likewise, of pairs that are blocked
-        self.ready: dict[Together, None] = {}  # whose lines have something for them
+        self.stuck: list[Line] = []  # pieces whose pairs are blocked
+        self.ready: dict[Together, None] = {}  # turns of nodes whose lines have something for them
         self.arriving = False
         self.lines = 0
 
@@ -64,7 +64,7 @@ class Network:
         self.go_on()
 
     def delay(self, pairs: Iterable[Pair], seconds: float) -> None:
-        """What these carry takes so much longer from now on."""
+        """Delay the bytes of these pairs by ``seconds`` from now on."""
         for pair in pairs:
             self.delays[pair] = seconds
 
@@ -81,7 +81,7 @@ class Network:
         self.go_on()
 
     def go_on(self) -> None:
-        """What was stuck arrives now, unless its pair is blocked still."""
+        """Send on the lines that were stuck, unless their pair is blocked still."""
         stuck, self.stuck = self.stuck, []
         for line in stuck:
             self.launch(line, self.time.time)
@@ -95,7 +95,7 @@ class Network:
             self.time.at(due, partial(self.arrive, due))
 
     def arrive(self, due: float) -> None:
-        """What is under way until now is there."""
+        """Deliver the bytes that are due."""
         self.arriving = True
         for line in self.due.pop(due):
             if self.blocked[line.pair] > 0:
@@ -266,7 +266,7 @@ class Line(MemoryTransport):
 
 @contextmanager
 def lost_as(kind: type[Exception]) -> Iterator[None]:
-    """A connection that is lost is told as trio tells it."""
+    """Raise trio's error for a lost connection."""
     try:
         yield
     except ConnectionLost as error:

@@ -27,7 +27,7 @@ TOPIC = "jobs"
 VIRTUAL_LIMIT_S = 600.0
 HOLD_S = 2.0
 LONG_S = 1.5
-"""How long a handler takes at most where it is slow: within its hold."""
+"""Most seconds of a slow handler: within its hold."""
 
 
 def draw_shell(seed: int) -> Schedule:
@@ -114,10 +114,10 @@ class ShellRun(Trial):
 
 @dataclass(slots=True)
 class ShellOutcome:
-    """What came of one run."""
+    """Result of one run."""
 
-    seed: int  # of the schedule
-    violations: list[str]  # broken promises, and whatever a node or a client raised; empty is good
+    seed: int  # seed of the schedule
+    violations: list[str]  # broken promises, and errors that a node or a client raised; empty is good
     verdict: Verdict | None  # the figures; None where the run raised
     rows: list[Row]  # the history
     virtual: float  # seconds that it simulated
@@ -155,7 +155,7 @@ def run_shell(schedule: Schedule) -> ShellOutcome:
     violations: list[str] = []
     try:
         deterministic(schedule.seed, main)
-    except BaseException as error:  # whatever a node raises is the finding
+    except BaseException as error:  # any error that a node raises is the finding
         if isinstance(error, KeyboardInterrupt):
             raise
         violations.append(f"raised: {first_of(error)!r}")

@@ -19,20 +19,20 @@ from sim.shrink.minimal import minimal
 from sim.shrink.simpler import richness, smaller, smaller_faults, with_only
 
 OTHER_SEEDS = 4
-"""How many other random streams each simpler run is tried with, as long as what becomes of packets is drawn."""
+"""Other random streams that each simpler run is tried with, as long as packets are drawn."""
 
 PLAIN_SEEDS = 12
-"""Likewise, when packets are to have nothing but the mean delay for the first time."""
+"""Other random streams, when packets get nothing but the mean delay for the first time."""
 
 DRAWN_SHARE = 0.5
 """Share of the time that runs with drawn packets may take."""
 
 CPU_FACTOR = 10.0
-"""How many times as long as the first run one may take."""
+"""Most CPU seconds of a run, as a multiple of the first run's."""
 
 
 def judge_of(violation: str) -> str:
-    """Who saw it: a judge and its promise, or the place that raised, without times and names of messages."""
+    """Return a violation's checker and promise, or the place that raised, without times and names of messages."""
     raised = re.match(r"raised at [\d.]+ s: (\w+ at [^:]+):\d+: ", violation)
     return f"raised {raised[1]}" if raised else violation.split(" at ")[0]
 
@@ -45,14 +45,14 @@ def time_of(violation: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a failing run is."""
+    """Size of a failing run."""
 
     faults: int  # in its schedule
     packets: int  # sent in it, to nodes and to clients
-    special: int  # of those, how many the schedule names; all where they are drawn
+    special: int  # packets that the schedule names; all if they are drawn
     messages: int  # that producers had confirmed
-    nodes: int  # of the cluster
-    clients: int  # of the run
+    nodes: int  # nodes of the cluster
+    clients: int  # clients of the run
     options: int  # that are not at their plainest
     seconds: float  # that it simulates
 
@@ -68,7 +68,7 @@ class Found:
 
     @property
     def size(self) -> Size:
-        """How large it is."""
+        """Return the size of the run."""
         options, packets = self.schedule.options, self.schedule.packets
         sent = sum(packet.fate != "drawn" for packet in self.log)
         named = sent if packets is None else len(packets)
@@ -92,15 +92,15 @@ class Shrinker:
     """Shrinks one failing schedule.
 
     Args:
-        rule: of the protocol that is left out; None: none is.
-        seconds: how long it may take; the last run may end a little later.
-        on_step: called after each run: what is being tried, how many runs there were, the smallest that fails.
+        rule: rule of the protocol that is left out; None: none is.
+        seconds: most seconds that it may take; the last run may end a little later.
+        on_step: called after each run: the current trial, the number of runs, the smallest that fails.
 
     Attributes:
-        runs: how many there were.
+        runs: number of runs.
         best: the smallest that fails.
         first: the one that it began with.
-        done: whether it came to its end before its time did.
+        done: True if it came to its end before its time did.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class Shrinker:
         self.began = time.monotonic()
 
     def shrink(self, schedule: Schedule, judge: str = "") -> Found:
-        """The smallest schedule that was found in time, and its run.
+        """Return the smallest schedule that was found in time, and its run.
 
         Args:
-            schedule: that fails.
-            judge: who must still see it; "": whoever sees it first.
+            schedule: a schedule that fails.
+            judge: checker that must still see it; "": the first that sees it.
 
         Raises:
             NothingFails: it does not.
@@ -168,12 +168,12 @@ class Shrinker:
 
     @property
     def over(self) -> bool:
-        """Whether the time is."""
+        """Return True if the time is over."""
         return self.took > self.seconds
 
     @property
     def half_over(self) -> bool:
-        """Whether the time for runs with drawn packets is."""
+        """Return True if the time for runs with drawn packets is over."""
         return self.took > DRAWN_SHARE * self.seconds
 
     def run(self, schedule: Schedule) -> tuple[Outcome, list[Packet]]:
@@ -188,11 +188,11 @@ class Shrinker:
         return outcome, logs[0]
 
     def seen_by(self, outcome: Outcome) -> str | None:
-        """What the judge that matters says."""
+        """Return the violation of the checker that matters."""
         return next((text for text in outcome.violations if judge_of(text) == self.wanted), None)
 
     def fails(self, schedule: Schedule) -> bool:
-        """Whether it still fails before that judge; then it is the best one."""
+        """Return True if it still fails before that checker; then it is the best one."""
         key = schedule.to_json()
         if self.over or key in self.tried:
             return False
@@ -206,7 +206,7 @@ class Shrinker:
         return seen is not None
 
     def fails_somehow(self, schedule: Schedule, seeds: int) -> bool:
-        """Whether it fails with its own random streams, or with one of so many others."""
+        """Return True if it fails with its own random streams, or with one of ``seeds`` - 1 others."""
         if self.fails(schedule):
             return True
         if schedule.packets is not None and seeds <= 1:
@@ -289,7 +289,7 @@ class Shrinker:
         minimal(self.best.schedule.packets or (), self.only_packets)
 
     def only_packets(self, packets: list[Packet]) -> bool:
-        """Whether it fails when these befall it, and no others."""
+        """Return True if it fails with these special packets, and no others."""
         return self.fails(dataclasses.replace(self.best.schedule, packets=tuple(packets)))
 
     def shorten(self) -> None:

@@ -1,4 +1,4 @@
-"""What may be simpler about the options of a run: each option that is not at its plainest, and how it gets there."""
+"""Simpler options of a run: each option that is not at its plainest, and its way there."""
 
 from __future__ import annotations
 

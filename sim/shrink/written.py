@@ -37,11 +37,11 @@ WIDTH = 100
 
 
 def as_test(found: Found, command: str, rule: str | None) -> str:
-    """The text of a test file that replays the schedule.
+    """Return the text of a test file that replays the schedule.
 
     Args:
-        command: what followed ``python -m sim shrink``.
-        rule: that was left out, if one was: with it the test passes, without it the same judge sees it fail.
+        command: arguments of ``python -m sim shrink``.
+        rule: rule that was left out, or None: with it the test passes, without it the same checker sees it fail.
     """
     size = found.size
     says = (
@@ -55,7 +55,7 @@ def as_test(found: Found, command: str, rule: str | None) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """How many of them, in words."""
+    """Return a number with its noun, in words."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 

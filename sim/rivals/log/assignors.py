@@ -1,4 +1,4 @@
-"""How the partitions of a topic are divided among the consumers of a group.
+"""Division of a topic's partitions among the consumers of a group.
 
 The text: "Each of which is consumed by exactly one consumer within each subscribing consumer group at any given time";
 "the consumer provides two strategies by default: range and round-robin", and sticky, which moves as few as it can. The

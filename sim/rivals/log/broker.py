@@ -38,10 +38,10 @@ from sim.rivals.oracle import Oracle, Term
 from sim.rivals.workload import Key
 
 LAG_S = 1.0
-"""A follower that has not caught up for so long is no in-sync replica any more."""
+"""Seconds after which a follower that has not caught up is no in-sync replica any more."""
 
 PULL_S = 0.5
-"""How long a leader keeps a follower's request when there is nothing new."""
+"""Seconds that a leader keeps a follower's request when there is nothing new."""
 
 
 NO_TERM = Term("", 0, ())
@@ -86,7 +86,7 @@ class Broker:
     """One process. The last partition is that of the group's offsets.
 
     Args:
-        records: what its disk kept: (partition, offset, entries), later ones over earlier ones.
+        records: records that its disk kept: (partition, offset, entries), later ones over earlier ones.
     """
 
     def __init__(self, run: Run, machine: Machine, records: list[Any]) -> None:
@@ -134,7 +134,7 @@ class Broker:
                 self.pull(leader)
 
     def leads(self, number: int) -> bool:
-        """Whether this broker believes that it leads the partition."""
+        """Return True if this broker believes that it leads the partition."""
         return self.logs[number].term.leader == self.name
 
     def append(self, number: int, entries: tuple[Entry, ...], then: Callable[[], None] | None) -> None:
@@ -254,14 +254,14 @@ class Broker:
                 self.end_pull(sender, pull)
 
     def news(self, number: int, epoch: int, end: int, last: int) -> bool:
-        """Whether a follower must cut something off, or lacks something."""
+        """Return True if a follower must cut something off, or lacks something."""
         log = self.logs[number]
         if not self.leads(number) or epoch != log.term.epoch:
             return False
         return end != len(log.entries) or log.epoch_before(end) != last
 
     def end_pull(self, sender: str, pull: Pull) -> None:
-        """Answer a follower, with nothing where nothing is new."""
+        """Answer a follower, empty if nothing is new."""
         if self.pulls.get(sender) is not pull:
             return
         del self.pulls[sender]
@@ -342,14 +342,14 @@ class Broker:
             self.group.on_request(key, request)
 
     def reply_offsets(self, key: int, request: OffsetFetch) -> None:
-        """Where the group stands."""
+        """Reply with the group's offsets."""
         self.machine.reply(key, Offsets({p: self.committed.get(p, 0) for p in request.partitions}))
 
     def on_gone(self, key: int) -> None:
         self.polls.pop(key, None)
 
     def on_produce(self, key: int, request: Produce) -> None:
-        """Append once, whatever is retried."""
+        """Append once, even if it is retried."""
         log = self.logs[request.partition]
         if not self.leads(request.partition):
             self.machine.reply(key, NotLeader(self.oracle.leader(request.partition)))
@@ -399,7 +399,7 @@ class Broker:
             log = self.logs[self.offsets_partition]
             log.high = min(log.high, len(log.entries))
             self.group = Group(lambda: self.machine.mono, self.machine.after, self.machine.reply, self.keep)
-            # What is in a new leader's log is not taken back any more.
+            # Entries in a new leader's log are not taken back any more.
             self.catch_up_offsets(len(log.entries))
             kept = [entry.value for entry in log.entries if entry.key == "group"]
             if kept:

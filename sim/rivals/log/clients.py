@@ -57,7 +57,7 @@ class LogProducer(Producer):
 class LogConsumer(Consumer):
     """A member of the group; arguments as there."""
 
-    obeys_deadline = False  # what a poll brought is handled, whoever owns the partition by then
+    obeys_deadline = False  # a poll's messages are handled, even if another client owns the partition by then
 
     def __init__(self, run: Run, name: str) -> None:
         super().__init__(run, name)
@@ -86,7 +86,7 @@ class LogConsumer(Consumer):
     # ------------------------------------------------------------------ membership
 
     def coordinate(self, request: Any, then: Callable[[Any], None], timeout: float) -> None:
-        """Ask the coordinator; None where it is not known, or no answer comes."""
+        """Ask the coordinator; None if it is unknown, or no answer comes."""
         if self.coordinator:
 
             def heard(answer: Any, _: Any) -> None:

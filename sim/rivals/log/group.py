@@ -25,10 +25,10 @@ from sim.rivals.log.wire import (
 )
 
 SESSION_S = 2.0
-"""A member that is not heard for so long is dead; as long as a hold of the other designs."""
+"""Seconds without a sign after which a member is dead; as long as a hold of the other designs."""
 
 REBALANCE_S = 2.0
-"""So long the others may take to join again."""
+"""Seconds that the others may take to join again."""
 
 FIRST_S = 0.3
 """The first rebalance waits for more members."""
@@ -114,7 +114,7 @@ class Group:
         self.after(seconds, self.on_time, self.rebalances)
 
     def on_time(self, rebalance: int) -> None:
-        """Who has not joined by now is no member any more."""
+        """Drop the members that have not joined by now."""
         if self.state == "preparing" and rebalance == self.rebalances and not self.over:
             self.members = {name: m for name, m in self.members.items() if m.joining is not None}
             if self.members:
@@ -141,7 +141,7 @@ class Group:
             member.joining, member.heard, member.assigned = None, self.now(), ()
 
     def on_request(self, key: int, request: Any) -> None:
-        """What members say."""
+        """Handle a member's request."""
         if isinstance(request, Join):
             self.on_join(key, request)
             return

@@ -1,4 +1,4 @@
-"""What brokers, coordinator and clients of the log say to each other."""
+"""Messages between brokers, coordinator and clients of the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NotLeader(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """A consumer reads from these offsets on; kept for a while where there is nothing (long poll)."""
+    """A consumer reads from these offsets on; kept for a while if there is nothing (long poll)."""
 
     offsets: dict[int, int]
     most: int
@@ -55,12 +55,12 @@ class Pull(NamedTuple):
 class Pulled(NamedTuple):
     """Per partition: epoch, where to cut its log off, or -1; entries from its end on, high watermark."""
 
-    number: int  # of the Pull
+    number: int  # number of the Pull
     parts: dict[int, tuple[int, int, tuple[Entry, ...], int]]
 
 
 class FindCoordinator(NamedTuple):
-    """Which broker coordinates the group?"""
+    """Request for the broker that coordinates the group."""
 
 
 class Join(NamedTuple):
@@ -104,13 +104,13 @@ class Commit(NamedTuple):
 
 
 class OffsetFetch(NamedTuple):
-    """Where does the group stand?"""
+    """Request for the group's offsets."""
 
     partitions: tuple[int, ...]
 
 
 class Offsets(NamedTuple):
-    """Of partitions: the next one to handle."""
+    """Offset of the next entry to handle, by partition."""
 
     offsets: dict[int, int]
 
@@ -124,4 +124,4 @@ class Assigned(NamedTuple):
 REBALANCE, UNKNOWN_MEMBER, ILLEGAL_GENERATION, NOT_COORDINATOR = (
     "rebalance in progress", "unknown member", "illegal generation", "not coordinator",
 )  # fmt: skip
-"""What a coordinator says instead. Else it says True."""
+"""Refusals of a coordinator. Else it says True."""
