@@ -20,7 +20,7 @@ COMMANDS = {
     "explore": ("sim.explorer.cli:explore", "Try every interleaving of a small cluster, within bounds."),
     "rivals": ("sim.rivals.command:rivals", "Compare quorumq with other designs under the same faults."),
 }
-"""Per subcommand: where the click command is, and the line that `--help` shows."""
+"""Import path of the click command and the line that `--help` shows, by subcommand."""
 
 
 @click.group(cls=Commands, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -26,14 +26,14 @@ class Report:
 
     profile: str
     seeds: int = 0
-    failed: int = 0  # how many failed
+    failed: int = 0  # seeds that failed
     # (seed, violations) of up to `FAILURES_KEPT` seeds that failed, in order of the seeds.
     failures: list[tuple[int, list[str]]] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)  # in how many seeds each of sim/sometimes.py was seen
+    seen: dict[str, int] = field(default_factory=dict)  # number of seeds that saw each of sim/sometimes.py
     # A seed's trace hash, of the first ten, so that two campaigns can be compared.
     traces: dict[int, str] = field(default_factory=dict)
-    with_fault: dict[str, int] = field(default_factory=dict)  # how many seeds have each kind of fault
+    with_fault: dict[str, int] = field(default_factory=dict)  # number of seeds with each kind of fault
     faults: dict[int, int] = field(default_factory=dict)  # number of seeds by their number of faults
     seconds: float = 0.0
 
@@ -187,7 +187,7 @@ def run_campaign(
 
 
 def commit() -> str:
-    """The commit that is checked out beside this file, and whether anything differs from it; "unknown" without git."""
+    """Return the commit checked out beside this file, marked if files differ from it; "unknown" without git."""
     here = Path(__file__).parent
     try:
         found = subprocess.run(

@@ -40,8 +40,8 @@ class Cluster:
     """One run of one schedule.
 
     Args:
-        full: whether the history gets the nodes' lines too, which no checker needs.
-        traced: whether what becomes of each packet is written down.
+        full: True if the history gets the nodes' lines too, which no checker needs.
+        traced: True if the fate of each packet is written down.
     """
 
     def __init__(self, schedule: Schedule, *, full: bool = False, traced: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Journals of simulated nodes.
 
-Two of them, behind one interface. `MemoryJournal` keeps the records as they are and how many are durable;
+Two of them, behind one interface. `MemoryJournal` keeps the records as they are and the number of durable ones;
 it is what most seeds run on, because it is fast. sim/store_journal.py runs quorumq's own store. A power
 failure leaves the durable part and any prefix of what was written after it.
 """
@@ -78,7 +78,7 @@ class SimJournal(Protocol):
         """A stored batch, header and body."""
 
     def header(self, number: int) -> BatchHeader | None:
-        """The header of a batch; None where it was forgotten meanwhile, as its topic was deleted."""
+        """Return the header of a batch; None if it was dropped meanwhile, as its topic was deleted."""
         batch = self.batches.get(number)
         return batch.header if batch is not None else None
 
@@ -137,7 +137,7 @@ class Unread(NamedTuple):
 
 
 class MemoryJournal(SimJournal):
-    """Records in a list, and how many of them are durable."""
+    """Records in a list, with the number of durable ones."""
 
     def __init__(self) -> None:
         self.records: list[JournalRecord | Forgot | Unread] = []

@@ -1,4 +1,4 @@
-"""The end of a run: whether everything is settled everywhere, and what each replica then has."""
+"""The end of a run: the check that everything is settled everywhere, and the list of each replica's content."""
 
 from __future__ import annotations
 

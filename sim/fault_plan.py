@@ -1,4 +1,4 @@
-"""Faults, and which of them a seed has."""
+"""Faults, and their choice for a seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Fault:
     # ``wrong-clock`` (a crash, and another time of day at the next boot) or ``cut`` (connections break).
     kind: str
     nodes: tuple[str, ...] = ()  # nodes that it hits
-    seconds: float = 0.0  # how long it lasts
+    seconds: float = 0.0  # seconds that it lasts
     # A factor for ``slow-disk``, the `Room` of a ``full-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for
     # ``damage`` how many of
     # the last records it hits, 0 for any; for ``restore`` whether it is the last backup.

@@ -19,7 +19,7 @@ Flip = Callable[[str, int, int], None]
 
 
 def flip_bodies(disk: Disk, flip: Flip, rng: random.Random) -> int:
-    """Bits of some batches' bodies flip. Returns how many."""
+    """Flip bits of some batches' bodies. Return the number of flips."""
     frames = [found for found in durable_frames(disk) if found[1].body_length and found[1].body_ok]
     hit = [found for found in frames if rng.random() < 0.5]
     for name, frame in hit:
@@ -28,7 +28,7 @@ def flip_bodies(disk: Disk, flip: Flip, rng: random.Random) -> int:
 
 
 def flip_records(disk: Disk, flip: Flip, rng: random.Random, last: int) -> int:
-    """Bits of other records flip, of a node that does not run. Returns how many.
+    """Flip bits of other records, of a node that does not run. Return the number of flips.
 
     If ``last`` is not 0, that many of the last records it is instead.
     """

@@ -18,7 +18,7 @@ FULL_AGAIN_S = 0.1
 
 
 class Disk:
-    """The journal of a machine, and how long it takes, which is drawn."""
+    """The journal of a machine, and its fsyncs, whose seconds are drawn."""
 
     def __init__(self, machine: Machine, journal: SimJournal, rng: random.Random) -> None:
         self.machine = machine

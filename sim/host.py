@@ -476,7 +476,7 @@ class Host(Machine):
         self.links.lose(peer, seconds)
 
     def check(self) -> None:
-        """Assert what holds between any two steps of the core, if it runs."""
+        """Assert the invariants between any two steps of the core, if it runs."""
         if self.core is not None:
             self.core.check(self.clock.now(self.world.time))
 

@@ -1,4 +1,4 @@
-"""Looks for a seed that shows that a rule is left out: the simulator is tested by whether it finds one."""
+"""Looks for a seed that shows that a rule is left out: the simulator passes if it finds one."""
 
 from __future__ import annotations
 

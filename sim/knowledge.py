@@ -12,11 +12,11 @@ If the two may differ, nothing is promised:
 - positions of peers that are not written yet (they are written with something else, at most every few seconds);
 - what was reclaimed and is wanted again: that is worked out when peers compare, and at a start;
 - attempts and delays of generations that were rewound: no request reads them;
-- which of two batches that overlap a message is read from, and, where one of them was reclaimed, whether the other
+- the batch that a message is read from if two overlap, and, if one of them was reclaimed, whether the other
   one still counts as payload;
 - ages that peers told, which are asked for again;
 - batches, records and groups of topics whose register was damaged, until a start that knows the topic again;
-- times, where a clock was set: over a boot they are counted from the time of day.
+- times, if a clock was set: over a boot they are counted from the time of day.
 """
 
 from __future__ import annotations

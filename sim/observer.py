@@ -17,8 +17,8 @@ class Observer:
     """Hears what the machines of one run do.
 
     Args:
-        full: whether the history gets the nodes' lines too, which no checker needs.
-        steady: whether no clock is ever set.
+        full: True if the history gets the nodes' lines too, which no checker needs.
+        steady: True if no clock is ever set.
 
     Attributes:
         hosts: the machines, by name.
@@ -45,7 +45,7 @@ class Observer:
             self.hosts[source].lose_link(target, self.world.draw(0.01, 0.5, "broken", source, target))
 
     def on_death(self, name: NodeId, *, power: bool) -> None:
-        """A node is gone: the others notice, sooner where its machine still answers for it."""
+        """Let the others notice that a node is gone, sooner if its machine still answers for it."""
         soonest, latest = (0.3, 2.0) if power else (0.001, 0.05)
         for host in self.hosts.values():
             if name in host.links.up:

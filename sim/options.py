@@ -11,21 +11,21 @@ NODE_NAMES = tuple("abcdefghi")
 class Options:
     """Options of one run. Times are simulated seconds, shares are probabilities."""
 
-    nodes: int = 3  # how many nodes
+    nodes: int = 3  # number of nodes
     rf: int = 3  # replicas of each partition
     partitions: int = 1  # partitions of the topic
-    groups: int = 1  # how many groups read the topic
+    groups: int = 1  # groups that read the topic
     # ``memory`` keeps the journal's records and how many are durable; ``store`` runs quorumq's own store on a
     # disk in memory that tears writes.
     disk: str = "memory"
-    # Whether a connection keeps its order, and breaks where it loses something, as TCP does.
+    # True if a connection keeps its order, and breaks if it loses something, as TCP does.
     fifo: bool = False
     loss: float = 0.0  # share of messages lost
     duplicate: float = 0.0  # share of messages that come twice, the second time up to ``late`` seconds later
     late: float = 1.0  # see there; also the longest of the delay spikes
     spikes: float = 0.0  # share of messages that are delayed by up to ``late``
     latency: float = 0.002  # mean one-way delay
-    # How long a turn of a node's loop takes at most: what comes meanwhile goes into one step.
+    # Most seconds of a turn of a node's loop: what comes meanwhile goes into one step.
     turn: float = 0.0
     distance: float = 0.0  # seconds that a message from one node to another takes besides, always
     fsync: float = 0.003  # mean time of an fsync
@@ -40,11 +40,11 @@ class Options:
     sync_interval: float = 2.0  # interval of the nodes' anti-entropy
     sync_grace: float = 0.5  # grace of the nodes' anti-entropy
     max_deliveries: int = 5  # most deliveries of a message, a setting of the topic
-    producers: int = 2  # how many
+    producers: int = 2  # number of producers
     batches: int = 5  # that each publishes
     batch_messages: int = 6  # in each at most
     retry_early: float = 0.0  # share of publishes that are sent to a second node at once
-    consumers: int = 3  # how many, over all groups
+    consumers: int = 3  # number of consumers, over all groups
     fetch_messages: int = 8  # that one FETCH asks for at most
     fetch_bytes: int = field(default=1 << 20, repr=False)  # most bytes of one FETCH until all is healed
     slow: float = 0.0  # share of deliveries that are worked on for longer than their hold
@@ -61,44 +61,44 @@ class Options:
     rewind: float = 0.0  # share of an operator's rounds in which it rewinds a group
     unmake: float = 0.0  # share in which it deletes a group, which is made again soon after
     purge: float = 0.0  # share in which it purges a backlog or dead letters
-    # Share in which one, or two at once, change the topic: its settings, and how many partitions it has.
+    # Share with one, or two at once, that change the topic: its settings, and its number of partitions.
     alter: float = 0.0
     # Share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
     derive: float = 0.0
     output_partitions: int = 1  # partitions of the topic that outputs are published to
-    # Whether payload is kept where groups are rewound or come later, so that they get all of it again.
+    # True if payload is kept when groups are rewound or come later, so that they get all of it again.
     keep: bool = True
     # Share of the moments at which sim/moments.py does to the cluster what hurts most just then.
     moments: float = 0.0
     # Share of the FETCHes of a consumer that name messages which it had before.
     by_id: float = field(default=0.0, repr=False)
-    # How many look at nodes, topics, groups and messages, and try what has to be refused.
+    # Inspectors that look at nodes, topics, groups and messages, and try requests that have to be refused.
     inspectors: int = field(default=0, repr=False)
-    # How many groups come with a FETCH, of several consumers at once, once messages were published.
+    # Groups that come with a FETCH, of several consumers at once, once messages were published.
     guests: int = field(default=0, repr=False)
-    late_group: bool = False  # whether another group is created from latest while the run goes on
+    late_group: bool = False  # True if another group is created from latest while the run goes on
     # The topic's setting, as it is created; if it is false, a client reads a group that no client creates.
     # It is drawn by what the others are.
     auto_create_groups: bool = field(default=True, repr=False)
-    dead_readers: int = 0  # how many read the dead letters of the first group
-    operators: int = 1  # how many
-    deletions: int = 0  # how often the topic is deleted while the run goes on; mostly it is created again
-    rivals: int = 0  # how many others create the topic, with other settings
-    rival_rf: int = 0  # how many replicas half of their creations ask for; 0: as many as ``rf``
-    implicit: bool = False  # whether they create it as a producer does, too, who names no setting
-    # Whether one node's directory is lost or damaged just when a node that knows the same goes, and others
+    dead_readers: int = 0  # readers of the dead letters of the first group
+    operators: int = 1  # number of operators
+    deletions: int = 0  # times that the topic is deleted while the run goes on; mostly it is created again
+    rivals: int = 0  # other clients that create the topic, with other settings
+    rival_rf: int = 0  # replicas that half of their creations ask for; 0: as many as ``rf``
+    implicit: bool = False  # True if they create it as a producer does, too, without settings
+    # True if one node's directory is lost or damaged just when a node that knows the same goes, and others
     # that do not come back.
     relay: bool = False
-    fault_time: float = 6.0  # how long faults go on before everything is healed
+    fault_time: float = 6.0  # seconds of faults before everything is healed
     check: float = 0.0  # share of the steps of cores that are followed by the core's own `check`
-    # How many runs of equal values of one origin a span map keeps in a tuple, before it sorts them otherwise.
+    # Runs of equal values of one origin that a span map keeps in a tuple, before it sorts them otherwise.
     small: int = field(default=512, repr=False)
-    # How many runs of messages one step of a core votes on, the other limits of a step being as low; 0: as ever.
+    # Runs of messages that one step of a core votes on, the other limits of a step being as low; 0: as ever.
     room: int = field(default=0, repr=False)
     recall: float = 0.0  # share of the steps after which its journal must know what the core knows
     # Share of the messages that end the process that handles them; 0: consumers do not die of messages.
     poison: float = 0.0
-    # How often a worker stops instead of handling a message, and rejects what it has; then they join late.
+    # Share of messages at which a worker stops, instead of handling one, and rejects what it has; then they join late.
     stops: float = field(default=0.0, repr=False)
     delayed: float = 0.0  # share of batches that are published with a delay of up to ``delayed_by``
     delayed_by: float = 0.0  # see there
@@ -131,7 +131,7 @@ class Options:
 
     @property
     def rival_names(self) -> tuple[str, ...]:
-        """The names of the others who create the topic."""
+        """Return the names of the other clients that create the topic."""
         return tuple(f"rival{i}" for i in range(self.rivals))
 
     @property
@@ -159,6 +159,6 @@ class Options:
     def turn_bound(self) -> float:
         """Return the seconds that a suspect takes alone in a delivery: FETCH, HOLD, ACK, their fsyncs, its handler.
 
-        What was held by the thousand when its consumer died comes back one by one.
+        Messages held by the thousand when their consumer died come back one by one.
         """
         return (16 * (self.latency + self.distance) + 4 * self.fsync + 0.1) / max(1, self.consumers)

@@ -1,7 +1,7 @@
 """Packets of a run that were lost, late or doubled, as values: a seed's draws, written out.
 
-A packet is named by who sends it to whom, by what it carries, and by how many of that kind went before it between the
-two. So a fault or a packet can be taken away without giving the others new names.
+A packet is named by its sender and receiver, by its content, and by the number of that kind that went before it
+between the two. So a fault or a packet can be taken away without giving the others new names.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class Packet(NamedTuple):
     """Fate of one packet, or a number that was drawn for a pair of machines."""
 
     source: str  # sender: a node or a client
-    target: str  # to whom
+    target: str  # receiver
     # Type of the message in it; with a ``?`` in front: what was drawn, such as when a broken link is noticed.
     kind: str
-    number: int  # how many of that kind went before it from ``source`` to ``target``
-    # Seconds until it arrives; () if it is lost, two where it comes twice. For a number: that number.
+    number: int  # number of that kind that went before it from ``source`` to ``target``
+    # Seconds until it arrives; () if it is lost, two if it comes twice. For a number: that number.
     delays: tuple[float, ...]
 
     @property

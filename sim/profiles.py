@@ -94,7 +94,7 @@ def draw_groups(rng: random.Random) -> Options:
 
 
 def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Options:
-    """Most options of a seed. Where sessions are closed soon, comparing goes fast, too."""
+    """Draw most options of a seed. If sessions are closed soon, comparing goes fast, too."""
     options = _draw_swarm(rng, *rng.choices(list(shapes), list(shapes.values()))[0])
     another = random.Random(repr(options))  # so that the other seeds are what they were
     options = dataclasses.replace(options, unmake=sometimes(another, 0.15, 0.1, 0.6))

@@ -105,7 +105,7 @@ def _run_many(
     keep_going: bool,
     resume_path: Path | None,
 ) -> bool:
-    """The campaign, with its progress; whether it came to its end, and was not stopped by Ctrl-C."""
+    """Run the campaign, with its progress; return True if it came to its end, and was not stopped by Ctrl-C."""
     saved_at = report.seconds
     failures_max = 1 if seeds is None else 10
 

@@ -56,10 +56,10 @@ def run_schedule(
     """Run it.
 
     Args:
-        full: whether the nodes write lines too.
-        keep: whether the outcome gets the history.
-        traced: whether the cluster's world writes down what becomes of each packet (`PacketWorld`).
-        prepare: called with the cluster before it runs; where a rule is left out, it uses this.
+        full: True if the nodes write lines too.
+        keep: True if the outcome gets the history.
+        traced: True if the cluster's world writes down the fate of each packet (`PacketWorld`).
+        prepare: called with the cluster before it runs; a rule that is left out uses this.
         cpu_max: CPU seconds that it may take; 0: `CPU_LIMIT_S`, more for runs that simulate more time.
     """
     began = time.process_time()

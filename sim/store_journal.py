@@ -1,7 +1,7 @@
 """Quorumq's own store under a simulated node, on a disk in memory.
 
 The disk loses and tears what was not synced, and a power cut stops a commit at any of its operations. Bits flip only
-where the format can tell (sim/flips.py).
+if the format can tell (sim/flips.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StoreJournal(SimJournal):
         self.cluster_id = cluster_id
         self.rng = rng
         self.disk = MemoryDisk()
-        self.hit = False  # whether bits of it were flipped
+        self.hit = False  # True if bits of it were flipped
         self.opened: Journal | None = None
         self.commit: Commit | None = None
         self.snapshot: Callable[[], Iterable[JournalRecord]] = tuple

@@ -64,16 +64,16 @@ class Topics:
         self.derives = bool(options.derive)
         self.rfs = (options.rf, options.rival_rf) if options.rival_rf else (options.rf,)
         self.names = {topic_id(OUTPUTS, options.rf): OUTPUTS}
-        self.after = dict.fromkeys(self.names, 0)  # how often the name of each was deleted before
+        self.after = dict.fromkeys(self.names, 0)  # number of deletions of the name before each
         for deletions in range(options.deletions + 1):
             for rf in self.rfs:
                 found = topic_id(TOPIC, rf, deletions)
                 self.names[found], self.after[found] = label_of(TOPIC, rf, deletions, options), deletions
-        self.lives = 1  # how many topics of the name there may be by now, one after the other
-        self.confirmed: dict[bytes, int] = {}  # how many partitions each topic has for certain
+        self.lives = 1  # number of topics of the name by now, one after the other
+        self.confirmed: dict[bytes, int] = {}  # number of partitions that each topic has for certain
         self.registers = Registers()
-        self.newest = 0  # how often the name was deleted before the newest that is there for certain
-        self.deleted: dict[bytes, bool] = {}  # those that a DELETE was sent for, and whether it is certain
+        self.newest = 0  # number of deletions of the name before the newest that is there for certain
+        self.deleted: dict[bytes, bool] = {}  # topics with a sent DELETE: True for those certainly deleted
         self.published_to: dict[Origin, str] = {}
         # Confirmed outputs: the batch in which each was first.
         self.confirmed_outputs: dict[tuple[PartitionId, Origin], dict[int, tuple[Span, ...]]] = {}

@@ -21,7 +21,7 @@ from sim.checkers.base import DEAD, Checker
 class Write:
     """A request that may set `auto_create_groups`."""
 
-    value: bool  # that it writes; true, too, where it leaves it to the node
+    value: bool  # value that it writes; true, too, if it leaves it to the node
     creates: bool
     sent: float
     ended: float = math.inf  # if it was OK

@@ -118,7 +118,7 @@ def messages(row: Row) -> Iterator[Key]:
 
 
 def crcs_of(row: Row) -> Iterator[tuple[Key, str]]:
-    """Each message of a line with its checksum; none where the line has no checksums."""
+    """Yield each message of a line with its checksum; none if the line has no checksums."""
     crcs = row.get("crcs")
     if crcs is not None:
         for at, key in enumerate(messages(row)):
@@ -161,9 +161,9 @@ def name(key: Key | GroupKey) -> str:
 
 
 class Skips:
-    """Until when requests from latest may skip what is there, by group.
+    """Ends of the times in which requests from latest may skip messages, by group.
 
-    A request skips what was sent before it was answered, or, where its outcome is unknown, before
+    A request skips messages sent before it was answered, or, if its outcome is unknown, before
     the group is confirmed by another one. While it waits for its answer, others may be answered
     from before the change that it makes: that confirms nothing of it.
     """

@@ -4,7 +4,7 @@ What must hold: a message is never delivered if every try to publish it failed. 
 to no node if every creation and every first FETCH of it failed. Nothing lives again by redrives that all failed; and no
 dead letter is there because of a REJECT if all REJECTs of that message failed. One request with an unknown outcome, or
 that was OK, explains any of these. That a purge, a change of a topic, a rewind, a deletion or an ACK that failed has
-done nothing is part of the judges of groups, settings, standing and loss: they leave out what failed.
+done nothing is part of the checkers of groups, settings, standing and loss: they leave out failed requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quorumq.history import Row
 from sim.checkers.base import DEAD, Checker, GroupKey, Key, group_messages, messages, name
 
 Asked = dict[tuple[str, int], bool]
-"""Requests by (who, op), and whether each failed."""
+"""Requests by (client, op): True for each that failed."""
 
 
 class FailedIsNo(Checker):

@@ -1,7 +1,7 @@
 """Groups read what they were asked to read: generations, their starts, and purges (protocol.md, "group, generation").
 
 What must hold: once a rewind or a deletion was confirmed, no FETCH sent later delivers an older generation, but dead
-letters, and what was redriven, where the new one leaves them out; a generation delivers nothing from before its start;
+letters, and redriven messages, if the new one leaves them out; a generation delivers nothing from before its start;
 it counts attempts anew; what was published before a PURGE of it that was confirmed is not delivered later, unless
 the group was rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back,
 `kept: false`: PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED without a request to purge
@@ -9,7 +9,7 @@ the group was rewound or the message redriven (payload that a majority had recla
 request for that skips what was sent before it was answered, or, if its outcome is unknown, before the group is
 confirmed by another one.
 
-That what a generation covers is delivered again is the judge of loss's part.
+That every message that a generation covers is delivered again is the part of the checker of loss.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GroupsAsAsked(SettingsChecker):
         self.first_known: dict[tuple[str, int], tuple[float, int]] = {}
         self.rewound: dict[str, list[tuple[int, float]]] = {}  # confirmed generations, and when
         self.deletions: dict[tuple[str, int], None] = {}  # generations that a deletion made, without readers
-        self.began: dict[tuple[str, int], float] = {}  # when a request was sent: (who, op)
+        self.began: dict[tuple[str, int], float] = {}  # time when a request was sent, by (client, op)
         self.purge_asked: dict[Named, dict[tuple[str, int], None]] = {}  # by requests that did not fail
         self.purged: dict[Named, list[tuple[float, float, int]]] = {}  # sent, confirmed, generation
         self.rejects: dict[tuple[GroupKey, int], int] = {}

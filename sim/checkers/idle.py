@@ -54,7 +54,7 @@ class NobodyIdles(Checker):
             self.free.pop(key, None)
 
     def waited(self, key: GroupKey, at: float) -> None:
-        """The message waited until now: who could have had it before?"""
+        """Report the clients that had nothing in hand while the message waited until now."""
         since = self.free.get(key, self.published.get(key[1:], at))
         for (group, who), idle in self.idle.items():
             if group == key[0] and (both := at - max(since, idle)) > BOUND_S:

@@ -12,7 +12,7 @@ heard of the redrive.
 
 Losing nothing in one run proves little if no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there, unless every group
-has been acking, purging or skipping them already, as another try's. (Judged where the first line says `rf`.)
+has been acking, purging or skipping them already, as another try's. (Judged if the first line says `rf`.)
 """
 
 from __future__ import annotations

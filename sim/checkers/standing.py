@@ -7,15 +7,16 @@ nodes had the group. From then on, until a rewind or a deletion of the group is 
   hears, and no receipt of these is called stale (what was redriven before a rewind is of the generation it died in);
 - what was acked is not delivered again;
 - what is published later with OK is delivered (or dies, or is purged), at any time of day on any clock;
-- where all requests that may have made the group asked for ``earliest``, so is what was published before (unless
+- if all requests that may have made the group asked for ``earliest``, so is what was published before (unless
   payload goes, `kept: false`);
-- where all asked for ``latest``, nothing is delivered that was confirmed before the first of them was sent;
-- where some asked for the one and some for the other, either all of that is delivered or nothing.
+- if all asked for ``latest``, nothing is delivered that was confirmed before the first of them was sent;
+- if some asked for the one and some for the other, either all of that is delivered or nothing.
 
 A rewind that was OK stands too: it is the only request that may have made its generation. A request that failed for
 certain has made nothing; a FETCH that too few replicas answered may have made the group.
 A FETCH never makes a group again that was deleted. One that names a partition is judged there alone.
-Of a group that begins at a time, only what its producers published from that time on, by their clocks, is judged.
+For a group that begins at a time, only messages that its producers published from that time on, by their clocks, are
+judged.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Standing(NamedTuple):
     since: float
     until: float
     first: float  # when the first request was sent that may have made it
-    again: bool  # whether there was another generation before
+    again: bool  # True if there was another generation before
     starts: frozenset[str]
     from_ms: int  # the latest of the times at which it may begin
     partition: int | None
@@ -104,11 +105,11 @@ class CreationsStand(TopicChecker, DrainedChecker):
         self.confirmed: dict[Key, float] = {}
         self.published_ms: dict[Key, int] = {}
         self.dead: dict[GroupKey, None] = {}  # in the end
-        self.dead_at: dict[GroupKey, float] = {}  # when it was last delivered as a dead letter
+        self.dead_at: dict[GroupKey, float] = {}  # time of its last delivery as a dead letter
         self.purges: dict[Named, dict[tuple[str, int], float]] = {}  # until when each may work
         self.redriven: dict[GroupKey, None] = {}
         self.proposed: dict[int, float] = {}  # time since which a request may have added a partition
-        self.born = 0  # how many partitions there are in any case
+        self.born = 0  # least number of partitions in any case
 
     # -------------------------------------------------------------------- what is said
 

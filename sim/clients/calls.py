@@ -17,7 +17,7 @@ class Call(NamedTuple):
     kind: str  # kind of its lines
     fields: dict[str, Any]  # that its lines share
     asked: dict[str, Any]  # those of its ``invoke``
-    # The oldest topic that it may reach by the time it is sent: how often the name was deleted before.
+    # The oldest topic that it may reach by the time it is sent, as the number of deletions of the name before.
     first: int
     rf: int  # replication factor of the topics that it may reach; 0: any
     # Its number in the lines of each topic that it may reach, by the topic's name in the history.
@@ -88,7 +88,7 @@ class Caller(Client):
             self.calls.remove(call)
 
     def reached(self, call: Call) -> str:
-        """The topic that the request has reached, where only one can have the name; else ""."""
+        """Return the topic that the request has reached, if only one can have the name; else ""."""
         certain = len(call.ops) == 1 or (call.first == self.topics.lives - 1 and len(self.topics.rfs) == 1)
         return list(call.ops)[-1] if certain else ""
 

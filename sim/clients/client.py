@@ -71,7 +71,7 @@ OUTCOMES = (
 
 
 def told_by(verdict: Verdict) -> tuple[str, dict[str, Any]]:
-    """The outcome that a verdict gives a line of the history, and what else."""
+    """Return the outcome that a verdict gives a line of the history, and its other fields."""
     if verdict.outcome == Code.OUTCOME_UNKNOWN:
         return "unknown", {}
     return (verdict.outcome, {}) if verdict.outcome in OUTCOMES else ("fail", {"detail": verdict.outcome})

@@ -64,11 +64,11 @@ class Consumer(Deriving):
         self.names: tuple[str, ...] = (topic,)  # topics that it asks for: patterns, too
         self.part: tuple[int, ...] = ()  # the partitions that it asks for until all is healed; (): all
         self.first_node = ""  # that it asks first
-        self.sees = False  # whether it has got a message of its group, which then is there
+        self.sees = False  # True once it has got a message of its group, which then is there
         self.old: list[Receipt] = []
         self.in_hand = 0  # deliveries that are worked on
-        self.had_lot = False  # whether what came last were suspects
-        self.fetching = False  # whether a FETCH is open, for who has no two at once
+        self.had_lot = False  # True if the last messages were suspects
+        self.fetching = False  # True while a FETCH is open, for a consumer without two at once
 
     def begin(self, _: object = None, __: object = None) -> None:
         self.fetch()

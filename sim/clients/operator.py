@@ -44,7 +44,7 @@ class Operator(Caller):
 
     Args:
         others: all operators; it joins them.
-        first: whether it is the one that creates the topic.
+        first: True if it is the one that creates the topic.
     """
 
     def __init__(
@@ -417,9 +417,9 @@ class Operator(Caller):
         self.ask(self.node(), BrowseRequest("jobs", number, source, which, (0, 0), 10), self.timeout, then)
 
     def purge(self, number: int, group: str, tries: int, spans: tuple[Span, ...] = ()) -> None:
-        """Settle what a group has open, or its dead letters; again where the outcome is unknown.
+        """Settle what a group has open, or its dead letters; again if the outcome is unknown.
 
-        Where ``spans`` are named, these messages alone.
+        If ``spans`` are named, these messages alone.
         """
         node = self.node()
         named = {"spans": spans_value(spans)} if spans else {}

@@ -19,7 +19,7 @@ from sim.clients.surroundings import Surroundings
 
 
 def no_keys(key: bytes, partitions: int) -> int:
-    """The partitioner where messages have no key."""
+    """Partitioner for messages without a key."""
     raise AssertionError("nothing here has a key")
 
 

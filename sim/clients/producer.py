@@ -95,7 +95,7 @@ class Producer(Client):
         self.ask(self.node(), Metadata(("jobs",)), self.timeout, then)
 
     def next_batch(self) -> None:
-        """Publish the next batch; where partitions are added, look for them first."""
+        """Publish the next batch; if partitions are added, look for them first."""
         if self.options.alter and self.left:
             self.look_up()
         else:

@@ -1,4 +1,4 @@
-"""Others who create the topic, as they want it: which creation of a name wins is decided once."""
+"""Other creators of the topic, with settings of their own: the winning creation of a name is decided once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rival(Operator):
 
     Args:
         others: all operators; it joins them.
-        lossy: whether directories are lost in this run.
+        lossy: True if directories are lost in this run.
     """
 
     def __init__(self, around: Surroundings, name: str, others: list[Operator], *, lossy: bool) -> None:

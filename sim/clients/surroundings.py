@@ -49,7 +49,7 @@ class Surroundings:
         guests: groups that come with a FETCH, if at all, while the run goes on.
         on_closing: called with a node when a change through it is to make the topic make no groups by itself.
         on_closed: called when that is confirmed.
-        keeps: whether payload is kept as long as the run lasts.
+        keeps: True if payload is kept as long as the run lasts.
         late_clients: True if a rule is left out: clients count their deadline from the reply's arrival.
         on_late_ack: called when a client learns that a message was acked after its hold had run out.
     """

@@ -64,7 +64,7 @@ class Asked(NamedTuple):
     # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "beside" | "rewind" | "skip" |
     # "unmake" | "make" | "publish", or one of `OPERATIONS`
     kind: str
-    attempt: int  # index of the delivery, or of the operation; -1 where it is about neither
+    attempt: int  # index of the delivery, or of the operation; -1 if it is about neither
     node: NodeId
     sent_at: float
     life: tuple[int, int]  # generation and n

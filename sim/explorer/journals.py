@@ -28,7 +28,7 @@ Records = tuple[JournalRecord | Moved, ...]
 
 
 class Middle(random.Random):
-    """A source of randomness without any: pauses have no meaning where time moves in ticks."""
+    """A source of randomness without any: pauses have no meaning when time moves in ticks."""
 
     def random(self) -> float:
         return 0.5
@@ -48,7 +48,7 @@ class Journals:
     """All journals of one exploration, by number.
 
     Args:
-        reorder: whether a CLEAN_STOP is found again after other records.
+        reorder: True if a CLEAN_STOP is found again after other records.
 
     Attributes:
         slow: nodes that make each fsync a step of its own.
@@ -57,7 +57,7 @@ class Journals:
     def __init__(self, scenario: Scenario, reorder: bool) -> None:
         self._scenario = scenario
         self._reorder = reorder
-        # Where a node cannot crash, a slow fsync is the same as slow messages.
+        # If a node cannot crash, a slow fsync is the same as slow messages.
         self.slow = (scenario.restart_nodes or scenario.nodes) if scenario.unsynced else ()
         self._kept: Numbered[Records] = Numbered()
         self._next: dict[tuple[int, Records], int] = {}

@@ -36,10 +36,10 @@ class Machine:
 
     Args:
         core: the node's, ours to change.
-        journal: the number of what is durable.
+        journal: number of the durable journal.
         pending: appended records that are not durable; they wait in the driver.
         now: the time of the step.
-        setup: whether everything is durable at once, and nothing is lost.
+        setup: True if everything is durable at once, and nothing is lost.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def now_at(tick: int, wall_ms: int = WALL_MS) -> Now:
 
 
 def counted(often: int = 0) -> int:
-    """A field that says how often something may happen, unless it is said: of `BUDGETS`."""
+    """Return a field of `BUDGETS`: the number of times that a thing may happen, ``often`` unless given."""
     return field(default=often, metadata={"counted": True})
 
 
@@ -87,8 +87,8 @@ class Scenario:
     purges: int = counted()  # purges of the group's dead letters
     dead_reads: int = counted()  # FETCHes of one dead letter each, through the nodes of ``dead_via``
     backlog_purges: int = counted()  # purges of the group's backlog, through the nodes of ``purge_via``
-    beside: bool = False  # whether these, and FETCHes by id, name another message, which is not there
-    by_id: bool = False  # whether FETCHes name what they are to bring
+    beside: bool = False  # True if these, and FETCHes by id, name another message, which is not there
+    by_id: bool = False  # True if FETCHes name the messages that they are to bring
     busy: int = counted()  # FETCHes of clients that have something in hand
     # PUBLISHes of the message, through the nodes of ``publish_via``. It is nowhere before, and a FETCH waits for it
     # until the next tick.
@@ -106,13 +106,13 @@ class Scenario:
     reject_as: tuple[str, ...] = (
         "dead",
     )  # outcomes that a REJECT may ask for: "now", "delay" (one tick), "interrupted" or "dead"
-    give_up: bool = True  # whether a round may time out at any moment (else: never)
-    # Whether a FETCH may also take its ballot from a clock that lags behind all others.
+    give_up: bool = True  # True if a round may time out at any moment (else: never)
+    # True if a FETCH may also take its ballot from a clock that lags behind all others.
     low_clocks: bool = False
-    # Whether an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
+    # True if an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
     unsynced: bool = False
     max_deliveries: int = 5  # maximum of the topic
-    shorter_holds: bool = False  # whether who starts a node again tries it with a lower hold_time_max first
+    shorter_holds: bool = False  # True if each start tries a lower hold_time_max first
     # Nodes that are not in the list that the cluster was made with. They start with the longer one, with
     # the operator tries to start the others again.
     joining: tuple[NodeId, ...] = ()

@@ -42,7 +42,7 @@ class Walk:
         elif step[0] == "deliver":
             self.deliver(*step[1:])
         elif step[0] == "link" and self.explorer.is_refused(self.state, *step[1:]):
-            pass  # as it may be where a rule is kept, which the scenario is about
+            pass  # as it may be if a rule is kept, which the scenario is about
         else:
             self.take(lambda found: found[: len(step)] == step, " ".join(map(str, step)))
 

@@ -51,7 +51,7 @@ class World:
     def link(self, one: int, other: int, tick: int) -> tuple[Outcome, Outcome] | None:
         """Two nodes find each other again: the old links are down, HELLO both ways, both links up.
 
-        None where one refuses the other: they stay as they are.
+        None if one refuses the other: they stay as they are.
         """
         key = (one, other, tick)
         if key not in self._links:
@@ -65,7 +65,7 @@ class World:
     def _dial(self, dialler: Outcome, acceptor: Outcome, now: Now) -> tuple[Outcome, Outcome] | None:
         """One HELLO and its WELCOME; (acceptor, dialler) after it.
 
-        None where it is refused, or shows the dialler that its directory is an old copy: it does not go on with that.
+        None if it is refused, or shows the dialler that its directory is an old copy: it does not go on with that.
         """
         nodes = self.nodes
         hello = nodes.locals[dialler.local].core.hello(now)

@@ -1,4 +1,4 @@
-"""Faults that show whether three rules hold: an ACK is durable at a majority, holds survive a crash, an fsync syncs.
+"""Faults that test three rules: an ACK is durable at a majority, holds survive a crash, an fsync syncs.
 
 Faults that are drawn one by one seldom meet such a state: a partition has to outlast a hold with an ACK in it,
 and a majority has to die while handlers are at work. So a run has each of these in turn, with time of its own.

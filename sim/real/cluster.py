@@ -24,13 +24,13 @@ from sim.real import faulty_node, power
 from sim.real.proxy import Proxy
 
 CLIENTS = "clients"
-"""All clients, which the network treats alike; but for `LONER`, where a fault names that one."""
+"""Name of all clients, which the network treats alike; but for `LONER`, if a fault names that one."""
 
 LONER = "c0"
 """The client that has the first task: a fault may leave it alone with one node."""
 
 HOLD_S = 10.0
-"""The longest hold: nodes that are killed are back within it, also where a start takes seconds."""
+"""The longest hold, in seconds: killed nodes are back within it, even if a start takes seconds."""
 
 STARTED = b"node_started"
 """The event in a node's log by which it serves."""
@@ -184,7 +184,7 @@ class FaultyCluster(LocalCluster):
             shutil.copytree(there[0] if last else self.rng.choice(there), self.data_path(name))
 
     def flip(self, name: str) -> None:
-        """Bits of some batches' bodies flip, whether the node runs or not."""
+        """Flip bits of some batches' bodies, of a node that runs or not."""
         with self.disk_of(name) as (disk, flip):
             flip_bodies(disk, flip, self.rng)
 

@@ -37,7 +37,7 @@ class Control:
         self.values: dict[str, Any] = {}
 
     def get(self, name: str, default: Any) -> Any:
-        """One value; ``default`` where the file has none."""
+        """Return one value; ``default`` if the file has none."""
         now = time.monotonic()
         if now > self.looked + LOOK_S:
             self.looked = now

@@ -202,7 +202,7 @@ class Inflicter:
         await self.then(fault.seconds, self.give_back, names, self.cluster.resume)
 
     async def do_slow_disk(self, fault: Fault) -> None:
-        """Every fsync takes many times as long."""
+        """Make every fsync take many times as long."""
         self.control(fault, fsync_s=min(FSYNC_S * fault.amount, FSYNC_MAX_S))
         await self.then(fault.seconds, partial(self.control, fault, fsync_s=0.0))
 

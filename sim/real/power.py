@@ -36,7 +36,7 @@ def begin(directory: Path, log: Path) -> None:
 
 
 def lose(directory: Path, log: Path, rng: random.Random) -> int:
-    """Take away what was not synced, once the process is gone. Returns how many bytes and names that was."""
+    """Take away unsynced bytes and names, once the process is gone. Return the number of both."""
     sizes: dict[int, int] = {}
     names: dict[int, str] = {}
     for line in log.read_text().splitlines():
@@ -59,7 +59,7 @@ def lose(directory: Path, log: Path, rng: random.Random) -> int:
 
 
 def cut_off(path: Path, synced: int, rng: random.Random) -> int:
-    """Keep the first ``synced`` bytes of a file, and of the others what ``rng`` says. Returns how many are gone."""
+    """Keep the first ``synced`` bytes of a file, and of the others what ``rng`` says. Return the bytes gone."""
     size = path.stat().st_size
     unsynced = max(0, size - synced)
     keep = rng.choice((0, unsynced, rng.randint(0, unsynced)))

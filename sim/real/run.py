@@ -1,4 +1,4 @@
-"""One run: a cluster of processes, a workload on it, faults, healing, and what the judges say."""
+"""One run: a cluster of processes, a workload on it, faults, healing, and the checkers' verdict."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class Verdict:
 
     violations: list[Violation]  # broken promises; empty is good
     counts: Counter[str]  # messages published, delivered and so on
-    faults: Counter[str]  # how many of each kind were done
-    met: Counter[str]  # how many of these met a node that served
+    faults: Counter[str]  # number of faults of each kind
+    met: Counter[str]  # number of these that met a node that served
     left_out: Counter[str]  # faults of the schedule that cannot be done to processes
-    drained: bool  # whether everything was settled in the end
+    drained: bool  # True if everything was settled in the end
     own: list[str] = field(default_factory=list)  # errors of the workload's own check, or a producer
     lines: int = 0  # lines of all histories
 
@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def too_few(self) -> str:
-        """Why the faults show nothing, though no promise was broken; "" where they do."""
+        """Return the reason why the faults show nothing, though no promise was broken; "" if they do."""
         done, met = self.faults.total(), self.met.total()
         return f"too few faults met a running node: {met} of {done}" if met < MET_SHARE * done else ""
 

@@ -55,7 +55,7 @@ class Figures:
     syncs: float = 0.0  # fsyncs of the disks until all was settled
     fairness: float = 0.0  # Jain's index of the deliveries per consumer, summed over runs: 1 is equal
     asked: int = 0  # messages asked for while at least as many were there
-    received: int = 0  # and what came
+    received: int = 0  # messages that came
     hold_messages: int = 0  # between nodes, to get and give back holds
     unwon: int = 0  # messages without a holder within `UNWON_S` of their publish
     lost_rounds: int = 0  # messages that a node tried to hold in vain

@@ -29,7 +29,7 @@ class Knobs:
     release: bool = True  # literal C takes its optional step: a loser's holds are removed
     gap: float = 1.0  # B and the log: seconds from a leader's loss to the next one
     watermark: int = 8  # B: a provider refills its buffer when it holds fewer keys
-    refill: int = 16  # B: how many keys it asks each replica for
+    refill: int = 16  # B: number of keys it asks each replica for
     assignor: str = "sticky"  # the log: ``range``, ``roundrobin`` or ``sticky``
     cooperative: bool = True  # the log: partitions that stay are read on during a rebalance
     static: bool = False  # the log: consumers have ids that outlive them
@@ -54,7 +54,7 @@ class Run:
         schedule, knobs: what to run, and settings of the designs.
 
     Attributes:
-        oracle: elects leaders, where the design has any.
+        oracle: elects leaders, if the design has any.
         settled_at: when all was settled, or the run given up.
         costs: network messages and fsyncs until then.
     """

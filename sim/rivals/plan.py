@@ -120,7 +120,7 @@ KINDS: dict[str, tuple[Callable[[random.Random, Options], tuple[Fault, ...]], di
     "poison": (_nothing, {"poison": 1.0}, "one message fails three times, after a second each"),
     "mixed": (_everything, {"wall_offset": 0.5, **NETWORK}, "half of each of the above"),
 }  # fmt: skip
-"""Per kind of fault: how a seed's faults are drawn, the options that differ, and what it is."""
+"""A function that draws a seed's faults, the options that differ, and a description, by kind of fault."""
 
 
 def draw(seed: int, kind: str, **options: object) -> Schedule:

@@ -59,8 +59,8 @@ class Provider:
 
     buffer: SortedDict = field(default_factory=SortedDict)  # keys to be given out
     outstanding: dict[Key, float] = field(default_factory=dict)  # keys that a client has, and until when
-    refilling: bool = False  # whether a refill is under way
-    dry: bool = False  # whether the last refill brought nothing, and nothing was stored here since
+    refilling: bool = False  # True while a refill is under way
+    dry: bool = False  # True if the last refill brought nothing, and nothing was stored here since
 
 
 class ProviderReplica(Replica):
@@ -98,7 +98,7 @@ class ProviderReplica(Replica):
         self.ask_all(Keys(number, most), partial(self.on_keys, provider), self.is_answered)
 
     def on_keys(self, provider: Provider, replies: Replies) -> None:
-        """Keys came: which of them are not done?"""
+        """Take in keys, and ask for the tombstones of the new ones."""
         known = {key: None for keys in replies.values() for key in keys}
         new = tuple(key for key in known if key not in provider.buffer and key not in provider.outstanding)
         provider.dry = not new

@@ -75,7 +75,7 @@ class Free(NamedTuple):
 
 
 class Round:
-    """A request to all replicas, and what they answer."""
+    """A request to all replicas, and their answers."""
 
     def __init__(self, enough: Callable[[Replies], bool], then: Callable[[Replies], None], at: float) -> None:
         self.enough = enough
@@ -254,7 +254,7 @@ class Replica:
 
 
 class HoldingReplica(Replica):
-    """A replica that holds keys: for whom and until when, in memory; that begins empty at every start."""
+    """A replica that holds keys for a holder and a time, in memory; that begins empty at every start."""
 
     def __init__(self, run: Run, machine: Machine, records: list[Any]) -> None:
         self.holds: dict[Key, tuple[Any, float]] = {}

@@ -2,7 +2,7 @@
 
 Producers publish what the seed planned, at the planned times, one batch at a time in each partition, each until it is
 confirmed. Consumers ask for a few messages, work on them one after the other, settle all that they have done at once,
-and ask again. What was not handled by its deadline is not handled at all, where the design has a deadline.
+and ask again. A message not handled by its deadline is not handled at all, if the design has a deadline.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Taken(NamedTuple):
     owner: str  # owner of the hold, as the history writes it
     via: str  # the node that was asked
     receipt: Any = None  # the design's data for settling it
-    token: str = ""  # the fencing token, where the design has one
+    token: str = ""  # the fencing token, if the design has one
 
 
 class Batch(NamedTuple):
@@ -74,11 +74,11 @@ class Books:
     dead: dict[ReceiptPart, Key] = field(default_factory=dict)  # the dead letters
     fresh: dict[ReceiptPart, None] = field(default_factory=dict)  # confirmed, and in no client's hand so far
     taken: dict[ReceiptPart, None] = field(default_factory=dict)
-    failures: dict[ReceiptPart, int] = field(default_factory=dict)  # how often each was handled in vain
-    asked: int = 0  # messages asked for where at least as many were fresh
+    failures: dict[ReceiptPart, int] = field(default_factory=dict)  # vain handlings of each
+    asked: int = 0  # messages asked for while at least as many were fresh
     received: int = 0  # messages that came in answer
     deliveries: int = 0  # messages handed to handlers
-    tombstone_reads: int = 0  # per message, how often its tombstones were read
+    tombstone_reads: int = 0  # number of reads of a message's tombstones
     lost_rounds: int = 0  # messages that a node tried to hold for a consumer in vain
     answers: int = 0
 

@@ -36,7 +36,7 @@ class Rule:
     profile: str = "swarm"  # profile of the seeds that are searched
     # Test in tests/core that fails without it, if neither the explorer nor random runs show that it matters.
     test: str = ""
-    # The attribute of a part of a simulated cluster to set, where the rule is the driver's or the clients'.
+    # The attribute of a part of a simulated cluster to set, if the rule is the driver's or the clients'.
     prepare: str = ""
 
     def __post_init__(self) -> None:

@@ -175,7 +175,7 @@ class ShellCluster(World):
         self.disks[name] = (copies[-1] if last else self.rng.choice(copies)).copied()
 
     def flip(self, name: str) -> None:
-        """Bits of some batches' bodies flip, whether the node runs or not."""
+        """Flip bits of some batches' bodies, of a node that runs or not."""
         flip_bodies(self.disks[name], self.disks[name].flip, self.rng)
 
     def damage(self, name: str, last: int) -> None:

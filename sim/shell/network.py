@@ -182,7 +182,7 @@ class Line(MemoryTransport):
         self.flying = 0
         self.due = 0.0
         self.reset = False
-        self.together: Together | None = None  # where this end is read with others of its node
+        self.together: Together | None = None  # the turns that read this end with others of its node
         network.lines += 1
         self.number = network.lines
 

@@ -118,7 +118,7 @@ class ShellOutcome:
 
     seed: int  # seed of the schedule
     violations: list[str]  # broken promises, and errors that a node or a client raised; empty is good
-    verdict: Verdict | None  # the figures; None where the run raised
+    verdict: Verdict | None  # the figures; None if the run raised
     rows: list[Row]  # the history
     virtual: float  # seconds that it simulated
     cpu: float  # seconds that it took

@@ -38,7 +38,7 @@ def judge_of(violation: str) -> str:
 
 
 def time_of(violation: str) -> float:
-    """When it showed, in simulated seconds."""
+    """Return the time when it showed, in simulated seconds."""
     found = re.search(r"\bat ([\d.]+) s:", violation)
     return float(found[1]) if found else 0.0
 
@@ -293,7 +293,7 @@ class Shrinker:
         return self.fails(dataclasses.replace(self.best.schedule, packets=tuple(packets)))
 
     def shorten(self) -> None:
-        """End the run as soon as it is broken, where it is broken before it is healed and drained."""
+        """End the run as soon as it is broken, if it is broken before it is healed and drained."""
         self.doing = "time"
         at = time_of(self.best.violation)
         if at and (not self.best.schedule.ends or at + 0.001 < self.best.schedule.ends):

@@ -52,7 +52,7 @@ class Log:
     """One partition at one broker."""
 
     entries: list[Entry] = field(default_factory=list)
-    durable: int = 0  # how many of them survive
+    durable: int = 0  # number of them that survive
     high: int = 0  # the high watermark
     term: Term = NO_TERM
     ends: dict[str, int] = field(default_factory=dict)  # as the leader, how far each follower is
