@@ -54,11 +54,11 @@ class Checker:
         self.kinds[row["kind"]](self, row)
 
     def broken(self, text: str, at: float | None = None) -> None:
-        """The promise was broken; if ``at`` is not given, by the line that is being seen."""
+        """Note a broken promise; if ``at`` is not given, at the time of the line that is being seen."""
         self.found.append(Violation(self.promise, self.at if at is None else at, text))
 
     def end(self) -> None:
-        """The last line was seen."""
+        """Check the end of the history, after the last line."""
 
     def verdict(self) -> list[Violation]:
         """Everything that was broken; called once, after the last line."""
@@ -83,7 +83,7 @@ class DrainedChecker(Checker):
             self.drained()
 
     def drained(self) -> None:
-        """The last line was seen, and nothing was left to deliver."""
+        """Check the end of a drained run, after the last line."""
 
 
 class SettingsChecker(Checker):
@@ -110,7 +110,7 @@ class TopicChecker(SettingsChecker):
 
 
 def messages(row: Row) -> Iterator[Key]:
-    """Each message of a line."""
+    """Yield each message of a line."""
     partition = row["partition"]
     for origin, start, stop in row["spans"]:
         for seq in range(start, stop):
@@ -126,7 +126,7 @@ def crcs_of(row: Row) -> Iterator[tuple[Key, str]]:
 
 
 def group_messages(row: Row) -> Iterator[GroupKey]:
-    """Each message of a line, for the line's group."""
+    """Yield each message of a line, for the line's group."""
     group = row["group"]
     for key in messages(row):
         yield (group, *key)
@@ -155,7 +155,7 @@ def naming(key: GroupKey) -> tuple[Named, Named]:
 
 
 def name(key: Key | GroupKey) -> str:
-    """A message as people read it."""
+    """Return a message as people read it."""
     *group, partition, origin, seq = key
     return f"{origin}[{seq}] of partition {partition}" + (f" for group {group[0]}" if group else "")
 
@@ -173,7 +173,7 @@ class Skips:
         self.waiting: dict[tuple[str, int], None] = {}
 
     def see(self, row: Row) -> None:
-        """A line of a FETCH, a SETGROUP or a register."""
+        """Take in a line of a FETCH, a SETGROUP or a register."""
         ends = self.ends.setdefault(row["group"], {})
         if row["kind"] == "register":
             if "latest" in row:  # only the register shows where a FETCH of a pattern has made a group

@@ -83,7 +83,7 @@ class OneWrongClock(TopicChecker):
             self.wrong[row["who"]] = None
 
     def judged(self, row: Row) -> Iterator[tuple[Key, dict[str, float]]]:
-        """The messages of a line that can be judged, with when each node stored them last."""
+        """Yield the messages of a line that can be judged, with the time each node stored them last."""
         for key in messages(row) if row["n"] == 0 else ():
             stored = self.stored.get(key, {})
             if key in self.made and 2 * sum(node in self.wrong for node in stored) < self.rf:

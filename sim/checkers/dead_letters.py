@@ -177,11 +177,11 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
     # ------------------------------------------------------------------ the end
 
     def current(self, group: str) -> Life:
-        """The group's generation at the end, and where it begins."""
+        """Return the group's generation at the end, and its beginning."""
         return max((it for (named, _), it in self.registers.items() if named == group), default=(0, 0))
 
     def deleted_at(self, group: str) -> int:
-        """The generation of its last deletion. One that a node had and lost in a crash, unconfirmed, never was."""
+        """Return the generation of its last deletion. An unconfirmed one that was lost in a crash never was."""
         return max((it for (named, _), it in self.buried.items() if named == group), default=0)
 
     def was_void(self, key: GroupKey, generation: int) -> bool:
@@ -222,7 +222,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
                 self._is_there(key, max(lives.items()), union.get(key))
 
     def _is_there(self, key: GroupKey, last: tuple[int, tuple[int, float]], listed: Life | None) -> None:
-        """A confirmed dead letter is listed, or there is a reason why not."""
+        """Check that a confirmed dead letter is listed, unless there is a reason why not."""
         generation, (n, when) = last
         if generation < self.deleted_at(key[0]):
             return
@@ -245,10 +245,10 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
 
 
 def dead_of(key: GroupKey) -> GroupKey:
-    """A message of a group, as its group of dead letters sees it."""
+    """Return a message of a group, as its group of dead letters sees it."""
     return (key[0] + DEAD, *key[1:])
 
 
 def source_of(key: GroupKey) -> GroupKey:
-    """A message of a group of dead letters, for the group that they are of."""
+    """Return a message of a group of dead letters, for the group that they are of."""
     return (key[0].removesuffix(DEAD), *key[1:])

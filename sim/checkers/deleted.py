@@ -18,7 +18,7 @@ SETTLED = ("ok", "acked", "acked_after_expiry", "acked_unproven")
 
 
 def deleted_topics(rows: Iterable[Row]) -> dict[str, None]:
-    """Topics for which a DELETE was sent that did not fail."""
+    """Return topics for which a DELETE was sent that did not fail."""
     calls = {}
     for row in rows:
         if row["kind"] == "delete_topic":

@@ -85,7 +85,7 @@ class FailedIsNo(Checker):
 
 
 def note(asked: Asked, row: Row) -> None:
-    """A line of a request: its first, or what came of it, for some of its messages."""
+    """Note a line of a request: its first, or its outcome for some of its messages."""
     asked[(row["who"], row["op"])] = row["outcome"] == "fail"
 
 

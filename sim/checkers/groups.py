@@ -96,7 +96,7 @@ class GroupsAsAsked(SettingsChecker):
                 self.purged.setdefault(named, []).append(done)
 
     def confirmed(self, group: str, by: float) -> int:
-        """The newest generation that was confirmed by then."""
+        """Return the newest generation that was confirmed by then."""
         return max((generation for generation, at in self.rewound.get(group, ()) if at <= by), default=0)
 
     def on_reject(self, row: Row) -> None:

@@ -135,7 +135,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
     on_delete_group = on_fetch = on_set_group
 
     def request(self, row: Row, kind: str) -> None:
-        """A line of a request."""
+        """Note a line of a request."""
         mine = self.requests.setdefault(row["group"], {})
         which = (row["who"], row["op"])
         if row["outcome"] == "invoke":
@@ -215,13 +215,13 @@ class CreationsStand(TopicChecker, DrainedChecker):
                     self.is_whole(group, standing)
 
     def covered(self, standing: Standing) -> Iterator[Key]:
-        """The confirmed messages of its partitions."""
+        """Yield the confirmed messages of its partitions."""
         for key in self.confirmed:
             if standing.partition in (None, key[0]):
                 yield key
 
     def is_one(self, group: str, standing: Standing) -> None:
-        """All deliveries are of one generation, and what was acked in it does not come again."""
+        """Check that all deliveries are of one generation, and that acked messages do not come again."""
         since, until = standing.since, standing.until
         seen: dict[int, tuple[float, str]] = {}
         for call in self.requests[group].values():
@@ -341,7 +341,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
 
 
 def standings(requests: list[Request]) -> Iterator[Standing]:
-    """The times in which a group stands as it was confirmed, by what was asked for and did not fail."""
+    """Yield the times in which a group stands as it was confirmed, by requests that did not fail."""
     changes = sorted((it for it in requests if it.kind in ("rewind", "delete")), key=lambda it: it.sent)
     sent = [it.sent for it in changes]
     found: dict[tuple[float, int | None], tuple[Request, list[Request]]] = {}
@@ -386,7 +386,7 @@ def standings(requests: list[Request]) -> Iterator[Standing]:
 
 
 def cluster(changes: list[Request]) -> list[Request]:
-    """The last of these, and all that overlap with it or with those: any of them may have been the last."""
+    """Return the last of these, and all that overlap with it or with those: any of them may have been the last."""
     found: list[Request] = []
     began = math.inf
     for it in sorted(changes, key=lambda it: -it.ended):

@@ -21,14 +21,14 @@ CONSOLE = Console(stderr=True)
 
 
 def all_scenarios() -> dict[str, Scenario]:
-    """Every scenario by name: the general ones, and those of the rules."""
+    """Return every scenario by name: the general ones, and those of the rules."""
     found = {scenario.name: scenario for scenario in SCENARIOS}
     found.update({rule.scenario.name: rule.scenario for rule in EXPLORED if rule.scenario is not None})
     return found
 
 
 def row(result: Result) -> str:
-    """One exploration in a line."""
+    """Return one exploration in a line."""
     left_out = f" without {result.without}" if result.without else ""
     return (
         f"{result.scenario}{left_out}: {result.verdict}; {result.states:,} states, {result.transitions:,} transitions, "
@@ -118,7 +118,7 @@ def explore(
 
 
 def report(result: Result, as_json: bool, **of: str) -> None:
-    """One exploration."""
+    """Print one exploration."""
     if as_json:
         click.echo(json.dumps({**asdict(result), **of, "states_per_s": round(result.states_per_s)}))
         return
@@ -128,7 +128,7 @@ def report(result: Result, as_json: bool, **of: str) -> None:
 
 
 def show(rule: Rule, kept: Result, broken: Result, as_json: bool) -> None:
-    """One rule: both explorations, and the trace."""
+    """Print one rule: both explorations, and the trace."""
     if as_json:
         for result in (kept, broken):
             report(result, as_json, rule=rule.name)
@@ -142,7 +142,7 @@ def show(rule: Rule, kept: Result, broken: Result, as_json: bool) -> None:
 
 
 def summary(rows: list[tuple[Rule, Result, Result]]) -> None:
-    """The table at the end."""
+    """Print the table at the end."""
     made = Table(title="Rules, each left out once")
     for heading in ("rule", "with all rules, states", "without it", "found after, states"):
         made.add_column(heading, no_wrap=True)
@@ -155,7 +155,7 @@ def summary(rows: list[tuple[Rule, Result, Result]]) -> None:
 
 
 def list_everything() -> None:
-    """Scenarios and rules, one a line."""
+    """Print scenarios and rules, one a line."""
     click.echo("Scenarios (--scenario):")
     for scenario in all_scenarios().values():
         click.echo(f"  {scenario.name:24} {scenario.about}")

@@ -67,7 +67,7 @@ _fields: dict[type, tuple[str, ...]] = {}
 
 
 def fields_of(kind: type) -> tuple[str, ...]:
-    """The names of a class's instance attributes in slots; those in ``__dict__`` are looked up per object."""
+    """Return the names of a class's instance attributes in slots; those in ``__dict__`` are looked up per object."""
     names = _fields.get(kind)
     if names is None:
         found: list[str] = []
@@ -107,14 +107,14 @@ class Made(dict[type, T]):
 
 
 def written_for(kind: type, lines: list[str], **names: object) -> Any:
-    """The function ``walk`` of these lines of Python, which know ``names``, for objects of ``kind``."""
+    """Return the function ``walk`` of these lines of Python, which know ``names``, for objects of ``kind``."""
     inside = {"kind": kind, "atomic": _atomic, "UNSET": UNSET, **names}
     exec("\n".join(lines), inside)
     return inside["walk"]
 
 
 def clone(core: NodeCore) -> NodeCore:
-    """A copy of ``core`` that changes on its own from now on.
+    """Return a copy of ``core`` that changes on its own from now on.
 
     References that several objects share (the node's state by its replicas, a coordinator by a request and its
     rounds) are shared in the copy in the same way.
@@ -169,7 +169,7 @@ _OF_CONTAINERS: dict[type, Cloner] = {
 
 
 def _object_cloner(kind: type) -> Cloner:
-    """A cloner for a class of our own: slots, instance attributes, or both."""
+    """Return a cloner for a class of our own: slots, instance attributes, or both."""
     frozen = kind.__setattr__ is not object.__setattr__
     lines = [
         "def walk(value, memo):",
@@ -259,7 +259,7 @@ def _key_dict(
 
 
 def _object_keyer(kind: type) -> Keyer:
-    """A keyer for a class of our own. An object met again is named by its number, so sharing is part of the key."""
+    """Return a keyer for a class of our own. An object met again is named by its number: sharing is part of the key."""
     left_out = LEFT_OUT.get(kind.__name__, frozenset())
     lines = [
         "def walk(value, memo):",

@@ -128,14 +128,14 @@ KEY_OF_SETTLING = 100
 
 
 def deadline(sent_at: float) -> float:
-    """The client's deadline for a hold that was asked for at ``sent_at``."""
+    """Return the client's deadline for a hold that was asked for at ``sent_at``."""
     return sent_at + limits.DEADLINE_SHARE * HOLD_S
 
 
 def started(
     facts: Facts, node: NodeId, now: float, *, of_dead: bool = False, idle: bool = True
 ) -> tuple[Facts, int]:
-    """A FETCH goes out; its key."""
+    """Note that a FETCH goes out; return the facts and its key."""
     attempt = Attempt(
         node,
         WAITING,
@@ -155,7 +155,7 @@ def started(
 def asked(
     facts: Facts, kind: str, index: int, node: NodeId, life: tuple[int, int], now: float
 ) -> tuple[Facts, int]:
-    """The client settles a delivery, or redrives; the request's key.
+    """Note that the client settles a delivery, or redrives; return the facts and the request's key.
 
     From then on the client does no more work under that delivery, unless it extends it. A LEAVE says that it never
     did. What was a dead letter need not be one once a redrive, a purge, an ACK, or a rewind that covers it is
@@ -181,13 +181,13 @@ def asked(
 
 
 def with_attempt(facts: Facts, index: int, **changes: object) -> Facts:
-    """``facts`` with one attempt changed."""
+    """Return ``facts`` with one attempt changed."""
     changed = facts.attempts[index]._replace(**changes)  # type: ignore[arg-type]
     return facts._replace(attempts=put(facts.attempts, index, changed))
 
 
 def with_operation(facts: Facts, index: int, changed: Operation) -> Facts:
-    """``facts`` with one operation changed."""
+    """Return ``facts`` with one operation changed."""
     return facts._replace(operations=put(facts.operations, index, changed))
 
 
@@ -201,7 +201,7 @@ def ticked(facts: Facts, now: float) -> Facts:
 
 
 def lost(facts: Facts, node: NodeId) -> Facts:
-    """A node crashed: its clients hear nothing any more of what they had asked."""
+    """Note that a node crashed: its clients get no answers to open requests any more."""
     for index, attempt in enumerate(facts.attempts):
         if attempt.phase == WAITING and attempt.node == node:
             facts = came_to_nothing(facts, index)
@@ -209,7 +209,7 @@ def lost(facts: Facts, node: NodeId) -> Facts:
 
 
 def came_to_nothing(facts: Facts, index: int) -> Facts:
-    """A FETCH delivered nothing, and never will."""
+    """Note that a FETCH delivered nothing, and never will."""
     nothing = Attempt("", NOTHING, 0.0, -1, of_dead=facts.attempts[index].of_dead)
     return facts._replace(attempts=put(facts.attempts, index, nothing))
 
@@ -217,7 +217,7 @@ def came_to_nothing(facts: Facts, index: int) -> Facts:
 def heard(
     facts: Facts, key: int, reply: ClientReply, now: float, group: Group | None = None
 ) -> tuple[Facts, str]:
-    """A client hears an answer; the facts after it, and the promise that it breaks, or "".
+    """Return the facts after a client got an answer, and the promise that it breaks, or "".
 
     Args:
         group: the register as the node has it that answers.
@@ -263,7 +263,7 @@ def _operating(facts: Facts, kind: str, index: int) -> Facts:
 
 
 def _of_kind(facts: Facts, *kinds: str) -> list[Operation]:
-    """The operations of these kinds that were asked."""
+    """Return the operations of these kinds that were asked."""
     both = zip(facts.kinds, facts.operations, strict=True)
     return [found for kind, found in both if kind in kinds and found.phase]
 
@@ -276,7 +276,7 @@ def is_asked_for(facts: Facts) -> bool:
 
 
 def seen(facts: Facts, group: Group) -> tuple[Facts, str]:
-    """A node has this register of the group. Of each generation there is one, which may begin."""
+    """Note a node's register of the group. Of each generation there is one, which may begin."""
     value = group._replace(latest=Latest(min(group.latest, Latest.SKIPPING)))
     if value in facts.groups:
         return facts, ""
@@ -286,7 +286,7 @@ def seen(facts: Facts, group: Group) -> tuple[Facts, str]:
 
 
 def _created(facts: Facts, this: Asked, group: Group) -> tuple[Facts, str]:
-    """A creation of the group is OK, and this is its register."""
+    """Note that a creation of the group is OK, with its register."""
     asked = facts.operations[this.attempt]
     facts = with_operation(facts, this.attempt, asked._replace(phase="done"))
     if asked.moved != len(_of_kind(facts, *MOVES)):  # there was a request to move it meanwhile
@@ -392,7 +392,7 @@ def ran_out(facts: Facts, receipt: Receipt) -> list[int]:
 
 
 def put(values: tuple[Any, ...], at: int, value: object) -> tuple[Any, ...]:
-    """``values`` with one of them changed."""
+    """Return ``values`` with one of them changed."""
     return (*values[:at], value, *values[at + 1 :])
 
 
@@ -402,7 +402,7 @@ def life(receipt: Receipt) -> tuple[int, int]:
 
 
 def life_of(facts: Facts, index: int) -> tuple[int, int]:
-    """`life` of a delivery."""
+    """Return the `life` of a delivery."""
     receipt = facts.attempts[index].receipt
     assert receipt is not None
     return life(receipt)

@@ -67,11 +67,11 @@ class Journals:
         return self._kept.all[journal]
 
     def number(self, records: Records, node: NodeId) -> int:
-        """The number of a journal: of the first that was met of all those that load alike."""
+        """Return the number of a journal: of the first that was met of all those that load alike."""
         return self._kept.number(records, (node, key_of(self.load(records, node, now_at(0)))))
 
     def append(self, journal: int, records: Records, node: NodeId) -> int:
-        """The number of a journal with more records."""
+        """Return the number of a journal with more records."""
         if journal == UNTRACKED or not records:
             return journal
         step = (journal, records)

@@ -68,13 +68,13 @@ class Machine:
         self.ticket = len(pending)
 
     def leave(self) -> tuple[Persist, ...]:
-        """The step is over: what is appended and not durable. Cuts the circle, so that all is freed at once."""
+        """End the step, and return the records that are not durable. Cuts the circle, so that all is freed at once."""
         pending = tuple(persist for _, persist in self.driver.waiting)
         del self.driver
         return pending
 
     def fsync(self) -> None:
-        """The oldest Persist becomes durable."""
+        """Make the oldest Persist durable."""
         self._write(self.driver.waiting[0].persist.records)
         self.durable += 1
         self.driver.synced()

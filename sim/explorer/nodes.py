@@ -103,7 +103,7 @@ class Nodes:
         self._machine = partial(Machine, self.journals, self.traffic)
 
     def number(self, core: NodeCore, journal: int, pending: tuple[Persist, ...]) -> int:
-        """The number of a node's state."""
+        """Return the number of a node's state."""
         key = (core.config.node, journal, pending, key_of(core))
         found = self._numbers.get(key)
         if found is None:
@@ -112,7 +112,7 @@ class Nodes:
         return found
 
     def forget_journal(self, local: int) -> int:
-        """The same node once it cannot crash any more: its journal does not matter."""
+        """Return the same node once it cannot crash any more: its journal does not matter."""
         found = self._forgotten.get(local)
         if found is None:
             this = self.locals[local]
@@ -130,7 +130,7 @@ class Nodes:
         return self._machine(clone(this.core), this.journal, this.pending, now, setup)
 
     def _finish(self, machine: Machine, events: list[Event]) -> Outcome:
-        """The events, what follows, and the core's own invariants, once for each new state of the node."""
+        """Run the events and their results, and check the core's invariants once for each new state of the node."""
         core, now = machine.core, machine.now()
         self.core_steps += 1
         before = len(self.locals)
@@ -183,7 +183,7 @@ class Nodes:
         return outcome.local == local and not outcome.sent and not outcome.replies
 
     def deliver(self, local: int, message: int, tick: int) -> Outcome:
-        """A message arrives."""
+        """Deliver a message."""
         key = (local, message, tick)
         found = self.steps.get(key)
         if found is None:
@@ -238,7 +238,7 @@ class Nodes:
         return self._finish(machine, [])
 
     def begin(self, journal: int, node: NodeId, now: Now, nonce: int = 0) -> Outcome:
-        """A start from a journal, up to where the node may speak; it has no links yet. What was not synced is gone.
+        """Start from a journal, up to where the node may speak; it has no links yet. Unsynced records are gone.
 
         It counts the group's register as settled, as a FETCH through it would soon find: a majority has it.
         """
@@ -251,7 +251,7 @@ class Nodes:
 
 
 def failure(core: NodeCore, act: Callable[..., object], *args: object) -> str:
-    """The core's own invariant that ``act`` finds broken, or ""."""
+    """Return the core's own invariant that ``act`` finds broken, or ""."""
     try:
         act(*args)
     except AssertionError as error:

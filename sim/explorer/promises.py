@@ -47,7 +47,7 @@ def granted_in_vain(world: World, sent: tuple[int, ...]) -> str:
 
 
 def conserved(world: World, locals_: Locals, facts: Facts) -> str:
-    """G7: what said OK as a dead letter is one at a majority, until something is done about it; and what was
+    """Check G7: what said OK as a dead letter is one at a majority, until something is done about it; and what was
     redriven is open there, in the generation that it died in."""
     for (generation, n), kind in ((facts.dead, Kind.DEAD), (facts.redriven, Kind.OPEN)):
         if n < 0:
@@ -75,7 +75,7 @@ def is_kept(this: Local, kind: Kind) -> bool:
 
 
 def unnamed(world: World, locals_: Locals) -> str:
-    """PURGE: what no purge named stays as it is."""
+    """Check PURGE: a message that no purge named stays as it is."""
     for this in (world.nodes.locals[local] for local in locals_):
         if this.rank[3] == Kind.SKIPPED:
             return f"purge: node {this.node} has settled the message, and only another one was named"
@@ -83,7 +83,7 @@ def unnamed(world: World, locals_: Locals) -> str:
 
 
 def spared(world: World, locals_: Locals) -> str:
-    """ATTEMPTS: what was only interrupted, and had no time to expire, is no dead letter."""
+    """Check ATTEMPTS: a message that was only interrupted, and had no time to expire, is no dead letter."""
     for this in (world.nodes.locals[local] for local in locals_):
         if this.rank[3] == Kind.DEAD:
             return f"interrupted: node {this.node} has a dead letter whose delivery was given back as interrupted"
@@ -91,7 +91,7 @@ def spared(world: World, locals_: Locals) -> str:
 
 
 def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
-    """CREATE: all nodes serve the same topic of that name; none serves what was answered `conflict`; and a majority
+    """Check CREATE: all nodes serve the same topic of that name; none serves one answered `conflict`; and a majority
     serves what was answered with success, so that a client that looks for it finds it."""
     served = [world.nodes.locals[local].served for local in locals_]
     everything = sorted({topic for topics in served for topic in topics})
@@ -118,7 +118,7 @@ def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
 
 
 def deleted(world: World, locals_: Locals) -> str:
-    """DELETE: no partition has a majority of replicas any more that would take a message."""
+    """Check DELETE: no partition has a majority of replicas any more that would take a message."""
     for local in locals_:
         for partition, replica in world.nodes.locals[local].core.replicas.items():
             cores = [world.nodes.locals[locals_[world.scenario.index[name]]].core for name in replica.members]

@@ -42,7 +42,7 @@ def fetch(
     max_wait: float = 0.0,
     named: tuple[Span, ...] = (),
 ) -> Fetch:
-    """A FETCH of one message, whichever or one that is named."""
+    """Return a FETCH of one message, any or a named one."""
     return Fetch(
         topics=(TOPIC,),
         group=group,
@@ -65,7 +65,7 @@ def named(scenario: Scenario) -> tuple[Span, ...]:
 
 
 def creation(scenario: Scenario, index: int) -> CreateTopic:
-    """A creation: each other one wants one replica only."""
+    """Return a creation: each other one wants one replica only."""
     return CreateTopic(CREATED, 1 if index % 2 else len(scenario.nodes) - len(scenario.joining))
 
 
@@ -93,7 +93,7 @@ def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> ClientR
 
 
 def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
-    """The request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
+    """Return the request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
     ``life``, purges dead letters, the backlog ("clear") or what is not there ("beside"), rewinds, or deletes the group
     and makes it again."""
     match kind:

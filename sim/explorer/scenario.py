@@ -43,7 +43,7 @@ class ExplorerError(Exception):
 
 
 def now_at(tick: int, wall_ms: int = WALL_MS) -> Now:
-    """The clocks at a tick. The time of day stands still: it decides nothing but the next ballot."""
+    """Return the clocks at a tick. The time of day stands still: it decides nothing but the next ballot."""
     return Now(START + tick * TICK_S, wall_ms)
 
 
@@ -128,7 +128,7 @@ class Scenario:
 
     @cached_property
     def index(self) -> dict[NodeId, int]:
-        """The place of each node."""
+        """Return the index of each node."""
         return {name: at for at, name in enumerate(self.nodes)}
 
     @cached_property

@@ -36,7 +36,7 @@ class Walk:
         raise ExplorerError(f"the script's step {what} is not possible")
 
     def take_step(self, step: tuple[Any, ...]) -> None:
-        """One step of a `Script`."""
+        """Take one step of a `Script`."""
         if step == ("settle",):
             self.settle()
         elif step[0] == "deliver":
@@ -47,7 +47,7 @@ class Walk:
             self.take(lambda found: found[: len(step)] == step, " ".join(map(str, step)))
 
     def deliver(self, kind: str, sender: NodeId, to: NodeId) -> None:
-        """The newest message of that kind between those two."""
+        """Deliver the newest message of that kind between those two."""
         envelopes = self.explorer.traffic.messages.all
         fitting = [
             message
@@ -190,7 +190,7 @@ def search(
 
 
 def path_to(explorer: Explorer, seen: dict[State, int], parents: array[int], state: State) -> list[Step]:
-    """The steps from the beginning of the search to ``state``."""
+    """Return the steps from the beginning of the search to ``state``."""
     numbers = [seen[state]]
     while parents[numbers[-1]] >= 0:
         numbers.append(parents[numbers[-1]])

@@ -68,7 +68,7 @@ class Explorer:
         return self._facts.all[state[-1]]
 
     def messages(self, state: State) -> tuple[int, ...]:
-        """The messages that may be delivered in ``state``."""
+        """Return the messages that may be delivered in ``state``."""
         return self._nets.all[state[-3]]
 
     def tick(self, state: State) -> int:
@@ -98,7 +98,7 @@ class Explorer:
     # ------------------------------------------------------------------------ steps
 
     def after(self, state: State, at: int, outcome: Outcome, tick: int) -> tuple[State, str]:
-        """``state`` once node ``at`` has done what ``outcome`` says, and the promise that it broke."""
+        """Return ``state`` once node ``at`` has done what ``outcome`` says, and the promise that it broke."""
         world, nodes, to = self.world, self.nodes, self.traffic.to
         local, sent, replies, problem = outcome
         net, budget, fact = state[-3:]
@@ -135,7 +135,7 @@ class Explorer:
         return state, problem
 
     def _see(self, fact: int, group: Group) -> tuple[int, str]:
-        """The facts once a node has this register of the group."""
+        """Return the facts once a node has this register of the group."""
         found = self._seen.get((fact, group))
         if found is None:
             after, problem = outside.seen(self._facts.all[fact], group)
@@ -153,7 +153,7 @@ class Explorer:
         return state, problem
 
     def hear(self, fact: int, request: int, reply: int, tick: int, group: Group | None) -> tuple[int, str]:
-        """The facts once a client has heard a reply, from a node that has this register of the group."""
+        """Return the facts once a client has heard a reply, from a node that has this register of the group."""
         key = (fact, request, reply, tick, group)
         found = self._heard.get(key)
         if found is None:
@@ -236,7 +236,7 @@ class Explorer:
         return (what[0], self.scenario.nodes[at], *what[1:]), after, problem
 
     def _fetches(self, state: State, tick: int, slot: str = "attempts") -> Iterator[Step]:
-        """A FETCH goes out and arrives: one that is under way longer only has its deadline earlier."""
+        """Send a FETCH and let it arrive: one that is under way longer only has its deadline earlier."""
         world, nodes = self.world, self.nodes
         net, budget, fact = state[-3:]
         coordinators = self.scenario.coordinators or world.members
@@ -257,7 +257,7 @@ class Explorer:
                 yield ("fetch", name, key - 1, wall_ms == ahead), done, problem
 
     def _operations(self, state: State, tick: int) -> Iterator[Step]:
-        """An operator asks, or a proposer has waited long enough after it met another's proposal."""
+        """Let an operator ask, or a proposer go on after it met another's proposal and waited long enough."""
         nodes = self.nodes
         for index, (kind, name) in enumerate(self.scenario.operators):
             if not self.facts(state).operations[index].phase:
@@ -268,7 +268,7 @@ class Explorer:
                     yield self._one(state, at, what, tick)
 
     def _remote(self, state: State, message: int, left: tuple[int, ...], tick: int) -> Iterator[Step]:
-        """A RemoteFetch arrives. Every further copy of it is one more attempt, and is paid for as one."""
+        """Deliver a RemoteFetch. Every further copy of it is one more attempt, and is paid for as one."""
         nodes, traffic = self.nodes, self.traffic
         copy = traffic.fetching[message]
         if copy == message and not left[SLOT["attempts"]]:
@@ -324,7 +324,7 @@ class Explorer:
                         yield self._ask(state, tick, name, slot, kind, life=life)
 
     def _listed(self, state: State) -> list[tuple[int, int]]:
-        """(generation, n) of the dead letters that some replica lists."""
+        """Return (generation, n) of the dead letters that some replica lists."""
         ranks = [self.nodes.locals[local].rank for local in state[:-3]]
         return sorted({(generation, n) for generation, _, n, kind in ranks if kind == Kind.DEAD})
 
@@ -357,7 +357,7 @@ class Explorer:
         return ("ask", name, how, index, life[1]), done, problem
 
     def _find_parted(self, locals_: State) -> list[tuple[int, int]]:
-        """Pairs of nodes that a start has parted, and that have no fsyncs to wait for before HELLO."""
+        """Return pairs of nodes that a start has parted, and that have no fsyncs to wait for before HELLO."""
         busy = [bool(self.nodes.locals[local].pending) for local in locals_]
         return [
             (a, b)
@@ -366,7 +366,7 @@ class Explorer:
         ]
 
     def _link(self, state: State, a: int, b: int, tick: int) -> Iterator[Step]:
-        """Two nodes find each other again."""
+        """Link two nodes again."""
         linked = self.world.link(state[a], state[b], tick)
         if linked is not None:
             after, problem = self._after_all(state, zip((a, b), linked, strict=True), tick)
@@ -378,7 +378,7 @@ class Explorer:
         return self.world.link(at[0], at[1], self.tick(state)) is None
 
     def _start(self, state: State, at: int, tick: int, slot: str) -> Step:
-        """A node is gone, and starts again: from its journal, with what the others know, or from a backup."""
+        """Start a node again that is gone: from its journal, with what the others know, or from a backup."""
         name, local, nodes = self.scenario.nodes[at], state[at], self.nodes
         fact = self._facts.number(outside.lost(self.facts(state), name))
         paid = (*state[:-2], self.spend(state[-2], SLOT[slot]), fact)
@@ -404,7 +404,7 @@ class Explorer:
         return (*[self.nodes.forget_journal(local) for local in state[:-3]], *state[-3:])
 
     def _tick(self, state: State, tick: int) -> Step:
-        """All clocks advance by one tick, and what was due happens."""
+        """Advance all clocks by one tick, and fire what was due."""
         nodes = self.nodes
         tick += 1
         now = now_at(tick).mono

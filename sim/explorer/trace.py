@@ -93,7 +93,7 @@ SAID = {
 
 
 def explain(explorer: Explorer, path: list[Step]) -> list[str]:
-    """``path``, from the scenario's first state, one line per step, and the broken promise at the end."""
+    """Return ``path``, from the scenario's first state, one line per step, and the broken promise at the end."""
     teller = named_teller(explorer, path)
     lines: list[str] = []
     state = explorer.first
@@ -110,7 +110,7 @@ def explain(explorer: Explorer, path: list[Step]) -> list[str]:
 
 
 def named_teller(explorer: Explorer, path: list[Step]) -> Teller:
-    """A teller that knows the ballots which are taken on behalf of another node: their deliveries tell."""
+    """Return a teller that knows the ballots which are taken on behalf of another node: their deliveries tell."""
     teller = Teller(explorer)
     for _, after, _ in path:
         for index, attempt in enumerate(explorer.facts(after).attempts):
@@ -229,7 +229,7 @@ class Teller:
         return lines
 
     def until(self, time: float) -> str:
-        """A time in ticks."""
+        """Return a time in ticks."""
         return f"{time - START:.2f}"
 
     def ballot(self, ballot: Stamp) -> str:
@@ -237,7 +237,7 @@ class Teller:
         return "0" if ballot == STAMP_ZERO else self.names.get(ballot, str(ballot))
 
     def message(self, number: int) -> str:
-        """A message in one line."""
+        """Return a message as one line."""
         envelope = self.explorer.traffic.messages.all[number]
         return f"{self.content(envelope.message)} {envelope.sender}→{envelope.to}"
 
@@ -323,7 +323,7 @@ class Teller:
         return f"VOTED (promised {self.ballot(voted.promised)}, accepted {accepted})"
 
     def value(self, value: Topic | Group | None) -> str:
-        """A register that is proposed, chosen or written."""
+        """Return a register that is proposed, chosen or written, as text."""
         assert value is not None
         if isinstance(value, Topic):
             return f"{self.ballot(value.made)}'s topic"
@@ -346,7 +346,7 @@ class Teller:
         return "nothing"
 
     def record(self, record: Record) -> str:
-        """A record."""
+        """Return a record as text."""
         return f"{Kind(record.kind).name} n={record.n}"
 
     def freed(self, freed: tuple[Freed, ...]) -> str:

@@ -49,7 +49,7 @@ class Traffic:
         self._index = scenario.index
 
     def message(self, envelope: Envelope) -> int:
-        """The number of a message. Two of different types may be equal: they are tuples."""
+        """Return the number of a message. Two of different types may be equal: they are tuples."""
         found = self.messages.number(envelope, (type(envelope.message), envelope))
         if found == len(self.to):
             self.to.append(self._index[envelope.to])

@@ -49,7 +49,7 @@ class World:
     # ------------------------------------------------------------------------- links
 
     def link(self, one: int, other: int, tick: int) -> tuple[Outcome, Outcome] | None:
-        """Two nodes find each other again: the old links are down, HELLO both ways, both links up.
+        """Link two nodes again: the old links are down, HELLO both ways, both links up.
 
         None if one refuses the other: they stay as they are.
         """
@@ -63,7 +63,7 @@ class World:
         return self._links[key]
 
     def _dial(self, dialler: Outcome, acceptor: Outcome, now: Now) -> tuple[Outcome, Outcome] | None:
-        """One HELLO and its WELCOME; (acceptor, dialler) after it.
+        """Exchange one HELLO and its WELCOME; return (acceptor, dialler) after it.
 
         None if it is refused, or shows the dialler that its directory is an old copy: it does not go on with that.
         """
@@ -88,7 +88,7 @@ class World:
     # -------------------------------------------------------------------- a lost disk
 
     def wipe(self, locals_: tuple[int, ...], index: int, tick: int) -> list[Outcome]:
-        """A disk is lost, and the node comes back with what every other replica knows.
+        """Lose a disk, and bring the node back with what every other replica knows.
 
         docs/protocol.md, RECOVERY, "empty, wiped": the others record the new incarnation in one step with what they
         answer, the node starts far above the highest start count they report, and its quarantine begins. What the
@@ -131,7 +131,7 @@ class World:
     # ------------------------------------------------------------------ the beginning
 
     def first_locals(self) -> tuple[int, ...]:
-        """A cluster that runs, with one topic, one group and one message, and nothing under way."""
+        """Return a cluster that runs, with one topic, one group and one message, and nothing under way."""
         scenario, nodes = self.scenario, self.nodes
         now = now_at(0)
         locals_ = [nodes.begin(nodes.journals.number((), name), name, now).local for name in scenario.nodes]
@@ -166,7 +166,7 @@ class World:
         return created
 
     def _first_topic(self, locals_: list[int], now: Now) -> None:
-        """One topic, one group and one message."""
+        """Make one topic, one group and one message."""
         scenario = self.scenario
         topic = self._create(locals_, CreateTopic(TOPIC, scenario.rf, 1, scenario.max_deliveries), now).topic
         self.nodes.partition = PartitionId(topic.id, 0)
@@ -180,7 +180,7 @@ class World:
         )
 
     def _store(self, locals_: list[int], topic: Topic, names: tuple[NodeId, ...], now: Now) -> None:
-        """The message, which these nodes have."""
+        """Store the message at these nodes."""
         batch = build_batch(PartitionId(topic.id, 0), ORIGIN, 0, WALL_MS, [Message(b"work")])
         store = self.nodes.traffic.store = Store(0, topic.epoch, batch)
         for name in names:
@@ -189,7 +189,7 @@ class World:
             self._settle(locals_, index, Received(Envelope(name, own, name, own, 0, store)), now)
 
     def _settle(self, locals_: list[int], index: int, event: Event, now: Now) -> ClientReply | None:
-        """An event, and everything that follows from it on a perfect network; the answer to the request."""
+        """Run an event and all that follows from it on a perfect network; return the answer to the request."""
         traffic = self.nodes.traffic
         answer: ClientReply | None = None
         queue: deque[tuple[int, Event]] = deque([(index, event)])

@@ -46,7 +46,7 @@ HUNTED = tuple(rule for rule in RULES if rule.hunted)
 
 
 def rule_named(name: str, rules: tuple[Rule, ...] = RULES) -> Rule:
-    """The rule of that name. KeyError, with the names there are, if there is none."""
+    """Return the rule of that name. Raises KeyError, with the names there are, if there is none."""
     for rule in rules:
         if rule.name == name:
             return rule

@@ -44,7 +44,7 @@ def refuse_outbid(
     message: PeerMessage,
     now: Now,
 ) -> list[Effect]:
-    """A proposer that takes a higher ballot for the end of its proposal, which others may have accepted."""
+    """Take a higher ballot for the end of a proposal, which others may have accepted."""
     theirs = message.decision if isinstance(message, ProposalReply) else None
     ours = self.proposer
     if ours is not None and theirs is not None and theirs.promised > ours.ballot and ours.value is not None:

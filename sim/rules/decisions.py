@@ -80,7 +80,7 @@ _put_group = Context.put_group
 
 
 def on_a_topic(name: str, about: str, *operators: tuple[str, NodeId], **bounds: Any) -> Scenario:
-    """These operations on a topic that is there, through any nodes, each once; no round gives up."""
+    """Return a scenario of these operations on a topic, through any nodes, each once; no round gives up."""
     return Scenario(name, about, attempts=0, operators=operators, give_up=False, **bounds)
 
 

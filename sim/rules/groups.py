@@ -24,7 +24,7 @@ from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, answered, ran_out
 def stale_but_in_holds(
     self: Replica, view: GroupView, generation: int, spans: Sequence[Span], *, unseen: bool = False
 ) -> bool:
-    """A replica that votes on a HOLD (which alone says what to take `unseen` messages for) of any generation."""
+    """Return True if the generation is stale, but never for a HOLD: it alone says how to take `unseen` messages."""
     return not unseen and _is_stale(self, view, generation, spans)
 
 

@@ -103,7 +103,7 @@ _on_reply = NodeCore._on_reply
 
 
 def no_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: float, now: Now) -> None:
-    """Hints are elsewhere (see `hints_vote`)."""
+    """Do nothing: hints are elsewhere (see `hints_vote`)."""
 
 
 def count_for_any_round(

@@ -34,7 +34,7 @@ from sim.rules.stand_ins import after, but, nothing
 
 
 def vote_for_itself_in_quarantine(self: Replica, ballot: Stamp, now: Now) -> bool:
-    """A replica that votes for its own node from its start on; for others it still waits."""
+    """Vote for the replica's own node from its start on; for others it still waits."""
     quarantined = self.in_quarantine(now) and ballot.node != self.node.me
     return not self.node.vouched or quarantined or not self.node.clock.merge(ballot.time)
 

@@ -9,23 +9,23 @@ A, B, C, D, E, F = "abcdef"
 
 
 def answered(ask: str, answer: str, asker: NodeId, *others: NodeId) -> Script:
-    """Each of the others is asked, and its answer arrives."""
+    """Return steps that ask each of the others and bring its answer."""
     steps = [(("deliver", ask, asker, to), ("deliver", answer, to, asker)) for to in others]
     return tuple(step for pair in steps for step in pair)
 
 
 def won(coordinator: NodeId, voter: NodeId) -> Script:
-    """A FETCH through ``coordinator`` is delivered by the vote of one other replica."""
+    """Return steps that deliver a FETCH through ``coordinator`` by the vote of one other replica."""
     return ("fetch", coordinator), *answered("Hold", "HoldReply", coordinator, voter)
 
 
 def links(name: NodeId, *peers: NodeId) -> Script:
-    """A node is linked to these peers."""
+    """Return steps that link a node to these peers."""
     return tuple(("link", *sorted((name, peer))) for peer in peers)
 
 
 def restarted(name: NodeId, *peers: NodeId) -> Script:
-    """A node crashes, starts again, and is linked to these peers."""
+    """Return steps that crash a node, start it again, and link it to these peers."""
     return ("crash", name), *links(name, *peers)
 
 
@@ -39,7 +39,7 @@ def ran_out(coordinator: NodeId) -> Script:
 
 
 def acked_at(via: NodeId, voter: NodeId) -> Script:
-    """a0's ACK, through ``via``, reaches one replica, whose answer arrives."""
+    """Return steps that bring a0's ACK, through ``via``, to one replica, and its answer back."""
     return ("ask", via, "ack", 0), *answered("Ack", "AckReply", via, voter)
 
 

@@ -22,7 +22,7 @@ def told(function: Callable[..., Any], change: Callable[..., tuple[Any, ...]]) -
 
 
 def but(kind: type) -> Callable[[Iterable[Any]], list[Any]]:
-    """The same list without values of that kind."""
+    """Return the same list without values of that kind."""
     return lambda found: [one for one in found if not isinstance(one, kind)]
 
 
@@ -59,7 +59,7 @@ def say_at_once(effects: list[Effect]) -> list[Effect]:
 
 
 def unwritten(kind: type) -> Callable[[list[Effect]], list[Effect]]:
-    """The same effects, which write no records of that kind."""
+    """Return the same effects, which write no records of that kind."""
     kept = but(kind)
     return lambda effects: [
         effect._replace(records=tuple(kept(effect.records))) if isinstance(effect, Persist) else effect

@@ -23,7 +23,7 @@ from sim.rules.stand_ins import after, but
 
 
 def merging(merge: Any) -> tuple[Patch, ...]:
-    """Registers are merged so, wherever that is done."""
+    """Return patches that merge registers with ``merge``, wherever that is done."""
     return ((registers, "merge_topics", merge), (catalogue, "merge_topics", merge))
 
 
