@@ -53,7 +53,7 @@ class Arrivals:
             self.world.at(at, self.arrive, group)
 
     def arrive(self, group: str, _: object = None) -> None:
-        """The consumers of a group begin, as soon as the topic is there."""
+        """Begin the consumers of a group, as soon as the topic is there."""
         world, rng, options = self.world, self.rng, self.options
         if not self.topics.created and not self.topics.gone:
             world.after(0.1, self.arrive, group)
@@ -81,7 +81,7 @@ class Arrivals:
             world.saw("a group came with a FETCH")
 
     def join(self, guest: Guest, unlucky: bool) -> None:
-        """One begins; if it is unlucky, something happens to its node before the group is made."""
+        """Begin one consumer; if it is unlucky, a fault meets its node before the group is made."""
         node = guest.node()
         guest.join(node)
         if unlucky:
@@ -96,7 +96,7 @@ class Arrivals:
             self.hit(node)
 
     def hit(self, node: str) -> None:
-        """A node stands still, or is cut off in one direction or both, within the time of some messages."""
+        """Freeze a node, or cut it off in one direction or both, within the time of some messages."""
         rng, options = self.rng, self.options
         if options.nodes == 1 or self.world.healed:
             return

@@ -70,7 +70,7 @@ class Report:
         return not self.failed and not self.never_seen
 
     def rates(self) -> dict[str, float]:
-        """Figures that people watch."""
+        """Return the figures that people watch."""
         counts = defaultdict(int, self.counts)
         seeds, delivered = max(1, self.seeds), max(1, counts["delivered"])
         cpu = counts["cpu"] or 1e-9
@@ -123,12 +123,12 @@ class OtherCampaign(Exception):
 
 
 def saved(report: Report, first: int) -> str:
-    """A campaign so far, so that `resumed` can go on with it."""
+    """Return a campaign so far as text, so that `resumed` can go on with it."""
     return json.dumps({"commit": commit(), "first": first, "report": dataclasses.asdict(report)})
 
 
 def resumed(text: str, profile: str, first: int) -> Report:
-    """The inverse of `saved`.
+    """Return the campaign of a text that `saved` wrote.
 
     Raises:
         OtherCampaign: it is of another commit, profile or first seed, or no campaign at all.
@@ -155,7 +155,7 @@ def resumed(text: str, profile: str, first: int) -> Report:
 
 
 def run_seed(seed: int, profile: str) -> Outcome:
-    """One seed of a profile."""
+    """Run one seed of a profile."""
     return run_schedule(draw(seed, profile))
 
 

@@ -27,12 +27,12 @@ td.text{text-align:left;font-size:.85rem}td.bar{width:45%;min-width:8rem}
 
 
 def repeats(profile: str, seed: int) -> list[str]:
-    """The commands that run a seed again, and make it small."""
+    """Return the commands that run a seed again, and make it small."""
     return [f"python -m sim {command} --profile {profile} --seed {seed}" for command in ("run", "shrink")]
 
 
 def page(report: Report, first: int) -> str:
-    """A campaign from its first seed on, as a whole page."""
+    """Return a campaign from its first seed on, as a whole page."""
     seeds = range(first, first + report.seeds)
     verdict = '<b class="good">ok</b>' if report.ok else '<b class="bad">FAILED</b>'
     parts = [
@@ -57,7 +57,7 @@ def page(report: Report, first: int) -> str:
 
 
 def failures(report: Report) -> str:
-    """Each seed that failed: what was broken, and how to repeat it."""
+    """Return each seed that failed, with its violations and the commands to repeat it."""
     if not report.failed:
         return ""
     items = []
@@ -73,12 +73,12 @@ def failures(report: Report) -> str:
 
 
 def figure(item: tuple[str, float]) -> str:
-    """A row of a table of figures."""
+    """Return a row of a table of figures."""
     return f"<tr><td>{escape(item[0].replace('_', ' '))}</td><td>{item[1]:,.12g}</td></tr>"
 
 
 def most_first(counts: Mapping[str, int]) -> list[str]:
-    """The names, in the order of their counts."""
+    """Return the names, in the order of their counts."""
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
@@ -88,7 +88,7 @@ def unseen(report: Report) -> list[str]:
 
 
 def bar(shares: Iterable[tuple[float, str, str]]) -> str:
-    """A cell with a bar of these parts: share, colour, what it is."""
+    """Return a cell with a bar of these parts: share, colour, name."""
     inside = "".join(
         f'<i style="width:{100 * share:.2f}%;background:{color}" title="{escape(said)}"></i>'
         for share, color, said in shares

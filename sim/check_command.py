@@ -77,7 +77,7 @@ def refuse_several_clocks(run: str, rows: Sequence[Row]) -> None:
 
 
 def runs_in(paths: Iterable[Path], others: Counter[str] | None = None) -> dict[str, list[Row]]:
-    """The lines of each run in these histories, in order of time.
+    """Return the lines of each run in these histories, in order of time.
 
     Args:
         paths: the files.
@@ -98,7 +98,7 @@ def runs_in(paths: Iterable[Path], others: Counter[str] | None = None) -> dict[s
 
 
 def files(paths: tuple[Path, ...]) -> list[Path]:
-    """The histories that these paths name.
+    """Return the histories that these paths name.
 
     Raises:
         NotFound: a path names none.

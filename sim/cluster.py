@@ -151,7 +151,7 @@ class Cluster:
                 host.check()
 
     def heal(self) -> None:
-        """No more faults: everyone is up, connected, fast and well behaved from here on."""
+        """End all faults: every node and client is up, connected, fast and well behaved from here on."""
         world = self.world
         self.healed_at = world.time
         world.heal_network()

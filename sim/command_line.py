@@ -45,17 +45,17 @@ without = click.option(
 
 
 def seeds(default: int, text: str = "How many seeds to run.") -> Any:
-    """``--seeds``."""
+    """Return the option ``--seeds``."""
     return click.option("--seeds", default=default, show_default=True, type=click.IntRange(1), help=text)
 
 
 def schedule(text: str) -> Any:
-    """``--schedule``, a file that is there."""
+    """Return the option ``--schedule``, a file that is there."""
     return click.option("--schedule", "path", type=EXISTING, help=text)
 
 
 def file(*names: str, text: str) -> Any:
-    """A file to write."""
+    """Return an option that is a file to write."""
     return click.option(*names, type=FILE, help=text)
 
 
@@ -71,7 +71,7 @@ def progress(console: Console, as_json: bool, total: int | None, *, counted: boo
 
 
 def schedule_of(seed: int | None, profile: str, path: Path | None) -> Schedule:
-    """The schedule of a seed, or the one in a file.
+    """Return the schedule of a seed, or the one in a file.
 
     Raises:
         ClickException: neither is given, or both; or the file has none.
@@ -82,7 +82,7 @@ def schedule_of(seed: int | None, profile: str, path: Path | None) -> Schedule:
 
 
 def schedule_from(path: Path) -> Schedule:
-    """The schedule in a file.
+    """Return the schedule in a file.
 
     Raises:
         ClickException: there is none.

@@ -23,7 +23,7 @@ def coverage(drawn: Iterable[Options]) -> dict[str, list[tuple[str, int]]]:
 
 
 def parts(counter: Counter[Any]) -> list[tuple[str, int]]:
-    """The values of one option."""
+    """Return the values of one option."""
     if len(counter) <= FEW:
         return [(said(value), counter[value]) for value in sorted(counter)]
     others = [value for value in counter if value != 0]
@@ -32,7 +32,7 @@ def parts(counter: Counter[Any]) -> list[tuple[str, int]]:
 
 
 def said(value: Any) -> str:
-    """A value as a page shows it."""
+    """Return a value as a page shows it."""
     if isinstance(value, tuple):
         return "–".join(map(said, value))
     if isinstance(value, float):

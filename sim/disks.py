@@ -28,13 +28,13 @@ class SimJournal(Protocol):
     batches: dict[int, Batch]
 
     def open(self) -> list[JournalRecord]:
-        """The records found at a start."""
+        """Return the records found at a start."""
 
     def kept(self) -> list[JournalRecord] | None:
         """Return the records that `open` would give if the node stopped now and nothing were lost; None if unknown."""
 
     def ready(self, snapshot: Callable[[], Iterable[JournalRecord]]) -> None:
-        """The core is built; ``snapshot`` gives its small state.
+        """Note that the core is built; ``snapshot`` gives its small state.
 
         Raises:
             NoRoom: the disk has no room for a start.
@@ -57,7 +57,7 @@ class SimJournal(Protocol):
         """Above every batch number ever used, as far as the journal knows."""
 
     def begin(self) -> None:
-        """An fsync begins: it will cover everything appended so far."""
+        """Begin an fsync: it will cover everything appended so far."""
 
     def finish(self) -> None:
         """That fsync is over: ``durable`` is what it covered.
@@ -71,11 +71,11 @@ class SimJournal(Protocol):
         return ()
 
     def vouch(self) -> None:
-        """The node vouches for the directory again, durably."""
+        """Vouch for the directory again, durably."""
         return
 
     def batch(self, number: int) -> Batch:
-        """A stored batch, header and body."""
+        """Return a stored batch, header and body."""
 
     def header(self, number: int) -> BatchHeader | None:
         """Return the header of a batch; None if it was dropped meanwhile, as its topic was deleted."""
@@ -83,7 +83,7 @@ class SimJournal(Protocol):
         return batch.header if batch is not None else None
 
     def stored(self) -> list[tuple[int, BatchHeader]]:
-        """Every batch that is stored and was not forgotten: its number and its header."""
+        """Return every batch that is stored and was not dropped: its number and its header."""
         return [(number, batch.header) for number, batch in self.batches.items()]
 
     def fill(self, left: int | None) -> None:
@@ -91,28 +91,28 @@ class SimJournal(Protocol):
         return
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
-        """The node dies; what is not durable may be lost."""
+        """End the node; records that are not durable may be lost."""
 
     def close(self) -> None:
-        """A clean stop: everything appended becomes durable."""
+        """Stop cleanly: everything appended becomes durable."""
 
     def lose(self, rng: random.Random, *, backup: bool, last: bool) -> None:
-        """A node that is down gets its directory back empty; with ``backup``, as before some start, or the ``last``."""
+        """Empty the directory of a node that is down; with ``backup``, restore it from before a start, or the last."""
 
     def damaged(self) -> list[BatchStored]:
-        """The batches that the last `open` found damaged, and left out."""
+        """Return the batches that the last `open` found damaged, and left out."""
 
     def flip(self, rng: random.Random, found: float) -> None:
-        """Bits of some batches' bodies flip. The next start finds a share of ``found``, who reads them the others."""
+        """Flip bits of some batches' bodies. The next start finds a share of ``found``, readers find the others."""
 
     def damage(self, rng: random.Random, last: int) -> None:
-        """The node is down, and bits of other records flip: it starts from what can be read, and cannot vouch.
+        """Flip bits of other records while the node is down: it starts from what can be read, and cannot vouch.
 
         If ``last`` is not 0, that many of the last ones it is instead.
         """
 
     def set_aside(self, number: int) -> None:
-        """A batch turned out damaged: the next `open` knows."""
+        """Note that a batch turned out damaged: the next `open` knows."""
 
     def is_set_aside(self, number: int) -> bool:
         """Return True if a batch is known to be damaged."""
@@ -147,8 +147,8 @@ class MemoryJournal(SimJournal):
         self.target = 0
         self.highest = 0  # number of a batch
         self.lies = 1  # the place of the directory
-        self.forgot_at: list[int] = []  # where a Forgot stands among the records
-        # Damaged batches, and whether a start finds them; the others are found by who reads them.
+        self.forgot_at: list[int] = []  # position of a Forgot among the records
+        # Damaged batches: True if a start finds them; the others are found by their readers.
         self.flipped: dict[int, bool] = {}
         self.found: list[BatchStored] = []
 
@@ -170,7 +170,7 @@ class MemoryJournal(SimJournal):
         return {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
 
     def read(self) -> list[JournalRecord]:
-        """The records that count and can be read."""
+        """Return the records that count and can be read."""
         gone = self.forgotten()
         return [
             record

@@ -22,7 +22,7 @@ OUTPUT_GROUP = "o"
 
 
 def dead_letters_of(replica: Replica, group: str, now: Now) -> Iterator[Peeked]:
-    """A group's dead letters as PEEK shows them, page by page."""
+    """Yield a group's dead letters as PEEK shows them, page by page."""
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
         page = replica.on_peek(PeekRequest(0, replica.partition, group, "dead", cursor, 10_000), now)
@@ -49,7 +49,7 @@ class Drain:
         self.guests = around.guests
 
     def groups_of(self, partition: PartitionId) -> list[str]:
-        """The groups that read a partition's topic, and those that may and do."""
+        """Return the groups that read a partition's topic, and those that may and do."""
         known = [OUTPUT_GROUP] if self.topics.name_of(partition) == OUTPUTS else self.groups
         cores = cores_of(self.hosts).values()
         some = (STRAY_GROUP, *self.guests)
@@ -201,7 +201,7 @@ class Drain:
         record: Record,
         complete: bool,
     ) -> None:
-        """A replica has this record at the end."""
+        """Note that a replica has this record at the end."""
         self.observer.note(
             name,
             "list",
@@ -217,7 +217,7 @@ class Drain:
 
 
 def settings_of(topic: Topic) -> dict[str, Any]:
-    """A register as the history has it."""
+    """Return a register as the history has it."""
     return {"partitions": topic.partitions} | {name: getattr(topic, name) for name in SETTINGS}
 
 
@@ -228,7 +228,7 @@ def known_of(replica: Replica, origin: Origin) -> int:
 
 
 def differing(what: str, found: dict[NodeId, Any]) -> Iterator[str]:
-    """One text if nodes do not have the same."""
+    """Yield one text if nodes do not have the same."""
     first = next(iter(found), None)
     for name in found:
         if found[name] != found[first]:

@@ -25,14 +25,14 @@ class Fault:
     nodes: tuple[str, ...] = ()  # nodes that it hits
     seconds: float = 0.0  # seconds that it lasts
     # A factor for ``slow-disk``, the `Room` of a ``full-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for
-    # ``damage`` how many of
-    # the last records it hits, 0 for any; for ``restore`` whether it is the last backup.
+    # ``damage`` the number of
+    # the last records it hits, 0 for any; for ``restore`` more than 0 if it is the last backup.
     amount: float = 0.0
     # For ``partition`` and ``cut``: directed pairs that carry nothing.
     links: tuple[tuple[str, str], ...] = ()
 
     def told(self) -> dict[str, object]:
-        """The fields of its line in the history."""
+        """Return the fields of its line in the history."""
         fields: dict[str, object] = {"fault": self.kind, "seconds": self.seconds}
         if self.nodes:
             fields["nodes"] = list(self.nodes)
@@ -66,7 +66,7 @@ UPRIGHT = ("partition", "freeze", "pause", "slow-disk", "full-disk", "cut")
 
 
 def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
-    """The faults of a run: of a few kinds that the seed chose, within the time for faults."""
+    """Draw the faults of a run: a few kinds that the seed chose, within the time for faults."""
     if options.slow == options.vanish == options.loss == options.spikes == 0.0 and options.fault_time == 2.0:
         return ()  # the quiet profile
     kinds = [kind for kind in WEIGHTS if rng.random() < 0.6] or ["crash"]
@@ -99,7 +99,7 @@ def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
 def draw_some(
     rng: random.Random, options: Options, kinds: tuple[str, ...], victim: tuple[str, ...]
 ) -> tuple[Fault, ...]:
-    """One fault of these kinds, or two, at any time."""
+    """Draw one fault of these kinds, or two, at any time."""
     return tuple(
         Fault(
             round(rng.uniform(0.5, options.fault_time), 4),
@@ -170,7 +170,7 @@ def draw_bereavement(rng: random.Random, options: Options, faults: tuple[Fault, 
 
 
 def draw_one_clock(rng: random.Random, options: Options, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """One node loses power and boots with a time of day far ahead; else nothing goes down, so that it is asked."""
+    """Draw one node that boots with a time of day far ahead; nothing else goes down, so that it is asked."""
     others = [fault for fault in faults if fault.kind in UPRIGHT]
     at = round(rng.uniform(0.5, options.fault_time / 2), 4)
     ahead = rng.choice((120.0, 86_400.0))
@@ -180,7 +180,7 @@ def draw_one_clock(rng: random.Random, options: Options, faults: tuple[Fault, ..
 def draw_fault(
     rng: random.Random, options: Options, at: float, kind: str, seconds: float, victim: str
 ) -> Fault:
-    """One fault of a kind, mostly on ``victim`` if there is one."""
+    """Draw one fault of a kind, mostly on ``victim`` if there is one."""
     names = options.node_names
     some = tuple(sorted(rng.sample(names, rng.choice((1, 1, 1, 2, len(names))))))
     if victim and rng.random() < 0.7:
@@ -212,7 +212,7 @@ def draw_fault(
 
 
 def draw_links(rng: random.Random, options: Options) -> tuple[tuple[str, str], ...]:
-    """The directed pairs that a partition cuts; clients are on one side or the other, or see both."""
+    """Draw the directed pairs that a partition cuts; clients are on one side or the other, or see both."""
     names = list(options.node_names)
     shapes = ("split", "isolate", "one-way", "bridge", "pair")
     shape = rng.choice(
@@ -241,7 +241,7 @@ def draw_links(rng: random.Random, options: Options) -> tuple[tuple[str, str], .
 
 
 def draw_through(rng: random.Random, options: Options, names: list[str]) -> tuple[list[str], list[str]]:
-    """Two sides of a cut through the replica set of a partition; any of the other nodes are on either side."""
+    """Draw two sides of a cut through the replica set of a partition; other nodes are on either side."""
     partition = rng.randrange(options.partitions + (2 if options.alter else 0))
     members = rendezvous(options.node_names, topic_id("jobs", options.rf), partition)[: options.rf]
     half = rng.sample(members, rng.randint(1, options.rf - 1))

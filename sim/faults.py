@@ -52,12 +52,12 @@ class Faults:
                 self.world.after(fault.seconds, host.boot, host.life)
 
     def do_rot(self, fault: Fault) -> None:
-        """Bits flip under processes that run; batches are damaged for who reads them next."""
+        """Flip bits under processes that run, and damage batches for their next readers."""
         for name in fault.nodes:
             self.hosts[name].journal.flip(self.hosts[name].disk_rng, 0.0)
 
     def do_wrong_clock(self, fault: Fault) -> None:
-        """Machines lose power, and have another time of day when they boot.
+        """Take the power of machines, which have another time of day when they boot.
 
         Why: within one boot nothing is counted by the time of day.
         """
@@ -67,7 +67,7 @@ class Faults:
     do_crash = do_kill = do_stop = do_wipe = do_restore = do_flip = do_damage = _down
 
     def do_bereave(self, fault: Fault, _: object = None) -> None:
-        """All directories but one are lost, at a moment when nothing is lost with them that was promised.
+        """Lose all directories but one, at a moment when nothing is lost with them that was promised.
 
         Then an operator declares what is left, again and again until all vouch.
         """
@@ -106,39 +106,39 @@ class Faults:
         self.on_cut(fault)
 
     def end_partition(self, fault: Fault, _: object = None) -> None:
-        """The partition is over, unless everything was healed already."""
+        """End the partition, unless everything was healed already."""
         self.world.unblock(fault.links)
         self.world.note("sim", "fault", fault="partition-over", links=[list(pair) for pair in fault.links])
 
     def do_freeze(self, fault: Fault) -> None:
-        """Processes do not run for a while."""
+        """Freeze processes for a while."""
         for name in fault.nodes:
             self.hosts[name].freeze(fault.seconds)
 
     def do_pause(self, fault: Fault) -> None:
-        """Clients do not run for a while."""
+        """Pause clients for a while."""
         for name in fault.nodes:
             if name in self.clients:
                 self.clients[name].paused_until = self.world.time + fault.seconds
 
     def do_slow_disk(self, fault: Fault) -> None:
-        """Every fsync takes many times as long."""
+        """Make every fsync take many times as long."""
         for name in fault.nodes:
             self.hosts[name].slow_until = self.world.time + fault.seconds
             self.hosts[name].slow_factor = fault.amount
 
     def do_full_disk(self, fault: Fault) -> None:
-        """Disks have little room for a while, and so have nodes that start meanwhile."""
+        """Leave disks little room for a while, and so for nodes that start meanwhile."""
         for name in fault.nodes:
             self.hosts[name].set_room(Room(int(fault.amount) or Room.FIRST))
             self.world.after(fault.seconds, self.hosts[name].set_room, Room.PLENTY)
 
     def do_wall_jump(self, fault: Fault) -> None:
-        """The time of day jumps, forth or back."""
+        """Let the time of day jump, forth or back."""
         for name in fault.nodes:
             self.hosts[name].clock.wall_offset_ms += int(fault.amount * 1000)
 
     def do_cut(self, fault: Fault) -> None:
-        """Connections break and are made again."""
+        """Break connections, which are made again."""
         for source, target in fault.links:
             self.hosts[source].lose_link(target, self.world.draw(0.0, 0.05, "cut", source, target))

@@ -43,7 +43,7 @@ def flip_records(disk: Disk, flip: Flip, rng: random.Random, last: int) -> int:
 
 
 def durable_frames(disk: Disk) -> list[tuple[str, Frame]]:
-    """The records of all segments, the oldest first, that a reader cannot take for torn where they are damaged."""
+    """Return the records of all segments, the oldest first, that a reader cannot take for torn if they are damaged."""
     found: list[tuple[str, Frame]] = []
     names = [name for name in disk.list() if name.endswith(NAME_SUFFIX)]
     for name in names:

@@ -57,7 +57,7 @@ class Disk:
         self.world.after(seconds, self.on_synced, self.machine.life)
 
     def on_synced(self, life: int, _: object) -> None:
-        """The fsync is over: what waited for it may happen."""
+        """End the fsync: actions that waited for it may happen."""
         if life != self.machine.life or self.machine.core is None:
             return
         if self.machine.frozen_until > self.world.time:

@@ -197,7 +197,7 @@ class Host(Machine):
             self.set_room(self.room)
 
     def leave_world(self, *, power: bool, clean: bool = False) -> None:
-        """The process is gone: with it everything but the journal. What it forgot by then is seen now or never."""
+        """End the process, and all but the journal with it. Sightings of what it forgot by then come now or never."""
         core = self.core
         assert core is not None
         self.check()
@@ -226,14 +226,14 @@ class Host(Machine):
         self.leave_world(power=power)
 
     def begin_again(self, life: int, _: object = None) -> None:
-        """The core asked for another one in its place: its directory cannot vouch, and is resynced."""
+        """Replace the core at its request: its directory cannot vouch, and is resynced."""
         if life == self.life and self.core is not None:
             self.world.saw("a node could not vouch, and began again")
             self.crash(power=False)
             self.boot(self.life)
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stop cleanly."""
         full = self.room == Room.NONE  # then nothing is written at a stop
         if self.core is None or not self.started or full or self.frozen_until > self.world.time:
             self.crash(power=False)
@@ -339,7 +339,7 @@ class Host(Machine):
             self.world.at(time, self.wake, time, self.life)
 
     def wake(self, time: float, life: int) -> None:
-        """A deadline has come."""
+        """Wake the core at a deadline."""
         if life != self.life or self.driver is None or self.wake_at != time:
             return
         if self.frozen_until > self.world.time:
@@ -377,7 +377,7 @@ class Host(Machine):
                 self.links.dial_all()
 
     def synced(self) -> None:
-        """An fsync is over."""
+        """Note that an fsync is over."""
         assert self.core is not None
         assert self.driver is not None
         self.driver.synced()
@@ -406,7 +406,7 @@ class Host(Machine):
     # ------------------------------------------------------------------- clients
 
     def on_request(self, caller: tuple[Caller, int], request: ClientRequest) -> None:
-        """A client asks."""
+        """Take in a client's request."""
         if type(request) in WRITES:
             copy = (caller[0].name, caller[1])
             if copy in self.once:
@@ -418,7 +418,7 @@ class Host(Machine):
         self.feed(Request(key, request))
 
     def on_gone(self, name: str, op: int) -> None:
-        """A client's connection is gone, with a request open on it."""
+        """Note that a client's connection is gone, with a request open on it."""
         key = self.keys_of.pop((name, op), None)
         if key is None or key not in self.open:
             return
@@ -435,7 +435,7 @@ class Host(Machine):
             self.feed(Gone(key))
 
     def break_off(self, client: Caller, op: int) -> None:
-        """A client's connection breaks with a request open on it: both hear of it."""
+        """Break a client's connection with a request open on it: both hear of it."""
         if (client.name, op) in self.keys_of:
             self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
             self.on_gone(client.name, op)

@@ -14,7 +14,7 @@ BOUND = 800
 
 
 def run_without(rule: Rule, seed: int, profile: str = "swarm", *, keep: bool = False) -> Outcome:
-    """One seed with the rule left out."""
+    """Run one seed with the rule left out."""
     return replay(draw(seed, profile), rule, keep=keep)
 
 

@@ -96,7 +96,7 @@ def compare(
 
 
 def without_lost_topics(records: list[JournalRecord]) -> list[JournalRecord]:
-    """``records`` without those that the last start could not place: their topic's register had been damaged."""
+    """Return ``records`` without those that the last start could not place: their topic's register had been damaged."""
     starts = [at for at, record in enumerate(records) if isinstance(record, Started)]
     last = starts[-1] if starts else 0
     known = dict.fromkeys(record.topic.id for record in records[:last] if isinstance(record, TopicPut))
@@ -170,7 +170,7 @@ def replica_known(replica: Replica, where: str) -> Known:
 
 
 def part_of(view: GroupView, part: Callable[[Lease], Any]) -> SpanMap[Any]:
-    """One part of the leases of a group, but for what is of a generation that was rewound."""
+    """Return one part of the leases of a group, without those of a generation that was rewound."""
     table: SpanMap[Any] = SpanMap()
     for span, lease in view.leases.items():
         found = part(lease)
@@ -182,7 +182,7 @@ def part_of(view: GroupView, part: Callable[[Lease], Any]) -> SpanMap[Any]:
 def compare_times(
     core: NodeCore, other: NodeCore, told: set[int], name: str, now: Now, *, delays: bool
 ) -> None:
-    """Delays end, and batches were made, at the same time; but for those whose age peers have ``told``."""
+    """Check that delays end, and batches were made, at the same time, except if peers have ``told`` their age."""
     for partition, replica in core.replicas.items():
         twin = other.replicas[partition]
         for number, batch in replica.batches.stored.items():
@@ -199,7 +199,7 @@ def compare_times(
 
 
 def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) -> None:
-    """A clean stop keeps the holds, and the ballots under which they were granted, of every replica that may vote.
+    """Check that a clean stop keeps the holds, and the ballots that granted them, of every replica that may vote.
 
     Raises:
         SimError: it forgot one.

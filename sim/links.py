@@ -50,12 +50,12 @@ class Links:
         self.foreign: dict[tuple[Any, ...], Batch] = {}
 
     def clear(self) -> None:
-        """The process is gone."""
+        """Drop all links, as the process is gone."""
         self.up.clear()
         self.dials.clear()
 
     def dial_all(self) -> None:
-        """This start is durable: the node may speak."""
+        """Dial all peers, as this start is durable: the node may speak."""
         for peer in self.peers:
             if peer != self.name:
                 self.dial(peer, self.machine.life)
@@ -74,7 +74,7 @@ class Links:
         self.world.transmit(self.name, peer, target.on_hello, (self, life, number), hello)
 
     def on_hello(self, caller: tuple[Links, int, int], hello: Hello) -> None:
-        """A peer dials."""
+        """Answer a peer that dials."""
         if self.machine.core is None or not self.machine.started:
             return
         if self.machine.waits(self.on_hello, caller, hello):
@@ -83,7 +83,7 @@ class Links:
         self.machine.feed(Request(self.machine.key_for(caller, None), hello))
 
     def on_welcome(self, answer: tuple[int, int, NodeId, int], reply: ClientReply) -> None:
-        """A peer answers our HELLO."""
+        """Take in a peer's answer to our HELLO."""
         life, number, peer, their_life = answer
         if (
             life != self.machine.life
@@ -153,7 +153,7 @@ class Links:
         world.transmit(self.name, to, self.peers[to].receive, envelope, link[1])
 
     def bodies(self, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
-        """The batches that slices are parts of: from our journal, or as another node sent them."""
+        """Return the batches that slices are parts of: from our journal, or as another node sent them."""
         found: list[Batch] = []
         for part in slices:
             header = part.header

@@ -70,17 +70,17 @@ class Machine:
         self.keys = 0
 
     def taken(self, key: int, request: Any) -> None:
-        """A client's request is there."""
+        """Note that a client's request is there."""
         raise NotImplementedError
 
     def synced(self) -> None:
-        """An fsync is over."""
+        """Note that an fsync is over."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ life and death
 
     def gone(self, *, power: bool, clean: bool = False) -> None:
-        """The process is gone; unless it ended cleanly, any suffix of what was not durable is, too."""
+        """End the process; unless it ended cleanly, any suffix of the records that are not durable is gone, too."""
         self.core = None
         self.life += 1
         self.frozen_until = 0.0
@@ -97,13 +97,13 @@ class Machine:
                 self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
 
     def freeze(self, seconds: float) -> None:
-        """The process does not run for a while; what comes in waits."""
+        """Freeze the process for a while; events that come in wait."""
         if self.core is not None:
             self.frozen_until = max(self.frozen_until, self.world.time + seconds)
             self.world.after(seconds, self.thaw, self.life)
 
     def thaw(self, life: int, _: object = None) -> None:
-        """The process runs again and takes in what has come meanwhile."""
+        """Let the process run again, and take in the events that came meanwhile."""
         if life == self.life and self.frozen_until <= self.world.time:
             while self.backlog and self.life == life:
                 action, one, two = self.backlog.popleft()
@@ -119,7 +119,7 @@ class Machine:
     # ------------------------------------------------------------------- clients
 
     def on_request(self, caller: tuple[Caller, int], request: Any) -> None:
-        """A client asks."""
+        """Take in a client's request."""
         client, op = caller
         if self.core is None or not self.started:
             self.world.transmit(self.name, client.name, client.on_reply, op, (REFUSAL, None))
@@ -132,7 +132,7 @@ class Machine:
         self.taken(key, request)
 
     def key_for(self, client: Any, op: Any) -> int:
-        """A key for a request of ``client``; of a peer that dials, whose links it is, where ``op`` is None."""
+        """Return a key for a request of ``client``, or of the links of a peer that dials if ``op`` is None."""
         self.keys += 1
         self.open[self.keys] = (client, op)
         return self.keys

@@ -55,7 +55,7 @@ class Moments:
         return self.is_used and self.topics.created
 
     def on_late_ack(self, receipt: Receipt) -> None:
-        """A delivery that had run out was acked, and another one may be live.
+        """Follow a late ACK: a delivery that had run out was acked, and another one may be live.
 
         A replica is started again, hears of that one's hold from the others, and the group is rewound: none of that
         makes the message free before the hold runs out.
@@ -109,7 +109,7 @@ class Moments:
         operator.later(0.02 + 0.3 * rng.random(), operator.alter_to, named, here, then)
 
     def on_steps(self, name: str, asked: list[tuple[Any, int]]) -> None:
-        """A node has done a part of these requests: a client leaves before the next one, the node dies, or is cut off.
+        """Follow a part of these requests at a node: a client leaves before the next one, the node dies, or is cut off.
 
         The rest follows within milliseconds, in which a fault at a random time hardly ever is.
         """
@@ -149,7 +149,7 @@ class Moments:
             what(topic)
 
     def cut_off(self, names: list[str], seconds: float) -> None:
-        """Nodes are cut off from all others, in both directions."""
+        """Cut nodes off from all others, in both directions."""
         rest = [name for name in self.options.node_names if name not in names]
         pairs = [(one, two) for one in names for two in rest]
         links = (*pairs, *((two, one) for one, two in pairs))
@@ -181,7 +181,7 @@ class Moments:
         self.operators[0].delete_now(here)
 
     def rewind_beside(self, topic: Topic) -> None:
-        """A group is rewound among the others; the replicas take another message, which consumers there ask for."""
+        """Rewind a group among the others; the replicas take another message, which consumers there ask for."""
         here, there = self.beside(topic)
         group = self.rng.choice(self.around.groups)
         self.rng.choice(self.operators).set_group(group, "earliest", 0, rewind=True, node=here)
@@ -204,7 +204,7 @@ class Moments:
         operator.ask(node, OpenSession(), operator.timeout, opened)
 
     def redrive_behind(self, topic: Topic) -> None:
-        """A replica is cut off while dead letters are redriven; who reads them through it goes on."""
+        """Cut a replica off while dead letters are redriven; their reader through it goes on."""
         rng = self.rng
         number = rng.randrange(topic.partitions)
         self.cut_off([rng.choice(topic.replicas[number])], 0.1 + self.options.request_timeout * rng.random())
@@ -212,7 +212,7 @@ class Moments:
             operator.look(number, self.around.groups[0])
 
     def change_behind(self, topic: Topic) -> None:
-        """The node whose clock is last is cut off; the topic is changed, and as soon as the cut ends, there again."""
+        """Cut off the node whose clock is last, change the topic, and change it there again as soon as the cut ends."""
         rng = self.rng
         up = [(core.state.clock.value, name) for name, core in cores_of(self.around.machines).items()]
         if len(up) < 2:
@@ -231,7 +231,7 @@ class Moments:
         self.world.after(self.cut.seconds, change)
 
     def on_deleted(self) -> None:
-        """A deletion is confirmed: nodes are killed before they have dropped what they had of the topic."""
+        """Kill nodes after a deletion is confirmed, before they have dropped the topic."""
         if not self.is_used:
             return
         rng = self.rng

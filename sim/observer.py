@@ -40,7 +40,7 @@ class Observer:
         self.fetched_messages = 0
 
     def on_broken(self, source: str, target: str) -> None:
-        """A connection that keeps its order lost something, so it breaks."""
+        """Break a connection that keeps its order, because it lost something."""
         if source in self.hosts and target in self.hosts:
             self.hosts[source].lose_link(target, self.world.draw(0.01, 0.5, "broken", source, target))
 
@@ -52,11 +52,11 @@ class Observer:
                 host.lose_link(name, self.world.draw(soonest, latest, "death", host.name, name))
 
     def on_hold_sent(self, name: NodeId, life: int, number: int) -> None:
-        """A HOLD round asks another replica."""
+        """Note that a HOLD round asks another replica."""
         self.hold_rounds[(name, life, number)] = None
 
     def on_fetched(self, name: NodeId, reply: Any) -> None:
-        """A node began to write a FETCH's answer."""
+        """Note that a node began to write a FETCH's answer."""
         mine = [part for part in reply.slices if part.deliveries[0].receipt.owner.node == name]
         self.fetched_batches += len(mine)
         for part in mine:
@@ -67,18 +67,18 @@ class Observer:
                     self.world.note(f"node:{name}", "hold_won", **told, attempt=delivery.attempt)
 
     def note(self, name: NodeId, kind: str, partition: PartitionId, **fields: object) -> None:
-        """A line of a node about a partition."""
+        """Write a line of a node about a partition."""
         self.world.note(f"node:{name}", kind, **self.topics.place(partition), **fields)
 
     def note_release(self, name: NodeId, message: Release) -> None:
-        """A node gave up a HOLD round, or what it won."""
+        """Note that a node gave up a HOLD round, or the holds that it won."""
         for freed in message.freed:
             if freed.owner.node == name:
                 fields = {"spans": spans_value(freed.spans), "owner": owner_text(freed.owner)}
                 self.note(name, "hold_lost", freed.partition, group=freed.group, **fields)
 
     def note_letter(self, name: NodeId, record: Any, span: Span, value: Record) -> None:
-        """A node wrote a dead letter because a message ran out of deliveries."""
+        """Note that a node wrote a dead letter because a message ran out of deliveries."""
         letter = value.letter
         assert letter is not None
         self.note(
@@ -97,13 +97,13 @@ class Observer:
     def note_purged(
         self, name: NodeId, partition: PartitionId, group: str, span: Span, record: Record
     ) -> None:
-        """A replica merged such a record: it is listed at the end even if its origin was closed meanwhile."""
+        """Note that a replica merged such a record: it is listed at the end even if its origin was closed meanwhile."""
         purged = self.purged.setdefault((partition, group), SpanMap())
         for part, old in purged.split(span):
             if old is None or record_rank(old[1]) < record_rank(record):
                 purged.set(part, (name, record))
 
     def note_register(self, name: NodeId, register: Group) -> None:
-        """A node has this register of a group."""
+        """Note that a node has this register of a group."""
         topic = self.topics.names[register.topic]
         self.world.note(f"node:{name}", "register", topic=topic, **register_value(register))

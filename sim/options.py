@@ -15,7 +15,7 @@ class Options:
     rf: int = 3  # replicas of each partition
     partitions: int = 1  # partitions of the topic
     groups: int = 1  # groups that read the topic
-    # ``memory`` keeps the journal's records and how many are durable; ``store`` runs quorumq's own store on a
+    # ``memory`` keeps the journal's records and the number of durable ones; ``store`` runs quorumq's own store on a
     # disk in memory that tears writes.
     disk: str = "memory"
     # True if a connection keeps its order, and breaks if it loses something, as TCP does.
@@ -109,24 +109,24 @@ class Options:
 
     @property
     def backoff(self) -> tuple[float, ...]:
-        """The topic's backoff list."""
+        """Return the topic's backoff list."""
         return (round(self.delay / 3, 3), self.delay)
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """The ids of the nodes."""
+        """Return the ids of the nodes."""
         return NODE_NAMES[: self.nodes]
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """The names of the clients: producers, consumers, the operator."""
+        """Return the names of the clients: producers, consumers, the operator."""
         producers = tuple(f"p{i}" for i in range(self.producers))
         consumers = (f"c{i}" for i in range(self.consumers))
         return (*producers, *consumers, *self.operator_names, *self.rival_names)
 
     @property
     def operator_names(self) -> tuple[str, ...]:
-        """The names of the operators; the first creates the topic."""
+        """Return the names of the operators; the first creates the topic."""
         return ("op", *(f"op{i}" for i in range(1, self.operators)))
 
     @property

@@ -101,7 +101,7 @@ class PacketWorld(World):
         return value
 
     def named(self, source: str, target: str, kind: str) -> tuple[str, str, str, int]:
-        """The name of the next one of its kind between two."""
+        """Return the name of the next one of its kind between two."""
         pair = (source, target, kind)
         number = self.numbers[pair] = self.numbers.get(pair, -1) + 1
         return source, target, kind, number

@@ -29,14 +29,14 @@ class Packet(NamedTuple):
 
     @property
     def fate(self) -> str:
-        """``lost``, ``doubled``, ``drawn`` or ``late``."""
+        """Return ``lost``, ``doubled``, ``drawn`` or ``late``."""
         if self.kind.startswith("?"):
             return "drawn"
         return ("lost", "late", "doubled")[len(self.delays)]
 
 
 def packets_of(value: Any) -> tuple[Packet, ...]:
-    """The inverse of what JSON makes of packets.
+    """Return the packets that JSON was made of.
 
     Raises:
         ValueError: it is something else.
@@ -51,7 +51,7 @@ def packets_of(value: Any) -> tuple[Packet, ...]:
 
 
 def carried(one: Any, two: Any) -> Any:
-    """The message in a packet, of what `World.transmit` is given."""
+    """Return the message in a packet that `World.transmit` got."""
     if isinstance(one, Envelope):
         return one.message
     if type(two) is tuple:  # an answer, and the bodies that go with it
@@ -60,7 +60,7 @@ def carried(one: Any, two: Any) -> Any:
 
 
 def kind_of(message: Any) -> str:
-    """The name of a message's kind."""
+    """Return the name of a message's kind."""
     if message is None:
         return "Reset"
     return "Gone" if isinstance(message, int) else type(message).__name__

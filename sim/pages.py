@@ -17,7 +17,7 @@ tr:nth-child(even){background:#262626}text{fill:#ddd}}
 
 
 def document(title: str, body: str, style: str = "") -> str:
-    """The whole page: its title as a heading, then the body; what it adds to the style."""
+    """Return the whole page: its title as a heading, then the body; ``style`` is added to the style."""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}{style}</style>'

@@ -21,7 +21,7 @@ def draw_distance(rng: random.Random, options: Options) -> Options:
 
 
 def sometimes(rng: random.Random, share: float, low: float, high: float) -> float:
-    """0 mostly; in ``share`` of the seeds something between ``low`` and ``high``."""
+    """Return 0 mostly; in ``share`` of the seeds a value between ``low`` and ``high``."""
     value = rng.uniform(low, high)
     return round(value, 4) if rng.random() < share else 0.0
 
@@ -38,7 +38,7 @@ GUESTS = 0.2
 
 
 def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) -> Options:
-    """A little of everything, drawn anew for each seed."""
+    """Draw a little of everything, anew for each seed."""
     options = _draw_many(rng, shapes)
     another = random.Random(f"guests {options!r}")  # so that the other seeds are what they were
     return with_guests(another, options) if another.random() < GUESTS else options
@@ -151,7 +151,7 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
 
 
 def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
-    """The default: small clusters under everything, each seed with its own mix."""
+    """Draw the default: small clusters under everything, each seed with its own mix."""
     hold_time_max = rng.choice((2.0, 4.0, 4.0, 8.0))
     shortest = rng.choice((0.3, 0.5, 1.0))
     return Options(
@@ -212,7 +212,7 @@ def swarm_with(**options: Any) -> Callable[[random.Random], Options]:
 
 
 def draw_quiet(rng: random.Random) -> Options:
-    """No fault at all: a perfect but not instantaneous world."""
+    """Draw no fault at all: a perfect but not instantaneous world."""
     options = draw_swarm(rng)
     none = dict.fromkeys(("loss", "duplicate", "spikes", "slow", "vanish", "leave", "replay"), 0.0)
     brief = dataclasses.replace(options, **none, relay=False, room=0, fault_time=2.0)

@@ -95,7 +95,7 @@ def real(
 
 
 def facts_of(schedule: Schedule, verdict: Verdict, keep: Path | None) -> dict[str, object]:
-    """The report as plain values."""
+    """Return the report as plain values."""
     return {
         "commit": commit(),
         "ok": verdict.ok,
@@ -114,7 +114,7 @@ def facts_of(schedule: Schedule, verdict: Verdict, keep: Path | None) -> dict[st
 
 
 def show(schedule: Schedule, verdict: Verdict, keep: Path | None) -> None:
-    """The report in words."""
+    """Print the report in words."""
     done = ", ".join(
         f"{kind} {verdict.met[kind]} of {verdict.faults[kind]}" for kind in KINDS if verdict.faults[kind]
     )

@@ -30,7 +30,7 @@ TIMES = {
 
 
 def places(name: str) -> list[Any]:
-    """The modules of the core that know a limit by this name."""
+    """Return the modules of the core that know a limit by this name."""
     core = [module for path, module in sorted(sys.modules.items()) if path.startswith(CORE)]
     return [module for module in core if name in vars(module)]
 

@@ -201,7 +201,7 @@ def print_report(console: Console, report: Report) -> None:
 
 
 def bars(title: str, counts: Mapping[str, int], total: int, order: Iterable[str]) -> Table:
-    """A histogram."""
+    """Return a histogram."""
     table = Table(title=title)
     table.add_column("what")
     table.add_column("seeds", justify="right")

@@ -31,7 +31,7 @@ from sim.profiles import PROFILES, draw_distance
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name, as they are: `dataclasses.asdict` copies them all the way down."""
+    """Return the fields of a dataclass by name, as they are: `dataclasses.asdict` copies them all the way down."""
     return {name: getattr(value, name) for name in value.__slots__}
 
 
@@ -49,7 +49,7 @@ class Schedule:
     ends: float = 0.0  # when the run ends, in seconds, without being healed; 0: it is healed and drained
 
     def to_json(self) -> str:
-        """The schedule as one line of JSON."""
+        """Return the schedule as one line of JSON."""
         values = fields_of(self) | {"options": fields_of(self.options)}
         values["faults"] = [fields_of(fault) for fault in self.faults]
         if self.packets is None:
@@ -60,7 +60,7 @@ class Schedule:
 
     @classmethod
     def from_json(cls, text: str) -> Schedule:
-        """The inverse of `to_json`.
+        """Return the schedule of a text that `to_json` wrote.
 
         Raises:
             ValueError: it is not JSON, or names an option that there is not.
@@ -85,7 +85,7 @@ class Schedule:
 
 
 def draw(seed: int, profile: str = "swarm") -> Schedule:
-    """The schedule of a seed, drawn as one of `PROFILES` says.
+    """Return the schedule of a seed, drawn as one of `PROFILES` says.
 
     Raises:
         ValueError: there is no such profile.

@@ -79,6 +79,6 @@ def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | N
 
 
 def run_quietly(schedule: Schedule) -> ShellOutcome:
-    """One run. Under faults the client library has much to warn of."""
+    """Run once, quietly: under faults the client library has much to warn of."""
     logging.getLogger("quorumq").setLevel(logging.CRITICAL)
     return run_shell(schedule)

@@ -28,7 +28,7 @@ class Sightings:
         self.stored: dict[tuple[Any, ...], None] = {}  # batches that were durable here once
 
     def sends(self, message: PeerMessage, life: int) -> None:
-        """A message goes to a peer, in life number ``life``."""
+        """Note a message to a peer, in life number ``life``."""
         world = self.world
         kind = type(message)
         world.count(kind.__name__)
@@ -59,7 +59,7 @@ class Sightings:
             self.observer.note_release(self.name, message)  # type: ignore[arg-type]
 
     def keeps(self, header: BatchHeader) -> None:
-        """A batch is durable here: the judge of loss counts on how many nodes each is when its publish is confirmed."""
+        """Note that a batch is durable here: the checker of loss counts its nodes when its publish is confirmed."""
         key = (header.partition, header.sections)
         if key in self.stored:
             return

@@ -46,7 +46,7 @@ class StoreJournal(SimJournal):
 
     @property
     def store(self) -> Journal:
-        """The store; there is one from `open` on, until the node is gone."""
+        """Return the store; there is one from `open` on, until the node is gone."""
         assert self.opened is not None
         return self.opened
 

@@ -31,7 +31,7 @@ class Registers:
         self.born: dict[bytes, int] = {}
 
     def seen(self, who: str, topic: Topic) -> None:
-        """A node has this register, or an answer has it.
+        """Note that a node has this register, or an answer has it.
 
         Raises:
             SimError: there was another one.
@@ -91,15 +91,15 @@ class Topics:
         return self.current is not None and not self.groups_to_come and outputs
 
     def name_of(self, partition: PartitionId) -> str:
-        """The name of a partition's topic."""
+        """Return the name of a partition's topic."""
         return self.names[partition.topic]
 
     def place(self, partition: PartitionId) -> dict[str, Any]:
-        """The fields of a line of the history that is about a partition."""
+        """Return the fields of a line of the history that is about a partition."""
         return {"topic": self.names[partition.topic], "partition": partition.number}
 
     def described(self, receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[str, Any]:
-        """The fields of a line of the history that a receipt gives."""
+        """Return the fields of a line of the history that a receipt gives."""
         return {
             **self.place(receipt.partition),
             "group": receipt.group,

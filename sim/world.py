@@ -6,7 +6,7 @@ from streams named after the seed and the concern. So one schedule gives one run
 hash over all of it.
 
 The network carries Python values. Each message may be lost, doubled, delayed and overtaken by others; with
-`fifo` a connection keeps its order, and breaks where it loses something. Blocked pairs carry nothing, in
+`fifo` a connection keeps its order, and breaks if it loses something. Blocked pairs carry nothing, in
 that direction.
 """
 
@@ -68,7 +68,7 @@ class Clock:
         self.last = 0.0
 
     def mono(self, time: float) -> float:
-        """The monotonic clock at true time ``time``; never goes back."""
+        """Return the monotonic clock at true time ``time``; never goes back."""
         value = self.mono_at_zero + time * self.rate
         if value > self.last:
             self.last = value
@@ -79,7 +79,7 @@ class Clock:
         return (mono - self.mono_at_zero) / self.rate
 
     def now(self, time: float) -> Now:
-        """One reading of both clocks."""
+        """Read both clocks."""
         rate = self.rate
         value = self.mono_at_zero + time * rate  # as in `mono`: there is one reading a step
         if value > self.last:
@@ -87,7 +87,7 @@ class Clock:
         return _new_now(Now, (self.last, EPOCH_MS + int(time * 1000 * rate) + self.wall_offset_ms))
 
     def reboot(self, rng: random.Random, time: float) -> None:
-        """The machine starts again: its monotonic clock begins elsewhere."""
+        """Start the machine again: its monotonic clock begins elsewhere."""
         self.mono_at_zero = rng.uniform(100.0, 10_000.0) - time * self.rate
         self.last = 0.0
 
@@ -149,7 +149,7 @@ class World:
     def run(self, until: float, done: Callable[[], bool] | None = None) -> bool:
         """Let events happen until true time ``until``, or until ``done``, which is asked every quarter second.
 
-        Returns whether ``done`` said so.
+        Returns True if ``done`` said so.
         """
         heap, pack = self.heap, _STAMP.pack
         ask_at = self.time if done is not None else math.inf
@@ -192,11 +192,11 @@ class World:
         heappush(self.heap, (time, order, action, one, two))
 
     def draw(self, low: float, high: float, what: str, source: str, target: str) -> float:
-        """A number for a pair of machines, as when one of them notices that their connection is broken."""
+        """Draw a number for a pair of machines, as when one of them notices that their connection is broken."""
         return self.net_rng.uniform(low, high)
 
     def block(self, links: tuple[tuple[str, str], ...]) -> None:
-        """These directed pairs carry nothing until `unblock`; counted, as partitions may overlap."""
+        """Block these directed pairs until `unblock`; counted, as partitions may overlap."""
         for pair in links:
             self.blocked[pair] = self.blocked.get(pair, 0) + 1
 
@@ -231,15 +231,15 @@ class World:
         return row
 
     def count(self, kind: str) -> None:
-        """A message of this kind was sent."""
+        """Count a message of this kind that was sent."""
         self.sent[kind] += 1
 
     def saw(self, name: str) -> None:
-        """One of the things that a campaign must see happened."""
+        """Note that one of the sightings of a campaign happened."""
         self.seen[name] = self.seen.get(name, 0) + 1
 
     def trace(self) -> str:
-        """A hash over every event's time and order and every line of the history."""
+        """Return a hash over every event's time and order and every line of the history."""
         digest = hashlib.blake2b(repr((self.crc, self.events, self.messages)).encode(), digest_size=16)
         for row in self.rows:
             digest.update(repr(row).encode())

@@ -42,7 +42,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
         super().__init__()
         self.published_ms: dict[Key, int] = {}
         self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
-        # (Group, who says so) -> the generation of its last deletion.
+        # (Group, node or client that says so) -> the generation of its last deletion.
         self.buried: dict[tuple[str, str], int] = {}
         # Group -> generation -> from_ms, all there ever were.
         self.generations: dict[str, dict[int, int]] = {}
@@ -62,7 +62,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
         self.skips = Skips()
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of the dead letter was asked for
         self.delivered: dict[GroupKey, Life] = {}  # the highest
-        self.listed: dict[str, dict[GroupKey, tuple[Life, float]]] = {}  # and when, by who listed it
+        self.listed: dict[str, dict[GroupKey, tuple[Life, float]]] = {}  # time of the listing, by its node
         self.changed: dict[Named, float] = {}  # when a line last spoke of its redrive, its ACK or its purge
 
     def on_publish(self, row: Row) -> None:

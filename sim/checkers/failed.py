@@ -24,7 +24,7 @@ class FailedIsNo(Checker):
         self.published: dict[Key, Asked] = {}
         self.delivered: dict[Key, float] = {}  # when first
         self.made: dict[str, Asked] = {}
-        self.groups: dict[str, tuple[float, str]] = {}  # that are there: since when, and who says so
+        self.groups: dict[str, tuple[float, str]] = {}  # that exist: time, and node that says so
         # A message and redrive number at which it was a dead letter.
         self.redrives: dict[tuple[GroupKey, int], Asked] = {}
         self.again: dict[tuple[GroupKey, int], float] = {}

@@ -39,7 +39,7 @@ class Caller(Client):
         then: Callable[[Answer, Any], None],
         defaults: dict[str, Any] | None = None,
     ) -> None:
-        """One CREATE or ALTER, sent once: what is unknown may still come about."""
+        """Note one CREATE or ALTER, sent once: if it is unknown, it may still come about."""
         left = {"defaults": defaults} if defaults else {}
         rf = request.rf if isinstance(request, CreateTopic) else 0
         call = self.by_name("set_topic", node, {}, rf, settings=named, **left)
@@ -56,7 +56,7 @@ class Caller(Client):
         self.ask(node, request, self.timeout, heard)
 
     def by_name(self, kind: str, node: str, fields: dict[str, Any], rf: int = 0, **asked: Any) -> Call:
-        """A request is sent that names the topic by its name: an ``invoke`` for each topic that it may reach."""
+        """Note that a request names the topic by its name: an ``invoke`` for each topic that it may reach."""
         call = Call(kind, fields, {**asked, "via": node}, self.topics.newest, rf, {})
         self.calls.append(call)
         for deletions in range(self.topics.lives):
@@ -70,7 +70,7 @@ class Caller(Client):
                 self.invoke(call, label_of("jobs", rf, deletions, self.options))
 
     def invoke(self, call: Call, label: str) -> None:
-        """One topic that the request may reach."""
+        """Note one topic that the request may reach."""
         call.ops[label] = self.next_op()
         common = {"topic": label, **call.fields, "op": call.ops[label]}
         self.world.note(self.who, call.kind, **common, **call.asked, outcome="invoke")
@@ -83,7 +83,7 @@ class Caller(Client):
                 self.world.note(self.who, call.kind, **common, **extra, outcome=outcome)
 
     def answered(self, call: Call, answer: Answer) -> None:
-        """The request was answered, if ``answer`` is one: it reaches no topic that is created later."""
+        """Note that the request was answered, if ``answer`` is one: it reaches no topic that is created later."""
         if answer is not None:
             self.calls.remove(call)
 

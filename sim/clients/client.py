@@ -97,16 +97,16 @@ class Client:
         self.copies: dict[int, int] = {}  # number of arrived copies of each request that waits
 
     def begin(self, _: object = None, __: object = None) -> None:
-        """The client starts."""
+        """Start the client."""
         raise NotImplementedError
 
     @property
     def wall_ms(self) -> int:
-        """The time of day by this client's clock, in milliseconds since 1970."""
+        """Return the time of day by this client's clock, in milliseconds since 1970."""
         return EPOCH_MS + int(self.world.time * 1000) + self.wall_offset_ms
 
     def node(self, not_this: str = "") -> str:
-        """A node to ask, another than ``not_this`` if there is one."""
+        """Return a node to ask, another than ``not_this`` if there is one."""
         names = [name for name in self.options.node_names if name != not_this]
         return self.rng.choice(names or [not_this])
 
@@ -137,12 +137,12 @@ class Client:
         self.around.machines[node].on_request(caller, request)
 
     def next_op(self) -> int:
-        """A number for a request, so that its history line can be written before it is sent."""
+        """Return a number for a request, so that its history line can be written before it is sent."""
         self.ops += 1
         return self.ops
 
     def on_timeout(self, op: int, _: object = None) -> None:
-        """No answer in time: the client hangs up, which the node may hear."""
+        """Hang up, as no answer came in time; the node may hear it."""
         if op not in self.pending:
             return
         if self.paused_until > self.world.time:
@@ -157,7 +157,7 @@ class Client:
         return then
 
     def on_reply(self, op: int, answer: tuple[Answer, Any]) -> None:
-        """An answer has come."""
+        """Take in an answer."""
         if op not in self.pending:
             return
         if self.paused_until > self.world.time:
@@ -187,7 +187,7 @@ class Client:
         action(*args)
 
     def send_batch(self, batch: Batch, node: str, age_ms: int, then: Callable[[Answer, Any], None]) -> None:
-        """One try to publish, and its lines."""
+        """Try once to publish, and write its lines."""
         header = batch.header
         op = self.next_op()
         fields: dict[str, Any] = {

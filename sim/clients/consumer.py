@@ -78,7 +78,7 @@ class Consumer(Deriving):
         super().on_another(deletions)
 
     def fetch(self) -> None:
-        """One FETCH; the next follows when what it brought is dealt with."""
+        """Send one FETCH; the next follows when its messages are dealt with."""
         rng, options = self.rng, self.options
         if self.of_dead and self.world.healed:
             return
@@ -134,7 +134,7 @@ class Consumer(Deriving):
             self.later(rng.random() * 0.1, self.hang_up, op)
 
     def begins(self, request: Fetch, node: str) -> list[Call]:
-        """A FETCH is sent that may make the group: its lines, for each partition that it names."""
+        """Write the lines of a FETCH that may make the group, for each partition that it names."""
         if self.sees or self.of_dead or self.topic != TOPIC:
             return []
         places = [{"partition": number} for number in request.partitions] or [{}]
@@ -164,7 +164,7 @@ class Consumer(Deriving):
                 self.came_of(call, "unknown", label)
 
     def by_id(self, request: Fetch) -> Fetch:
-        """The same for messages that were delivered to it before, or for one that may never be there."""
+        """Return the same FETCH for messages that were delivered before, or for one that may never be there."""
         receipt = self.rng.choice(self.old)
         origin, start, stop = receipt.span
         span = Span(origin, start, min(stop, start + 64) + self.rng.choice((0, 0, 1)))
@@ -236,7 +236,7 @@ class Consumer(Deriving):
             self.old[self.rng.randrange(200)] = receipt
 
     def records(self, batch: Batch, start: int, stop: int) -> tuple[bytes, ...]:
-        """The bytes of records [start, stop) of the batch."""
+        """Return the bytes of records [start, stop) of the batch."""
         header, body = batch.header, memoryview(batch.body)
         return tuple(bytes(body[header.end_of(i - 1) : header.end_of(i)]) for i in range(start, stop))
 
@@ -347,7 +347,7 @@ class Consumer(Deriving):
         interrupted: bool = False,
         tried: str = "",
     ) -> None:
-        """One settling request, repeated through other nodes while its outcome is unknown."""
+        """Send one settling request, repeated through other nodes while its outcome is unknown."""
         items = self.named(items)
         node = self.node(tried)
         op = self.next_op()
@@ -380,7 +380,7 @@ class Consumer(Deriving):
         self.ask(node, request, self.timeout, then, op)
 
     def named(self, items: tuple[ReceiptPart, ...]) -> tuple[ReceiptPart, ...]:
-        """The same messages; where a step has little room perhaps each by itself, which then takes many steps."""
+        """Return the same messages; if a step has little room perhaps each by itself, which then takes many steps."""
         if not self.options.room or self.rng.random() < 0.5:
             return items
         return tuple(

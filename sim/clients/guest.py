@@ -47,7 +47,7 @@ class Guest(Consumer):
 
 
 def guests_of(around: Surroundings) -> list[Guest]:
-    """The consumers of all groups that come with a FETCH: two or three of each, which begin it alike or not."""
+    """Return the consumers of all groups that come with a FETCH: two or three each, which begin it alike or not."""
     options, rng = around.options, around.world.stream("guests")
     found: list[Guest] = []
     for number in range(options.guests):

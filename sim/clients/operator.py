@@ -62,7 +62,7 @@ class Operator(Caller):
         self.partitions = self.options.partitions  # that we heard of
 
     def groups_of_jobs(self) -> list[tuple[str, str]]:
-        """The groups that are created before anything is published to the topic."""
+        """Return the groups that are created before anything is published to the topic."""
         return [("jobs", group) for group in self.around.groups if group != LATE_GROUP]
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -72,7 +72,7 @@ class Operator(Caller):
             self.later(0.5, self.work)
 
     def create(self) -> None:
-        """One CREATE of the topic; the operator whose topic it is repeats it until it is there."""
+        """Send one CREATE of the topic; the operator whose topic it is repeats it until it is there."""
         options = self.options
         request = CreateTopic(
             "jobs",
@@ -156,7 +156,7 @@ class Operator(Caller):
             self.ask(node, SetGroup(*asked), self.timeout, then)
 
     def work(self) -> None:
-        """One round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
+        """Do one round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
         rng, options = self.rng, self.options
         if self.world.healed or not (
             options.redrive or options.rewind or options.unmake or options.purge or options.alter
@@ -231,7 +231,7 @@ class Operator(Caller):
         self.ask(node, DeleteTopic("jobs", topic.id), self.timeout, then, op)
 
     def on_deleted(self) -> None:
-        """The topic is deleted: mostly, it is created again."""
+        """Create the deleted topic again, mostly."""
         self.partitions = self.options.partitions
         if not self.first or self.topics.current is None:
             return
@@ -263,7 +263,7 @@ class Operator(Caller):
             other.alter_to(theirs, another)
 
     def some_settings(self) -> list[str]:
-        """Names of settings that may be changed in this run."""
+        """Return names of settings that may be changed in this run."""
         rng, options = self.rng, self.options
         names = ["max_deliveries", "ttl_s", "partitions", "auto_create_groups"]
         if not self.around.keeps:
@@ -295,7 +295,7 @@ class Operator(Caller):
         node: str,
         next_step: Callable[[Answer, Any], None] = lambda answer, _: None,
     ) -> None:
-        """One ALTER."""
+        """Send one ALTER."""
 
         def then(answer: Answer, bodies: Any) -> None:
             if isinstance(answer, AlterTopicReply):
@@ -340,7 +340,7 @@ class Operator(Caller):
         return EPOCH_MS + int(1000 * self.world.time * self.rng.random()) if start == "time" else 0
 
     def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool, node: str = "") -> None:
-        """One request, sent once: what is unknown may still come about."""
+        """Send one request, once: if it is unknown, it may still come about."""
         node = node or self.node()
         fields = {"group": group, "rewind": rewind}
         call = self.by_name("set_group", node, fields, start=start, from_ms=from_ms)

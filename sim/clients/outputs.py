@@ -60,7 +60,7 @@ class Deriving(Caller):
             self.publish_output(batch, self.clock.mono(self.world.time), 4, "", done)
 
     def derived(self, taken: list[Taken]) -> list[Batch]:
-        """The outputs of ``taken``, in batches of any size: none to two of each message, by its bytes alone."""
+        """Return the outputs of ``taken``, in batches of any size: none to two of each message, by its bytes alone."""
         rng = self.rng
         topic = self.topics.outputs
         assert topic is not None
@@ -111,7 +111,7 @@ class Deriving(Caller):
     def publish_output(
         self, batch: Batch, made: float, tries: int, tried: str, done: Callable[[], None]
     ) -> None:
-        """Publish until it is confirmed, then ``done``; or give up: who gets the inputs next does it all again."""
+        """Publish until it is confirmed, then ``done``; or give up: the next reader of the inputs does it all again."""
         node = self.node(tried)
 
         def then(answer: Answer, _: Any) -> None:
@@ -125,7 +125,7 @@ class Deriving(Caller):
         self.send_batch(batch, node, int(1000 * (self.clock.mono(self.world.time) - made)), then)
 
     def confirm(self, batch: Batch) -> None:
-        """Outputs are confirmed, for the first time or again."""
+        """Note that outputs are confirmed, for the first time or again."""
         header, world = batch.header, self.world
         for section in header.sections:
             known = self.topics.confirmed_outputs.setdefault((header.partition, section.origin), {})

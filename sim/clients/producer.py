@@ -57,7 +57,7 @@ class Producer(Client):
         self.open_session()
 
     def begin_again(self) -> None:
-        """The topic is deleted: there is more to publish to the next one of its name.
+        """Begin again after a deletion: there is more to publish to the next topic of its name.
 
         A producer that is still at it notices by itself.
         """
@@ -79,12 +79,12 @@ class Producer(Client):
             self.later(0.1, self.open_session)
 
     def on_grown(self, topic: Topic) -> None:
-        """The topic has more partitions: the next batch may go there."""
+        """Note that the topic has more partitions: the next batch may go there."""
         if self.topic is not None and topic.id == self.topic.id and topic.partitions > self.topic.partitions:
             self.topic = topic
 
     def look_up(self) -> None:
-        """Ask a node how many partitions there are by now, then go on."""
+        """Ask a node for the number of partitions by now, then go on."""
 
         def then(answer: Answer, _: Any) -> None:
             assert self.topic is not None
@@ -134,7 +134,7 @@ class Producer(Client):
         self.publish(batch, "")
 
     def close_session(self) -> None:
-        """All is confirmed, and no more comes under our origin; a copy of a batch may still be on its way."""
+        """Close the session once all is confirmed; a copy of a batch may still be on its way."""
         assert self.origin is not None
         used = tuple(partition for partition, origin in self.published if origin == self.origin)
         if used:
@@ -161,7 +161,7 @@ class Producer(Client):
             self.send(batch, self.node(node), main=False)
 
     def send(self, batch: Batch, node: str, *, main: bool) -> None:
-        """One try."""
+        """Try once to publish."""
         header = batch.header
         created = header.partition.number < self.topics.confirmed.get(header.partition.topic, 0)
 
@@ -196,5 +196,5 @@ class Producer(Client):
 
     @property
     def gap(self) -> float:
-        """The mean pause between two batches: they are spread over the time for faults."""
+        """Return the mean pause between two batches: they are spread over the time for faults."""
         return 0.001 if self.world.healed else 0.7 * self.options.fault_time / (self.options.batches + 1)

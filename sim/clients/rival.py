@@ -29,7 +29,7 @@ class Rival(Operator):
         self.later(self.rng.choice((0.0, 0.05, 0.5)) * self.rng.random(), self.compete)
 
     def compete(self) -> None:
-        """One creation; then another some time later."""
+        """Create the topic once; then again some time later."""
         if self.world.healed:
             return
         rng, options = self.rng, self.options

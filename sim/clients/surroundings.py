@@ -35,10 +35,10 @@ class Machine(Protocol):
     core: NodeCore | None
 
     def on_request(self, caller: Any, request: Any) -> None:
-        """A client asks."""
+        """Take in a client's request."""
 
     def on_gone(self, name: str, op: int) -> None:
-        """A client has hung up."""
+        """Note that a client has hung up."""
 
 
 class Surroundings:

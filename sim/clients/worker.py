@@ -58,7 +58,7 @@ class Worker(Consumer):
         self.fetch()
 
     def handle(self, life: int) -> None:
-        """The oldest in hand was worked on: it is acked, or has taken the process along."""
+        """End the work on the oldest in hand: it is acked, or has taken the process along."""
         if life != self.life:
             return
         if self.hand:
@@ -91,5 +91,5 @@ class Worker(Consumer):
 
 
 def _one(receipt: Receipt, seq: int) -> ReceiptPart:
-    """One message of those."""
+    """Return one message of those."""
     return ReceiptPart(receipt, (Span(receipt.span.origin, seq, seq + 1),))

@@ -11,7 +11,7 @@ AROUND = ("fault", "down", "broken")
 
 
 def follow(story: Story, message: str) -> Iterator[str]:
-    """Each thing that happened to a message, one line each, with what was done to the cluster meanwhile.
+    """Yield the events of a message, one line each, with the faults of the cluster meanwhile.
 
     Raises:
         ValueError: it is not in the story.

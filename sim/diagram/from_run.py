@@ -54,7 +54,7 @@ class Words(Teller):
         return f"({reply.error})" if reply.error else super().votes(reply)
 
     def packet(self, message: Any) -> str:
-        """A few words."""
+        """Return a packet's content in a few words."""
         if message is None:
             return "connection lost"
         if isinstance(message, Refusal):
@@ -73,7 +73,7 @@ class Words(Teller):
 
 
 def ids_in(value: Any) -> Iterator[tuple[str, int, int]]:
-    """The messages that are named anywhere in a value."""
+    """Yield the messages that are named anywhere in a value."""
     if isinstance(value, Slice):
         value = tuple(delivery.receipt.span for delivery in value.deliveries)
     if isinstance(value, Span):
@@ -102,11 +102,11 @@ class Recorder:
     # ------------------------------------------------------------------- packets
 
     def lane(self, name: str) -> str:
-        """The lane of a node or a client."""
+        """Return the lane of a node or a client."""
         return f"node:{name}" if name in self.nodes else f"client:{name}"
 
     def on_packet(self, packet: Packet, arrivals: tuple[float, ...], message: Any, one: Any) -> None:
-        """A packet is sent."""
+        """Note that a packet is sent."""
         ids: Ids = tuple(dict.fromkeys(ids_in(message)))
         source, target, kind = packet.source, packet.target, packet.kind
         tone = TONES.get(kind, "")

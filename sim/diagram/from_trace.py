@@ -12,7 +12,7 @@ from sim.rules import Rule
 
 
 def story_of_trace(rule: Rule, states_max: int, seconds: float) -> Story:
-    """The shortest path to a broken promise, without a rule that has a scenario; bounds as in `search`.
+    """Return the shortest path to a broken promise, without a rule that has a scenario; bounds as in `search`.
 
     Raises:
         LookupError: none was found.
@@ -33,7 +33,7 @@ def story_of_trace(rule: Rule, states_max: int, seconds: float) -> Story:
 
 
 def items_of_path(explorer: Explorer, path: list[Step]) -> list[Item]:
-    """Each step as a mark where it happens, and messages from the step that sends them to where they arrive."""
+    """Return each step as a mark, and messages from the step that sends them to the step that delivers them."""
     teller = named_teller(explorer, path)
     items: list[Item] = []
     under_way: dict[int, list[Item]] = {}
@@ -80,7 +80,7 @@ def lane_of(explorer: Explorer, action: Action) -> str:
 
 
 def word_of(action: Action, what: str) -> str:
-    """A step in a word or two."""
+    """Return a step in a word or two."""
     if action[0] == "deliver":
         return ""
     return {"ask": what.split(": ", 1)[-1].split(" through ")[0], "tick": "tick"}.get(

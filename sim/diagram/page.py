@@ -10,14 +10,14 @@ from sim.diagram.story import Story
 
 
 def visible(text: str) -> str:
-    """The text with what cannot be seen, or reorders what can, written out."""
+    """Return the text with characters that cannot be seen, or that reorder others, written out."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in text)
 
 
 def cleaned(value: Any) -> Any:
-    """A plain value with all its text made `visible`."""
+    """Return a plain value with all its text made `visible`."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, list):
@@ -28,7 +28,7 @@ def cleaned(value: Any) -> Any:
 
 
 def page_of(story: Story) -> str:
-    """The page as text."""
+    """Return the page as text."""
     here = files("sim.diagram")
     value = json.dumps(cleaned(story.to_value()), separators=(",", ":"))
     for char in "<>&":  # in a script element no text is markup but the end of it

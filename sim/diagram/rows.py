@@ -85,7 +85,7 @@ class Teller:
             self.mark(at, who, WORDS.get(kind, kind), says_of(row, ids), ids, NODE_TONES.get(kind, "node"))
 
     def mark(self, at: float, lane: str, text: str, says: str, ids: Ids, tone: str) -> None:
-        """A point on a lane."""
+        """Add a point on a lane."""
         self.items.append(Item("mark", at, None, lane, text, says, ids=ids, tone=tone))
 
     def fault(self, row: Row, at: float) -> None:
@@ -116,11 +116,11 @@ class Teller:
             self.items.append(Item("fault", at, at + seconds, lane, what, says, tone="fault"))
 
     def lane(self, name: str) -> str:
-        """The lane of a node or a client."""
+        """Return the lane of a node or a client."""
         return f"node:{name}" if f"node:{name}" in self.nodes else f"client:{name}"
 
     def goes_down(self, lane: str, kind: str, row: Row, at: float) -> None:
-        """A node's process ends."""
+        """Note that a node's process ends."""
         how = row.get("detail") or row.get("reason") or ""
         says = f"{short(lane)} {'stops cleanly' if kind == 'stop' else 'crashes'}" + (
             f" ({how})" if how else ""
@@ -131,7 +131,7 @@ class Teller:
         self.mark(at, lane, kind, says, (), "crash")
 
     def deliver(self, row: Row, at: float, ids: Ids) -> None:
-        """A client has messages in hand, until it settles them or its time is over."""
+        """Note that a client has messages in hand, until it settles them or its time is over."""
         who = row["who"]
         until = row["until"] - self.base
         says = (
@@ -145,7 +145,7 @@ class Teller:
         self.bars.setdefault((who, row["owner"]), []).append(item)
 
     def call(self, row: Row, at: float, ids: Ids) -> None:
-        """A client asks, or hears what came of it."""
+        """Note a client's request, or its outcome."""
         kind, who, outcome = row["kind"], row["who"], row.get("outcome", "")
         name, tone = CALLS[kind], TONES.get(kind, "operator")
         key = (who, row["op"])
@@ -175,7 +175,7 @@ class Teller:
             self.mark(at, who, text, says, ids, tone)
 
     def close(self) -> None:
-        """The last line was seen: what lasts longer ends there."""
+        """End the bars that last longer at the last line."""
         for item in self.items:
             if item.kind in ("bar", "fault", "down") and item.end is not None:
                 item.end = min(item.end, max(self.last, item.at) + 0.5)
@@ -207,7 +207,7 @@ SENTENCES: dict[str, Callable[[Row, str, str], str]] = {
 
 
 def says_of(row: Row, ids: Ids) -> str:
-    """A line as a sentence."""
+    """Return a line as a sentence."""
     who, kind = short(row["who"]), row["kind"]
     if kind in SENTENCES:
         return SENTENCES[kind](row, who, said_ids(ids))
@@ -228,6 +228,6 @@ def said_links(links: Sequence[Any]) -> str:
 
 
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd …"""
+    """Return 1st, 2nd, 3rd …"""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if 10 < number % 100 < 14 else ending}"

@@ -69,7 +69,7 @@ class Story:
     focus: str = ""
 
     def lanes(self) -> list[tuple[str, str]]:
-        """The lanes from top to bottom, each with what it is: who publishes and operates, nodes, who consumes."""
+        """Return the lanes from top to bottom with their kinds: publishers and operators, nodes, consumers."""
         names = dict.fromkeys(name for item in self.items for name in (item.lane, item.to) if name)
         nodes = sorted((name for name in names if name.startswith("node:")), key=natural)
         clients = sorted((name for name in names if name.startswith("client:")), key=natural)
@@ -96,7 +96,7 @@ class Story:
             item.says = renamed(item.says)
 
     def find(self, message: str) -> tuple[str, int]:
-        """The message of that name; its origin may be written without its nonce, where that says which it is.
+        """Return the message of that name; its origin may lack its nonce, if that still says which it is.
 
         Raises:
             ValueError: there is none, or it is not a name.
@@ -173,23 +173,23 @@ class Story:
 
 
 def short(name: str) -> str:
-    """A lane's name as people say it."""
+    """Return a lane's name as people say it."""
     return name.split(":", 1)[-1]
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Sorts n2 before n10."""
+    """Return a key that sorts n2 before n10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def without_nonce(origin: str) -> str:
-    """``a.1.5eed.3`` is ``a.1.3`` to people."""
+    """Return an origin without its nonce: ``a.1.5eed.3`` is ``a.1.3`` to people."""
     parts = origin.split(".")
     return ".".join((*parts[:2], *parts[3:])) if len(parts) == 4 else origin
 
 
 def said_ids(ids: Iterable[tuple[str, int, int]]) -> str:
-    """Messages as people read them."""
+    """Return the messages' names as people read them."""
     found = [
         f"{without_nonce(origin)}[{start if stop == start + 1 else f'{start}…{stop - 1}'}]"
         for origin, start, stop in ids

@@ -56,7 +56,7 @@ from the rest and only kept (digests), counters that nothing but a tie-break or 
 batch was made: it decides nothing if neither batch nor topic has a delay or a TTL, and there is one message. So the
 order of batches is left out, and with it the list of those that have something to offer: `spans` says what that is.
 The times of
-HOLD's answers, and how many rounds went without, decide only when a round times out: here the explorer says so."""
+HOLD's answers, and the number of rounds without, decide only when a round times out: here the explorer says so."""
 
 UNSET = "(unset)"
 """Stands for a slot that nothing was put into yet."""

@@ -2,7 +2,7 @@
 
 A scenario is a budget: numbers of FETCHes through these nodes, of restarts, of ticks of the clock. Within it
 the explorer tries everything. A few scenarios begin with a script, a chosen run of ordinary steps that brings the
-cluster to where a rule matters; everything after it is again every interleaving.
+cluster near the point that a rule is about; everything after it is again every interleaving.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 from quorumq.core.types import NodeId, Now
 
 Script = tuple[tuple[object, ...], ...]
-"""Steps that bring a cluster to where an exploration begins (`Walk` in sim/explorer/search.py).
+"""Steps that bring a cluster to the beginning of an exploration (`Walk` in sim/explorer/search.py).
 
 Each is an action, by its first words, such as ``("fetch", "a")``, ``("ask", "b", "dead", 0)`` or ``("tick",)``; or
 ``("deliver", "Hold", "a", "b")``, the newest message of that kind between those two; or ``("settle",)``: everything is
@@ -124,7 +124,7 @@ class Scenario:
     # True if an ACK that was sent ends no hold, even after a change of the group: for scripts that end before a
     # majority has heard of it.
     acks_end_nothing: bool = False
-    script: Script = ()  # brings the cluster to where the exploration begins
+    script: Script = ()  # brings the cluster to the beginning of the exploration
 
     @cached_property
     def index(self) -> dict[NodeId, int]:

@@ -17,7 +17,7 @@ from sim.explorer.steps import Action, Explorer, State, Step
 
 
 class Walk:
-    """Walks a chosen path through the steps of a scenario, to where its exploration begins."""
+    """Walks a chosen path through the steps of a scenario, to the beginning of its exploration."""
 
     def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer

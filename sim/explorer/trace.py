@@ -1,6 +1,6 @@
 """A path through the states, as a person can read it.
 
-One numbered line per step: who did what, and after an arrow what came of it. Attempts are a0, a1 … in the order in
+One numbered line per step: the action, and after an arrow its results. Attempts are a0, a1 … in the order in
 which their FETCHes went out; a hold is named by the attempt that it belongs to, so `HOLD a1` is a HOLD with the
 ballot of attempt 1.
 """

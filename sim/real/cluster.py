@@ -123,7 +123,7 @@ class FaultyCluster(LocalCluster):
         return name in self.spares and self.warm_path(name).exists()
 
     def warm_path(self, name: str) -> Path:
-        """The file of a spare process that waits until it is gone."""
+        """Return the file of a spare process that waits until it is gone."""
         return Path(f"{self.control_path(name)}.{self.spares[name].pid}.warm")
 
     def take_spare(self, name: str) -> None:
@@ -173,11 +173,11 @@ class FaultyCluster(LocalCluster):
         power.lose(self.data_path(name), self.synced_path(name), self.rng)
 
     def wipe(self, name: str) -> None:
-        """The data directory of a node that does not run is lost."""
+        """Lose the data directory of a node that does not run."""
         shutil.rmtree(self.data_path(name), ignore_errors=True)
 
     def restore(self, name: str, last: bool) -> None:
-        """It comes back as it was before its last start, or the one before, at another place; else it is lost."""
+        """Restore it as it was before its last start, or the one before, at another place; else it is lost."""
         self.wipe(name)
         there = [path for age in (0, 1) if (path := self.copy_path(name, age)).exists()]
         if there:
@@ -189,13 +189,13 @@ class FaultyCluster(LocalCluster):
             flip_bodies(disk, flip, self.rng)
 
     def damage(self, name: str, last: int) -> None:
-        """Bits of other records flip, of a node that does not run."""
+        """Flip bits of other records, of a node that does not run."""
         with self.disk_of(name) as (disk, flip):
             flip_records(disk, flip, self.rng, last)
 
     @contextmanager
     def disk_of(self, name: str) -> Iterator[tuple[RealDisk, Flip]]:
-        """The node's directory, and what turns over a bit of it."""
+        """Yield the node's directory, and a function that turns over a bit of it."""
         path = self.data_path(name)
         path.mkdir(parents=True, exist_ok=True)
 

@@ -1,7 +1,7 @@
 """``python faulty_node.py CONTROL [--warm] --config node.toml``: a node whose disk and clock do as a file says.
 
-CONTROL is JSON: ``fsync_s``, what each fsync takes besides; ``full``, whether the disk has no space; ``wall_s``, how
-far its time of day is off. What it says is looked at again when it is replaced. Beside it, in CONTROL with the ending
+CONTROL is JSON: ``fsync_s``, extra seconds of each fsync; ``full``, true if the disk has no space; ``wall_s``, the
+error of its time of day in seconds. The file is read again when it is replaced. Beside it, in CONTROL with the ending
 ``.synced``, stands what was fsynced, for power cuts (power.py).
 
 With ``--warm`` it imports all, makes a file CONTROL.PID.warm, and is a node once that file is deleted: a start then

@@ -19,11 +19,11 @@ FSYNC_S = 0.002
 FSYNC_MAX_S = 1.0
 
 AIMED = ("partition", "kill", "crash")
-"""Faults whose ``amount`` is for how many seconds after a delivery they wait; 0: for nothing."""
+"""Faults whose ``amount`` is the seconds after a delivery that they wait; 0: they wait for nothing."""
 
 AIM_S = 30.0
 LOOK_S = 0.1
-"""For how long they wait at most, and how often it is looked whether nodes serve."""
+"""Most seconds that they wait, and seconds between two looks if nodes serve."""
 
 
 class Inflicter:
@@ -49,7 +49,7 @@ class Inflicter:
         self.busy: Counter[str] = Counter()  # nodes that something is being done to, by name
 
     async def run(self, faults: tuple[Fault, ...]) -> None:
-        """Each at its time from now; returns when the last was begun and undone."""
+        """Inflict each at its time from now; return when the last was begun and undone."""
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for fault in faults:
@@ -102,16 +102,16 @@ class Inflicter:
         return any(serves[name] and not self.busy[name] for name in fault.nodes)
 
     async def do_partition(self, fault: Fault) -> None:
-        """Pairs carry nothing for a while."""
+        """Block pairs for a while."""
         await self.block(fault.links, fault.seconds)
 
     async def do_pause(self, fault: Fault) -> None:
-        """Clients are away: nothing goes from or to them."""
+        """Cut clients off: nothing goes from or to them."""
         pairs = [pair for name in self.cluster.nodes for pair in ((CLIENTS, name), (name, CLIENTS))]
         await self.block(pairs, fault.seconds)
 
     def of_all(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """The pairs, with each of the clients in the place of `CLIENTS`."""
+        """Return the pairs, with each of the clients in the place of `CLIENTS`."""
         clients = {CLIENTS: self.cluster.clients}
         return [
             (one, two)
@@ -140,11 +140,11 @@ class Inflicter:
         await self.then(fault.seconds, self.cluster.proxy.delay, pairs, 0.0)
 
     async def do_cut(self, fault: Fault) -> None:
-        """Connections break and are made again."""
+        """Break connections, which are made again."""
         self.cluster.proxy.cut(self.of_all(fault.links))
 
     async def do_kill(self, fault: Fault) -> None:
-        """Processes are killed, and started again after a while."""
+        """Kill processes, and start them again after a while."""
         names = self.take(fault)
         for name in names:
             self.hurt(name, fault)
@@ -153,7 +153,7 @@ class Inflicter:
     do_crash = do_wipe = do_restore = do_flip = do_damage = do_kill
 
     def hurt(self, name: str, fault: Fault) -> None:
-        """One node is killed, and what else happens to its directory."""
+        """Kill one node, and hurt its directory in the fault's way."""
         if fault.kind == "crash":
             self.cluster.cut_power(name)
             return
@@ -168,13 +168,13 @@ class Inflicter:
             self.cluster.damage(name, int(fault.amount))
 
     async def do_rot(self, fault: Fault) -> None:
-        """Bodies of batches are damaged under processes that run."""
+        """Damage bodies of batches under processes that run."""
         for name in fault.nodes:
             if self.cluster.running(name) and not self.busy[name]:
                 self.cluster.flip(name)
 
     async def do_stop(self, fault: Fault) -> None:
-        """Processes stop cleanly, and are started again after a while."""
+        """Stop processes cleanly, and start them again after a while."""
         names = self.take(fault)
         with trio.CancelScope(shield=True):
             # A process that gets the signal to stop ends: it must not be found running, and left.
@@ -184,18 +184,18 @@ class Inflicter:
         await self.then(fault.seconds, self.give_back, names, self.cluster.spawn)
 
     async def do_wrong_clock(self, fault: Fault) -> None:
-        """Processes are killed, and find another time of day when they are started again."""
+        """Kill processes; they find another time of day when they are started again."""
         await self.do_wall_jump(fault)
         await self.do_kill(fault)
 
     async def do_wall_jump(self, fault: Fault) -> None:
-        """The time of day of nodes jumps."""
+        """Let the time of day of nodes jump."""
         for name in fault.nodes:
             wall = self.cluster.controls[name].get("wall_s", 0.0) + fault.amount
             self.cluster.control(name, wall_s=wall)
 
     async def do_freeze(self, fault: Fault) -> None:
-        """Processes do not run for a while."""
+        """Freeze processes for a while."""
         names = self.take(fault)
         for name in names:
             self.cluster.pause(name)
@@ -207,7 +207,7 @@ class Inflicter:
         await self.then(fault.seconds, partial(self.control, fault, fsync_s=0.0))
 
     async def do_full_disk(self, fault: Fault) -> None:
-        """Nodes have no space left."""
+        """Leave nodes no space."""
         self.control(fault, full=True)
         await self.then(fault.seconds, partial(self.control, fault, full=False))
 
@@ -217,14 +217,14 @@ class Inflicter:
             self.cluster.control(name, **values)
 
     def take(self, fault: Fault) -> list[str]:
-        """The fault's nodes whose processes run, and that nothing else is being done to."""
+        """Take the fault's nodes whose processes run, and that no other fault has."""
         names = [name for name in fault.nodes if not self.busy[name] and self.cluster.running(name)]
         for name in names:
             self.busy[name] += 1
         return names
 
     def give_back(self, names: list[str], go_on: Callable[[str], None]) -> None:
-        """Processes start or go on, and others may do something to them again."""
+        """Give back processes that start or go on: other faults may take them again."""
         for name in names:
             go_on(name)
             del self.busy[name]

@@ -69,7 +69,7 @@ def counted(rows: Sequence[Row]) -> Counter[str]:
 
 
 def named(row: Row) -> Iterator[tuple[object, ...]]:
-    """Each message of a line, as its group reads it in its generation."""
+    """Yield each message of a line, as its group reads it in its generation."""
     for origin, start, stop in row["spans"]:
         for number in range(start, stop):
             yield row["topic"], row["group"], row["generation"], row["partition"], origin, number

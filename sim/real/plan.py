@@ -70,7 +70,7 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
 
 
 def renamed(fault: Fault) -> Fault:
-    """The fault with the names of real nodes: n1 for a. All clients are one to the network."""
+    """Return the fault with the names of real nodes: n1 for a. All clients are one to the network."""
 
     def name(of: str) -> str:
         return f"n{NODE_NAMES.index(of) + 1}" if of in NODE_NAMES else CLIENTS

@@ -20,7 +20,7 @@ from quorumq.storage.disk import LOCK_NAME, PAGE_BYTES
 
 
 def files_of(directory: Path) -> list[os.DirEntry[str]]:
-    """The files that a node keeps there."""
+    """Return the files that a node keeps there."""
     if not directory.is_dir():
         return []
     found = [entry for entry in os.scandir(directory) if entry.is_file() and entry.name != LOCK_NAME]

@@ -1,7 +1,7 @@
 """Carries connections of a cluster, and does to them what networks do.
 
-One listener for each directed pair of who dials and who is dialled. A pair that is blocked carries nothing in that
-direction: bytes wait, as where packets are lost, and connections stay. The proxy has a thread of its own, so that a
+One listener for each directed pair of dialler and dialled. A pair that is blocked carries nothing in that
+direction: bytes wait, as if packets were lost, and connections stay. The proxy has a thread of its own, so that a
 handler that computes for long is no network fault.
 """
 
@@ -29,7 +29,7 @@ class Proxy:
     """A context manager: it listens inside of its ``with``.
 
     Args:
-        listeners: per port to listen on: who dials there, who is dialled, and the port where that one is.
+        listeners: by port to listen on: the dialler, the dialled, and the dialled one's port.
 
     Attributes:
         carried: bytes that arrived, by pair.
@@ -65,7 +65,7 @@ class Proxy:
     # ------------------------------------------------------------------- faults, from any thread
 
     def block(self, pairs: Iterable[Pair]) -> None:
-        """These carry nothing until `unblock`; counted, as faults may overlap."""
+        """Block these pairs until `unblock`; counted, as faults may overlap."""
         with self._lock:
             self._blocked.update(pairs)
 
@@ -81,7 +81,7 @@ class Proxy:
                 self._delays[pair] = seconds
 
     def cut(self, pairs: Iterable[Pair]) -> None:
-        """Connections that the first of a pair made to the second break."""
+        """Break connections that the first of a pair made to the second."""
 
         def break_them(pairs: list[Pair]) -> None:
             for pair in pairs:
@@ -138,7 +138,7 @@ class Proxy:
     async def _carry(
         self, source: trio.SocketStream, target: trio.SocketStream, pair: Pair, scope: trio.CancelScope
     ) -> None:
-        """One direction; the connection ends with it."""
+        """Carry one direction; the connection ends with it."""
         send, receive = trio.open_memory_channel[tuple[float, bytes]](IN_FLIGHT)
 
         async def deliver() -> None:

@@ -118,11 +118,11 @@ class Trial:
         self.delivered = trio.Event()
 
     def writer(self, name: str, who: str) -> HistoryWriter:
-        """A history of the run."""
+        """Return a history of the run."""
         raise NotImplementedError
 
     def connect(self, addresses: list[str], writer: HistoryWriter | None) -> Any:
-        """A client, as a context manager."""
+        """Return a client, as a context manager."""
         raise NotImplementedError
 
     def verdict(self, rows: list[Row], inflicter: Inflicter) -> Verdict:
@@ -133,7 +133,7 @@ class Trial:
         return Verdict(found, +counted(rows), *done, self.drained, self.own, len(rows))
 
     async def work(self, sim: HistoryWriter, inflicter: Inflicter) -> None:
-        """All of it, but for what starts and stops the cluster."""
+        """Do all of the run, but for the start and stop of the cluster."""
         options = self.schedule.options
         async with self.connect(self.cluster.addresses, None) as operator:
             if self.workload.prepare is not None:
@@ -165,7 +165,7 @@ class Trial:
                     await self.checked(operator)
 
     def begin(self, sim: HistoryWriter, phase: str, **more: Any) -> None:
-        """A part of the run begins."""
+        """Begin a part of the run."""
         self.phase = phase
         sim.write("phase", phase=phase, **more)
         sim.flush()
@@ -174,7 +174,7 @@ class Trial:
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncIterator[Client]:
-        """A client with a history, which asks nodes as clients do."""
+        """Yield a client with a history, which asks nodes as clients do."""
         asks = self.rng.sample(self.cluster.front, len(self.cluster.front))
         with self.writer(name, f"client:{name}") as writer:
             async with self.connect(asks, writer) as client:
@@ -193,7 +193,7 @@ class Trial:
             await trio.sleep(0.2)
 
     async def consume(self, name: str, task: Task) -> None:
-        """One worker, without end."""
+        """Run one worker, without end."""
         await self.live(name, lambda client: client.work_all([task], signals=False))
 
     # ------------------------------------------------------------------- the end
@@ -207,7 +207,7 @@ class Trial:
         return ""
 
     async def drain(self, client: Client) -> str:
-        """Wait until all is settled, or nothing more is for as long as `patience`; returns why not all is, or ""."""
+        """Wait until all is settled, or nothing more is for `patience` seconds; return the reason why not, or ""."""
         fewest, since = math.inf, trio.current_time()
         while left := await self.unsettled(client):
             if left < fewest:
@@ -239,7 +239,7 @@ class Trial:
         return left
 
     async def lost(self, client: Client, topic: str) -> Counter[int]:
-        """By partition, how many messages no replica has, as the one that knows of most of them tells."""
+        """Return the number of messages that no replica has, by partition: the most that any node knows of."""
         found: Counter[int] = Counter()
         for node in self.cluster.nodes:
             facts: dict[str, Any] = await client.status(node)
@@ -249,7 +249,7 @@ class Trial:
         return found
 
     async def list_letters(self, client: Client, sim: HistoryWriter) -> None:
-        """Each replica's dead letters, once all replicas list the same, or after a while."""
+        """List each replica's dead letters, once all replicas list the same, or after a while."""
         for topic, group in self.workload.read:
             with suppress(NotFound, TooFewReplicas):
                 register = await client.topic(topic)
@@ -284,12 +284,12 @@ class Trial:
     async def letters(
         self, client: Client, topic: str, group: str, partition: int, node: str
     ) -> list[Peeked]:
-        """The dead letters of one replica."""
+        """Return the dead letters of one replica."""
         peeks = client.peek(topic, group, "dead", partition=partition, node=node)
         return [item.peeked async for item in peeks]
 
     async def checked(self, client: Client) -> None:
-        """The workload's own check."""
+        """Run the workload's own check."""
         assert self.workload.check is not None
         try:
             await self.workload.check(client)
@@ -305,7 +305,7 @@ class Trial:
         await self.delivered.wait()
 
     def on_fault(self, fault: Fault) -> None:
-        """A fault begins."""
+        """Note that a fault begins."""
         self.counts["faults"] += 1
         self.told()
 

@@ -78,7 +78,7 @@ async def handle(message: Message) -> None:
 
 
 async def prepare(client: Client) -> None:
-    """The topic."""
+    """Create the topic."""
     await client.create_topic(TOPIC, partitions=6, max_deliveries=20, backoff=[0.2, 1.0])
 
 
@@ -114,7 +114,7 @@ OURS = Workload(
 
 
 def workload_of(path: Path | None) -> Workload:
-    """The workload in a Python file; ours without one.
+    """Return the workload in a Python file; ours without one.
 
     Raises:
         NotFound: there is no such file.

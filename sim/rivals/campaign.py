@@ -30,7 +30,7 @@ Table = dict[str, dict[str, Figures]]
 
 
 def parts(designs: Iterable[str], kinds: Iterable[str], first: int, seeds: int) -> list[Part]:
-    """The work, in an order in which all cells fill alike."""
+    """Return the work, in an order in which all cells fill alike."""
     last = first + seeds
     return [
         (design, kind, start, min(start + CHUNK, last))
@@ -41,7 +41,7 @@ def parts(designs: Iterable[str], kinds: Iterable[str], first: int, seeds: int) 
 
 
 def run_part(work: tuple[Part, Settings]) -> tuple[Part, Figures]:
-    """One process's share."""
+    """Run one process's share."""
     (design, kind, start, stop), (knobs, options) = work
     total = Figures()
     for seed in range(start, stop):
@@ -80,7 +80,7 @@ def run_all(
 
 
 def read(path: Path, header: dict[str, Any]) -> Iterator[tuple[Part, Figures]]:
-    """The parts that a file has; a last line that was not finished is cut off."""
+    """Yield the parts that a file has; a last line that was not finished is cut off."""
     text = path.read_text()
     whole = text[: text.rfind("\n") + 1]
     if whole != text:

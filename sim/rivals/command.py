@@ -51,7 +51,7 @@ CELLS = (
 
 
 def table_rows(table: Table) -> list[tuple[str, list[float]]]:
-    """The table as it is printed: a row's title, and a figure for each design."""
+    """Return the table as it is printed: a row's title, and a figure for each design."""
     rows: list[tuple[str, list[float]]] = []
     kinds = list(next(iter(table.values())))
     totals = {design: _total(cells) for design, cells in table.items()}
@@ -147,7 +147,7 @@ def rivals(
 
 
 def parse_settings(settings: tuple[str, ...]) -> Settings:
-    """Settings of designs and options of runs as they are given; ``true``, ``false`` and numbers are JSON."""
+    """Return settings of designs and options of runs as they are given; ``true``, ``false`` and numbers are JSON."""
     found: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     defaults = [
         {field.name: field.default for field in dataclasses.fields(of) if field.name not in COMPOUND}

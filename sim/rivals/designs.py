@@ -20,7 +20,7 @@ DESIGNS: dict[str, tuple[Callable[[Run], None], str]] = {
 
 
 def start(design: str, schedule: Schedule, knobs: Knobs | None = None) -> Run:
-    """A run of a design, filled and not yet run."""
+    """Return a run of a design, filled and not yet run."""
     run = Run(design, schedule, knobs or Knobs())
     DESIGNS[design][0](run)
     return run

@@ -51,7 +51,7 @@ class EarliestReplica(HoldingReplica):
         )
 
     def decide(self, client: int, request: Take, keys: tuple[Key, ...], owner: str, replies: Replies) -> None:
-        """The first replies of a majority are in."""
+        """Decide once the first replies of a majority are in."""
         won = [
             key
             for index, key in enumerate(keys)

@@ -33,7 +33,7 @@ NODE_FAULTS = ("crash", "kill", "freeze", "partition")
 class Figures:
     """Sums over runs of one design under one kind of fault."""
 
-    runs: int = 0  # how many
+    runs: int = 0  # number of runs
     confirmed: int = 0  # messages whose publish was confirmed
     lost: int = 0  # those that were never handled, or not to the end
     deliveries: int = 0  # messages handed to handlers
@@ -46,11 +46,11 @@ class Figures:
     # was to be delivered; summed over the losses.
     gap: float = 0.0
     gap_worst: float = 0.0  # the longest of these
-    losses: int = 0  # how many
+    losses: int = 0  # number of losses
     # Seconds from publish to delivery of what was published to the poison message's partition while it was
     # tried, summed.
     behind_poison: float = 0.0
-    behind: int = 0  # how many
+    behind: int = 0  # number of these messages
     messages: float = 0.0  # network messages until all was settled
     syncs: float = 0.0  # fsyncs of the disks until all was settled
     fairness: float = 0.0  # Jain's index of the deliveries per consumer, summed over runs: 1 is equal
@@ -74,7 +74,7 @@ class Figures:
                 setattr(self, part.name, mine + theirs)
 
     def wait(self, share: float) -> float:
-        """The quantile of the times to deliver, in seconds."""
+        """Return the quantile of the times to deliver, in seconds."""
         left = share * sum(self.waits.values())
         for class_ in sorted(self.waits):
             left -= self.waits[class_]
@@ -189,7 +189,7 @@ def _deliveries(
 
 
 def longest_stop(rows: Iterable[Row], begin: float, end: float) -> float:
-    """The longest time between ``begin`` and ``end`` without any delivery, while something was to be delivered."""
+    """Return the longest time between ``begin`` and ``end`` without a delivery, while something was to be delivered."""
     made, first, times = _deliveries(rows, Figures())
     return _stop(made, first, sorted(times), begin, end)
 

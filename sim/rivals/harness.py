@@ -40,7 +40,7 @@ class RivalFaults(Faults):
     """Faults of the machines as in every run, and of consumers' processes."""
 
     def do_die(self, fault: Fault) -> None:
-        """A consumer's process ends, and another one is started later."""
+        """End a consumer's process, and start another one later."""
         for name in fault.nodes:
             client: Any = self.clients[name]
             client.die(fault.seconds)
@@ -76,12 +76,12 @@ class Run:
         self.costs: dict[str, float] = {}
 
     def add_machines(self, serve: Callable[[Machine, list[Any]], Server]) -> None:
-        """A machine for each node; ``serve`` makes its servers."""
+        """Add a machine for each node; ``serve`` makes its servers."""
         for name in self.options.node_names:
             self.machines[name] = Machine(self.world, name, self.machines, serve)
 
     def add_clients(self, producer: type[Producer], consumer: type[Consumer]) -> None:
-        """The clients, of a design's classes."""
+        """Add the clients, of a design's classes."""
         self.producers = [producer(self, f"p{i}") for i in range(self.options.producers)]
         self.consumers = [consumer(self, f"c{i}") for i in range(self.options.consumers)]
 
@@ -121,7 +121,7 @@ class Run:
         return world.rows
 
     def heal(self, clients: dict[str, Any]) -> None:
-        """No more faults: everyone is up, connected and fast from here on."""
+        """End all faults: every node and client is up, connected and fast from here on."""
         world = self.world
         world.heal_network()
         for machine in self.machines.values():

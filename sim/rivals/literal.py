@@ -69,13 +69,13 @@ class LiteralReplica(HoldingReplica):
         super().heard(number, who, answer)
 
     def percentile(self) -> float:
-        """The 99th percentile of the times that replies took."""
+        """Return the 99th percentile of the times that replies took."""
         if len(self.times) < REPLIES_LEAST:
             return self.options.request_timeout
         return sorted(self.times)[int(0.99 * (len(self.times) - 1))]
 
     def decide(self, client: int, request: Take, keys: tuple[Key, ...], replies: Replies) -> None:
-        """All have answered, or it is too late."""
+        """Decide once all have answered, or it is too late."""
         won: list[tuple[Key, bytes]] = []
         buried: list[Key] = []
         lost: dict[str, list[Key]] = {}

@@ -22,10 +22,10 @@ class Server(Protocol):
     """A design's process, as its machine sees it."""
 
     def on_request(self, key: int, request: Any) -> None:
-        """A client asks; the answer goes to `Machine.reply` under this key."""
+        """Take in a client's request; the answer goes to `Machine.reply` under this key."""
 
     def on_message(self, sender: str, message: Any) -> None:
-        """Another machine's server sent something."""
+        """Take in a message of another machine's server."""
 
     def on_gone(self, key: int) -> None:
         """Take back a request: its client waits no more."""
@@ -86,7 +86,7 @@ class Machine(sim.machine.Machine):
         self.core = self.serve(self, list(self.journal.open()))
 
     def crash(self, *, power: bool, clean: bool = False) -> None:
-        """The process is gone."""
+        """End the process."""
         if self.core is None:
             return
         kind, extra = ("stop", {}) if clean else ("crash", {"detail": "power" if power else "process"})
@@ -98,11 +98,11 @@ class Machine(sim.machine.Machine):
         self.gone(power=power, clean=clean)
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stop cleanly."""
         self.crash(power=False, clean=True)
 
     def lose_link(self, peer: str, seconds: float) -> None:
-        """Connections are made again at once."""
+        """Make connections again at once."""
 
     # ------------------------------------------------------------------- the wire
 
@@ -114,7 +114,7 @@ class Machine(sim.machine.Machine):
         self.world.transmit(self.name, to, peer.receive, (self.name, message), peer.life)
 
     def receive(self, what: tuple[str, Any], life: int) -> None:
-        """A message for our life of that number."""
+        """Receive a message for our life of that number."""
         if self.core is None or life != self.life:
             return
         if self.waits(self.receive, what, life):
@@ -127,7 +127,7 @@ class Machine(sim.machine.Machine):
         self.core.on_request(key, request)
 
     def on_gone(self, name: str, op: int) -> None:
-        """A client has hung up."""
+        """Note that a client has hung up."""
         key = self.keys_of.pop((name, op), None)
         if key is not None and self.open.pop(key, None) is not None and self.core is not None:
             self.core.on_gone(key)
@@ -140,7 +140,7 @@ class Machine(sim.machine.Machine):
             self.world.transmit(self.name, client.name, client.on_reply, op, (answer, None))
 
     def note(self, kind: str, keys: Iterable[Key], **fields: object) -> None:
-        """Lines of the node about these messages, one for each partition and producer."""
+        """Write lines of the node about these messages, one for each partition and producer."""
         spans: dict[int, list[list[Any]]] = {}
         for key in keys:
             mine = spans.setdefault(key.partition, [])
@@ -155,12 +155,12 @@ class Machine(sim.machine.Machine):
 
     @property
     def mono(self) -> float:
-        """The machine's monotonic clock, in seconds."""
+        """Return the machine's monotonic clock, in seconds."""
         return self.clock.mono(self.world.time)
 
     @property
     def wall_ms(self) -> int:
-        """The machine's time of day, in milliseconds."""
+        """Return the machine's time of day, in milliseconds."""
         return self.clock.now(self.world.time).wall_ms
 
     def after(self, seconds: float, action: Callable[..., None], *args: Any) -> None:

@@ -146,7 +146,7 @@ class MajorityConsumer(Consumer):
 
 
 def span_of(item: Taken) -> Span:
-    """The message in hand alone."""
+    """Return the span of the message in hand alone."""
     return Span(parse_origin(item.key.origin), item.key.seq, item.key.seq + 1)
 
 

@@ -35,7 +35,7 @@ PLOTS = (
 
 
 def page(table: Table, rows: list[tuple[str, list[float]]], commit: str, seeds: int) -> str:
-    """The whole page."""
+    """Return the whole page."""
     key = "".join(
         f'<span><i style="background:{COLORS[d]}"></i>{escape(DESIGNS[d][1])}</span>' for d in table
     )
@@ -63,12 +63,12 @@ def page(table: Table, rows: list[tuple[str, list[float]]], commit: str, seeds: 
 
 
 def short(value: float) -> str:
-    """A figure over its bar."""
+    """Return a figure as it stands over its bar."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def bars(table: Table, figure: str, kinds: list[str]) -> str:
-    """Groups of bars, one group for each kind of fault."""
+    """Return groups of bars, one group for each kind of fault."""
     values = {(d, kind): table[d][kind].rates()[figure] for d in table for kind in kinds}
     top = max(values.values()) or 1.0
     width, left, height, base = 1000, 10, 190, 155

@@ -58,7 +58,7 @@ def _crashes(rng: random.Random, options: Options) -> tuple[Fault, ...]:
 
 
 def _partitions(rng: random.Random, options: Options) -> tuple[Fault, ...]:
-    """One node is cut off from the others, with some of the clients, in both directions or in one."""
+    """Draw cuts of one node from the others, with some of the clients, in both directions or in one."""
     faults = []
     for at in _times(rng, 2):
         alone = rng.choice(options.node_names)
@@ -88,7 +88,7 @@ def _clocks(rng: random.Random, options: Options) -> tuple[Fault, ...]:
 
 
 def _consumers(rng: random.Random, options: Options) -> tuple[Fault, ...]:
-    """Consumers stall for longer than a hold, or their process dies and is started again."""
+    """Draw consumers that stall for longer than a hold, or end and are started again."""
     names = [f"c{i}" for i in range(options.consumers)]
     return tuple(
         Fault(at, rng.choice(("pause", "die")), (rng.choice(names),), round(rng.uniform(0.5, 4.0), 4))
@@ -124,7 +124,7 @@ KINDS: dict[str, tuple[Callable[[random.Random, Options], tuple[Fault, ...]], di
 
 
 def draw(seed: int, kind: str, **options: object) -> Schedule:
-    """The schedule of a seed for one of `KINDS`, the same for every design; with options that differ."""
+    """Return the schedule of a seed for one of `KINDS`, the same for every design; with options that differ."""
     faults_of, differs, _ = KINDS[kind]
     mine = replace(PLAIN, **{**differs, **options})  # type: ignore[arg-type]
     return Schedule(seed, f"rivals-{kind}", mine, faults_of(random.Random(f"{seed}/rivals/{kind}"), mine))

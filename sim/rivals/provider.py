@@ -75,7 +75,7 @@ class ProviderReplica(Replica):
         super().__init__(run, machine, records)
 
     def on_terms(self, terms: dict[int, Term]) -> None:
-        """The oracle has elected: a new leader's provider begins with nothing."""
+        """Take in an election: a new leader's provider begins with nothing."""
         for number, term in terms.items():
             if self.epochs.get(number) != term.epoch:
                 self.epochs[number] = term.epoch
@@ -160,7 +160,7 @@ class ProviderReplica(Replica):
         self.wake()
 
     def give(self, client: int, request: Take, chosen: tuple[Key, ...], keys: tuple[Key, ...]) -> None:
-        """These are not done: get their payload, and answer. The others are pruned, or go back."""
+        """Get the payload of these, which are not done, and answer. The others are pruned, or go back."""
         for key in chosen:
             provider = self.providers.get(key.partition)
             if key not in keys and provider is not None:

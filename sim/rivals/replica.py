@@ -133,7 +133,7 @@ class Replica:
         self.machine.after(timeout or self.options.request_timeout, self.give_up, number)
 
     def heard(self, number: int, who: str, answer: Any) -> None:
-        """A replica has answered."""
+        """Take in a replica's answer."""
         round_ = self.rounds.get(number)
         if round_ is None:
             return
@@ -142,7 +142,7 @@ class Replica:
             self.give_up(number)
 
     def give_up(self, number: int) -> None:
-        """The round is over, with what it has."""
+        """End the round, with the answers it has."""
         round_ = self.rounds.pop(number, None)
         if round_ is not None:
             round_.then(round_.replies)
@@ -162,7 +162,7 @@ class Replica:
         )
 
     def serve(self, request: Any, answer: Callable[[Any], None]) -> None:
-        """One replica's part of a round."""
+        """Do one replica's part of a round."""
         getattr(self, "serve_" + type(request).__name__.lower())(request, answer)
 
     def serve_store(self, request: Store, answer: Callable[[Any], None]) -> None:
@@ -195,10 +195,10 @@ class Replica:
         answer(True)
 
     def on_tombs(self, keys: Sequence[Key]) -> None:
-        """These have tombstones here."""
+        """Note that these have tombstones here."""
 
     def on_free(self, keys: Sequence[Key]) -> None:
-        """A consumer gave these back."""
+        """Note that a consumer gave these back."""
 
     # ------------------------------------------------------------------- clients
 
@@ -218,7 +218,7 @@ class Replica:
             self.wake()
 
     def is_written(self, replies: Replies) -> bool:
-        """A write is done once a majority has it."""
+        """Return True if a majority has the write: it is done."""
         return sum(map(bool, replies.values())) >= self.majority
 
     def is_answered(self, replies: Replies) -> bool:
@@ -311,7 +311,7 @@ class QueueConsumer(Consumer):
         self.ask(node, request, WAIT_S + 2.0, heard)
 
     def choose(self) -> str:
-        """The node to ask for messages."""
+        """Return the node to ask for messages."""
         return self.node()
 
     def on_took(self, node: str, answer: Took, then: Callable[[Sequence[Taken]], None]) -> None:

@@ -39,7 +39,7 @@ ReceiptPart = tuple[int, str, int]
 
 
 def named(key: Key) -> ReceiptPart:
-    """The message, whenever it was made."""
+    """Return the message's parts, without its time."""
     return key.partition, key.origin, key.seq
 
 
@@ -83,7 +83,7 @@ class Books:
     answers: int = 0
 
     def confirm(self, key: ReceiptPart, time: float) -> None:
-        """Its publish was confirmed."""
+        """Note that its publish was confirmed."""
         self.confirmed.setdefault(key, time)
         if key not in self.taken:
             self.fresh[key] = None
@@ -94,7 +94,7 @@ class Books:
         self.fresh.pop(key, None)
 
     def next_owner(self, node: str) -> str:
-        """An owner that no other delivery has."""
+        """Return an owner that no other delivery has."""
         self.answers += 1
         return f"{node}.1.0#{self.answers:x}@{node}"
 
@@ -131,7 +131,7 @@ class Producer(Client):
             )
 
     def make(self, what: tuple[int, int, bool], _: object = None) -> None:
-        """The next batch is there."""
+        """Make the next batch."""
         partition, count, poison = what
         self.left -= 1
         first = self.sequence.get(partition, 0)
@@ -161,7 +161,7 @@ class Producer(Client):
         self.store(batch, tried, then)
 
     def store(self, batch: Batch, tried: str, then: Callable[[bool, str], None]) -> None:
-        """One try, and its lines."""
+        """Try once to publish, and write its lines."""
         node = self.choose(batch, tried)
         op = self.next_op()
         fields: dict[str, Any] = {
@@ -189,7 +189,7 @@ class Producer(Client):
         )
 
     def choose(self, batch: Batch, tried: str) -> str:
-        """The node to ask."""
+        """Return the node to ask."""
         return self.node(tried)
 
     def request(self, batch: Batch, items: tuple[tuple[Key, bytes], ...]) -> Any:
@@ -225,7 +225,7 @@ class Consumer(Client):
             action(*args)
 
     def die(self, seconds: float) -> None:
-        """The process ends, its connections with it; another one is started in ``seconds``."""
+        """End the process, its connections with it; another one is started in ``seconds``."""
         for op in list(self.pending):
             self.give_up(op)
         self.hand, self.done, self.failed = [], [], []
@@ -283,10 +283,10 @@ class Consumer(Client):
         self.later(seconds, self.handled, item, not poison)
 
     def drop(self, item: Taken) -> None:
-        """It came too late, and may be in other hands by now: it is never handled."""
+        """Drop a message that came too late, and may be in other hands by now: it is never handled."""
 
     def handled(self, item: Taken, ok: bool) -> None:
-        """The handler is through with it, or failed."""
+        """End the handling of a message, done or failed."""
         if ok:
             self.done.append(item)
         else:
@@ -294,7 +294,7 @@ class Consumer(Client):
         self.handle()
 
     def fail(self, item: Taken) -> None:
-        """The handler failed."""
+        """Note that the handler failed."""
         key = named(item.key)
         self.books.failures[key] = self.books.failures.get(key, 0) + 1
         self.failed.append(item)
@@ -310,7 +310,7 @@ class Consumer(Client):
         self.later(0.001, self.fetch)
 
     def settle(self, kind: str, items: Sequence[Taken], tries: int, tried: str = "") -> None:
-        """One request to ACK, REJECT or dead-letter, and its lines; others are asked if its outcome is unknown."""
+        """Send one request to ACK, REJECT or dead-letter, and write its lines; others are asked if it is unknown."""
         node = self.node(tried)
         op = self.next_op()
         for item in items:
@@ -333,7 +333,7 @@ class Consumer(Client):
         self.conclude(kind, items, node, op, heard)
 
     def described(self, item: Taken) -> dict[str, Any]:
-        """The fields of a history line that a message in hand gives."""
+        """Return the fields of a history line that a message in hand gives."""
         key = item.key
         return {
             "topic": TOPIC,
@@ -352,5 +352,5 @@ class Consumer(Client):
     def conclude(
         self, kind: str, items: Sequence[Taken], node: str, op: int, then: Callable[[Sequence[str]], None]
     ) -> None:
-        """One request of `settle`; ``then`` gets an outcome for each message."""
+        """Send one request of `settle`; ``then`` gets an outcome for each message."""
         raise NotImplementedError

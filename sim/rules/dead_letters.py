@@ -1,4 +1,4 @@
-"""Rules of dead letters: REJECT, REDRIVE, and who may read them."""
+"""Rules of dead letters: REJECT, REDRIVE, and their readers."""
 
 from __future__ import annotations
 

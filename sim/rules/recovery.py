@@ -34,7 +34,7 @@ from sim.rules.stand_ins import after, but, nothing
 
 
 def vote_for_itself_in_quarantine(self: Replica, ballot: Stamp, now: Now) -> bool:
-    """Vote for the replica's own node from its start on; for others it still waits."""
+    """Return True if the replica has no vote: in quarantine it votes for its own node, but for no other."""
     quarantined = self.in_quarantine(now) and ballot.node != self.node.me
     return not self.node.vouched or quarantined or not self.node.clock.merge(ballot.time)
 
@@ -127,7 +127,7 @@ ACKED_BY_B_AND_C = (("fetch", B), ("settle",), *restarted(C, B), *acked_at(B, C)
 
 
 HALF_ACKED = (*won(A, B), ("ask", B, "ack", 0), ("crash", A))
-"""a0 is delivered by the votes of a and b, and its ACK is at b alone; a is back, and was not told yet."""
+"""a0 is delivered by the votes of a and b, and its ACK is at b alone; a is back, without the ACK."""
 
 NO_WITNESS = (("settle",), *links(A, B, C), ("settle",), *restarted(B, A, C))
 """a gets the ACK, and then b is started again: a majority has not heard of the ACK."""
@@ -353,7 +353,7 @@ RULES: tuple[Rule, ...] = (
         "wiped-begins-far-above",
         "an empty directory begins far above the starts that it is told of: there may have been later ones",
         (
-            (world, "far_above", lambda n: n or 1),  # where the explorer wipes a node
+            (world, "far_above", lambda n: n or 1),  # a node that the explorer wipes
             (vouching, "far_above", lambda n: n or 1),
         ),
         off="it begins with the next one",

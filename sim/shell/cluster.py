@@ -32,7 +32,7 @@ START = 100.0
 
 
 def true_time() -> tuple[float, int]:
-    """The time of clients and of the run, and time of day."""
+    """Return the time of clients and of the run, and time of day."""
     return START + trio.current_time(), WALL_MS + int(trio.current_time() * 1000)
 
 
@@ -90,7 +90,7 @@ class ShellCluster(World):
         return Now(START + trio.current_time(), WALL_MS + int((trio.current_time() + wall) * 1000))
 
     def history(self, who: str, **settings: Any) -> HistoryWriter:
-        """A history in memory, each line as soon as it is there: at the true time."""
+        """Return a history in memory, with each line at the true time as soon as it is there."""
         self.files.append(io.StringIO())
         return HistoryWriter(
             self.files[-1], run=RUN, who=who, settings=settings, clock=true_time, buffer_bytes=1
@@ -129,7 +129,7 @@ class ShellCluster(World):
         return self.running(name)
 
     def warm(self, names: Sequence[str]) -> None:
-        """Starts take no time here."""
+        """Do nothing: starts take no time here."""
 
     def is_warm(self, name: str) -> bool:
         """Return True: starts take no time here."""
@@ -148,15 +148,15 @@ class ShellCluster(World):
         return service
 
     def kill(self, name: str, **keep: Any) -> None:
-        """The process is gone: what it wrote is there."""
+        """End the process: the bytes that it wrote are there."""
         super().kill(name, **(keep or {"keep_bytes": 1 << 40, "keep_names": 1 << 30}))
 
     def cut_power(self, name: str) -> None:
-        """The machine loses power: of what was not synced any part is lost."""
+        """Cut the machine's power: any part of its unsynced bytes is lost."""
         self.kill(name, rng=random.Random(self.rng.random()))
 
     async def terminate_async(self, name: str) -> int:
-        """A clean stop."""
+        """Stop cleanly."""
         return await self.stop(name)
 
     async def _run(self, name: str, service: Service, sockets: Sequence[socket.socket]) -> None:
@@ -166,11 +166,11 @@ class ShellCluster(World):
             self.start(name)
 
     def wipe(self, name: str) -> None:
-        """The data directory of a node that does not run is lost."""
+        """Lose the data directory of a node that does not run."""
         self.disks[name] = MemoryDisk()
 
     def restore(self, name: str, last: bool) -> None:
-        """It is as it was before some start."""
+        """Restore it as it was before some start."""
         copies = self.copies[name]
         self.disks[name] = (copies[-1] if last else self.rng.choice(copies)).copied()
 
@@ -179,7 +179,7 @@ class ShellCluster(World):
         flip_bodies(self.disks[name], self.disks[name].flip, self.rng)
 
     def damage(self, name: str, last: int) -> None:
-        """Bits of other records flip, of a node that does not run."""
+        """Flip bits of other records, of a node that does not run."""
         flip_records(self.disks[name], self.disks[name].flip, self.rng, last)
 
     def pause(self, name: str) -> None:
@@ -189,7 +189,7 @@ class ShellCluster(World):
         self.proxy.block(self.frozen[name])
 
     def resume(self, name: str) -> None:
-        """The end of `pause`."""
+        """End a `pause`."""
         self.proxy.unblock(self.frozen.pop(name, []))
 
     def control(self, name: str, **values: Any) -> None:

@@ -130,7 +130,7 @@ class Commits:
         self._open = trio.Event()
 
     def hold(self) -> None:
-        """Commits that begin from now on wait for `release`."""
+        """Make commits that begin from now on wait for `release`."""
         self.held = True
         self._open = trio.Event()
 
@@ -153,7 +153,7 @@ class Commits:
         self.run(commit, finished)
 
     def run(self, commit: Commit, finished: Finished) -> None:
-        """One commit, to its end."""
+        """Run one commit, to its end."""
         error: BaseException | None = None
         try:
             self.count += 1
@@ -210,11 +210,11 @@ class World:
         )
 
     def clock(self, name: str) -> Now:
-        """Both clocks of a node."""
+        """Return both clocks of a node."""
         return now()
 
     def history_of(self, name: str) -> HistoryWriter | None:
-        """Writes the history of a node that starts; None: it goes where its configuration says."""
+        """Return the writer of the history of a node that starts; None: it goes where its configuration says."""
         return None
 
     def start(self, name: str, sockets: Sequence[socket.socket] = ()) -> Service:
@@ -254,7 +254,7 @@ class World:
         return ours
 
     def kill(self, name: str, **keep: Any) -> None:
-        """The machine stops: the disk first, then the tasks, whose last words go nowhere."""
+        """Stop the machine: the disk first, then the tasks, whose last words go nowhere."""
         self.disks[name] = self.disks[name].crash(**keep)
         service = self.services.pop(name)
         service.node.fall_silent()

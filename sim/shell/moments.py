@@ -44,7 +44,7 @@ class VirtualTime(trio.abc.Clock):
 
 
 def virtual_time() -> VirtualTime:
-    """The clock of this run."""
+    """Return the clock of this run."""
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, VirtualTime)
     return clock

@@ -47,7 +47,7 @@ class Network:
         self.lines = 0
 
     def connect(self, source: str, target: str) -> tuple[Line, Line]:
-        """Both ends of a new connection."""
+        """Return both ends of a new connection."""
         here, there = Line(self, (source, target)), Line(self, (target, source))
         here.peer, there.peer = there, here
         for line in (here, there):
@@ -55,7 +55,7 @@ class Network:
         return here, there
 
     def block(self, pairs: Iterable[Pair]) -> None:
-        """These carry nothing until `unblock`; counted, as faults may overlap."""
+        """Block these pairs until `unblock`; counted, as faults may overlap."""
         self.blocked.update(pairs)
 
     def unblock(self, pairs: Iterable[Pair]) -> None:
@@ -69,7 +69,7 @@ class Network:
             self.delays[pair] = seconds
 
     def cut(self, pairs: Iterable[Pair]) -> None:
-        """Connections that the first of a pair made to the second break, at both ends."""
+        """Break connections that the first of a pair made to the second, at both ends."""
         for pair in pairs:
             for line in list(self.open.get(pair, ())):
                 line.end()
@@ -87,7 +87,7 @@ class Network:
             self.launch(line, self.time.time)
 
     def launch(self, line: Line, due: float) -> None:
-        """The next piece of a line arrives at that time."""
+        """Let the next piece of a line arrive at that time."""
         if due in self.due:
             self.due[due].append(line)
         else:
@@ -105,13 +105,13 @@ class Network:
         self.turn()
 
     def soon(self, together: Together) -> None:
-        """A node has something to read: it does so when nothing else arrives or goes on at this moment."""
+        """Have a node read what is there when nothing else arrives or goes on at this moment."""
         if not self.ready and not self.arriving:
             self.time.at(self.time.time, self.turn)
         self.ready[together] = None
 
     def turn(self) -> None:
-        """Nodes read what is there for them."""
+        """Have nodes read their lines."""
         self.arriving = False
         ready, self.ready = self.ready, {}
         for together in ready:
@@ -222,7 +222,7 @@ class Line(MemoryTransport):
             self._launch(b"")
 
     def end(self) -> None:
-        """The connection is broken: what is under way is lost."""
+        """Break the connection: bytes under way are lost."""
         for line in (self, self.peer):
             assert isinstance(line, Line)
             line.flight.clear()
@@ -246,7 +246,7 @@ class Line(MemoryTransport):
         network.launch(self, self.due)
 
     def arrive(self) -> None:
-        """The next piece is there, unless the connection broke meanwhile."""
+        """Take in the next piece, unless the connection broke meanwhile."""
         if not self.flight:
             return
         piece = self.flight.popleft()

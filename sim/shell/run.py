@@ -31,7 +31,7 @@ LONG_S = 1.5
 
 
 def draw_shell(seed: int) -> Schedule:
-    """The schedule of a seed: the heap's faults, on nodes n1, n2 …"""
+    """Return the schedule of a seed: the heap's faults, on nodes n1, n2 …"""
     rng = random.Random(f"{seed}/shell")
     options = Options(
         nodes=rng.choice((3, 3, 3, 5)),
@@ -53,7 +53,7 @@ def draw_shell(seed: int) -> Schedule:
 
 
 def workload(options: Options, rng: random.Random) -> Workload:
-    """Two producers, and two workers of one group or two."""
+    """Return a workload of two producers, and two workers of one group or two."""
     pause, batch = rng.choice((0.1, 0.2)), rng.choice((1, 1, 5))
     groups = rng.choice((("g",), ("g",), ("g", "h")))
     give_up, again, slow = rng.choice((0.0, 0.05)), rng.choice((0.0, 0.1)), rng.choice((0.0, 0.02, LONG_S))
@@ -107,7 +107,7 @@ class ShellRun(Trial):
         )
 
     def rows(self) -> list[Row]:
-        """Every line, in order of time."""
+        """Return every line, in order of time."""
         rows = [json.loads(line) for file in self.cluster.files for line in file.getvalue().splitlines()]
         return sorted(rows, key=lambda row: row["at"])
 
@@ -182,7 +182,7 @@ def deterministic(seed: int, main: Callable[[], Any]) -> None:
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first exception in a group of them, and what made trio say that it failed itself."""
+    """Return the first exception of a group, or the cause of trio's internal error."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

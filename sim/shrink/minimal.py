@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def minimal(items: Sequence[T], holds: Callable[[list[T]], bool]) -> list[T]:
-    """A part of ``items``, in order, for which ``holds`` is true, and which no single item can be taken from.
+    """Return a part of ``items``, in order, for which ``holds`` is true, and which no single item can be taken from.
 
     Args:
         items: for which it holds.

@@ -163,7 +163,7 @@ class Shrinker:
 
     @property
     def took(self) -> float:
-        """Seconds since it began."""
+        """Return the seconds since it began."""
         return time.monotonic() - self.began
 
     @property
@@ -177,7 +177,7 @@ class Shrinker:
         return self.took > DRAWN_SHARE * self.seconds
 
     def run(self, schedule: Schedule) -> tuple[Outcome, list[Packet]]:
-        """One run, with what became of its packets."""
+        """Run once; return the outcome, and the fates of its packets."""
         logs: list[list[Packet]] = []
 
         def prepare(cluster: Any) -> None:
@@ -220,7 +220,7 @@ class Shrinker:
     # ------------------------------------------------------------------- what is tried
 
     def shrink_drawn(self) -> None:
-        """Options and faults, while packets are drawn; best of all, packets need not be drawn."""
+        """Shrink options and faults, while packets are drawn; best of all, packets need not be drawn."""
         if self.plain_packets():
             return
         before = ""
@@ -300,7 +300,7 @@ class Shrinker:
             self.fails(dataclasses.replace(self.best.schedule, ends=round(at + 0.0006, 3)))
 
     def numbers(self) -> None:
-        """Numbers that are short to read."""
+        """Shorten numbers."""
         self.doing = "numbers"
         packets = self.best.schedule.packets or ()
         self.only_packets([packet._replace(delays=tuple(map(short, packet.delays))) for packet in packets])

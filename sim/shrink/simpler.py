@@ -32,17 +32,17 @@ SHAPES = ((3, 3), (5, 3), (7, 3), (5, 5))
 
 
 def richness(options: Options) -> list[str]:
-    """The options of `PLAIN` that this run has."""
+    """Return the options of `PLAIN` that this run has."""
     return [name for name, plain in PLAIN.items() if getattr(options, name) != plain]
 
 
 def with_only(options: Options, names: list[str]) -> Options:
-    """The same with no other options of `PLAIN` than these."""
+    """Return the same with no other options of `PLAIN` than these."""
     return dataclasses.replace(options, **{name: plain for name, plain in PLAIN.items() if name not in names})
 
 
 def smaller(schedule: Schedule) -> Iterator[Schedule]:
-    """The schedule with less of one thing, the largest steps first."""
+    """Yield the schedule with less of one thing, the largest steps first."""
     options = schedule.options
     for nodes, rf in SHAPES:
         if nodes < options.nodes and options.rf > 1:
@@ -58,12 +58,12 @@ def smaller(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def changed(schedule: Schedule, **options: Any) -> Schedule:
-    """The schedule with other options, and the faults that are possible under them."""
+    """Return the schedule with other options, and the faults that are possible under them."""
     return fitted(dataclasses.replace(schedule, options=dataclasses.replace(schedule.options, **options)))
 
 
 def fitted(schedule: Schedule) -> Schedule:
-    """The schedule without faults of nodes that it does not have, or after its time."""
+    """Return the schedule without faults of nodes that it does not have, or after its time."""
     options = schedule.options
     names = {*options.node_names, *options.client_names}
     faults = []
@@ -76,7 +76,7 @@ def fitted(schedule: Schedule) -> Schedule:
 
 
 def smaller_faults(fault: Fault) -> Iterator[Fault]:
-    """The fault with fewer nodes or links, or with shorter numbers."""
+    """Yield the fault with fewer nodes or links, or with shorter numbers."""
     for name in fault.nodes if len(fault.nodes) > 1 else ():
         yield dataclasses.replace(fault, nodes=tuple(other for other in fault.nodes if other != name))
     for name in dict.fromkeys(name for pair in fault.links for name in pair):

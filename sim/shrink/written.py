@@ -60,7 +60,7 @@ def plural(count: int, what: str) -> str:
 
 
 def wrapped(schedule: Schedule) -> str:
-    """The schedule's JSON in short lines, broken where JSON allows it."""
+    """Return the schedule's JSON in short lines, broken at places that JSON allows."""
     lines, line = [], ""
     for part in schedule.to_json().replace(",", ",\n").split("\n"):
         if line and len(line) + len(part) > WIDTH:

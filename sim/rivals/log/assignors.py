@@ -32,7 +32,7 @@ def round_robin(members: Mapping[str, Sequence[int]], partitions: Sequence[int])
 
 
 def sticky(members: Mapping[str, Sequence[int]], partitions: Sequence[int]) -> Assignment:
-    """Everyone keeps what it has, up to its share; what is left goes to who has least."""
+    """Keep each member's partitions, up to its share; the rest goes to the members with the least."""
     names = sorted(members)
     size, more = divmod(len(partitions), len(names))
     result: dict[str, list[int]] = {name: [] for name in names}
@@ -50,7 +50,7 @@ def sticky(members: Mapping[str, Sequence[int]], partitions: Sequence[int]) -> A
 
 
 def cooperative(members: Mapping[str, Sequence[int]], target: Assignment) -> Assignment:
-    """The part of an assignment that takes nothing away yet: what another one still owns comes in the next round."""
+    """Return the part of an assignment that takes nothing away yet: partitions of others come in the next round."""
     owner = {partition: name for name, owned in members.items() for partition in owned}
     return {name: tuple(p for p in given if owner.get(p, name) == name) for name, given in target.items()}
 

@@ -78,7 +78,7 @@ class Log:
         self.append(tuple(kept))
 
     def epoch_before(self, offset: int) -> int:
-        """The epoch of the entry before an offset."""
+        """Return the epoch of the entry before an offset."""
         return self.entries[offset - 1].epoch if offset else 0
 
 
@@ -115,7 +115,7 @@ class Broker:
     # ----------------------------------------------------------------- leaders
 
     def on_terms(self, terms: dict[int, Term]) -> None:
-        """The controller says who leads."""
+        """Take in the leaders that the controller names."""
         for number, term in terms.items():
             log = self.logs[number]
             if term.epoch > log.term.epoch:
@@ -163,7 +163,7 @@ class Broker:
         self.machine.persist(((number, offset, entries),), durable)
 
     def advance(self, number: int) -> None:
-        """The high watermark is as far as all in-sync replicas are."""
+        """Move the high watermark as far as all in-sync replicas are."""
         log = self.logs[number]
         if not self.leads(number):
             return
@@ -181,7 +181,7 @@ class Broker:
         self.answer_polls()
 
     def tick(self) -> None:
-        """Followers that lag are put out of the in-sync replicas."""
+        """Put followers that lag out of the in-sync replicas."""
         self.machine.after(LAG_S / 4, self.tick)
         for number, log in enumerate(self.logs):
             if self.leads(number):
@@ -219,7 +219,7 @@ class Broker:
         self.machine.after(PULL_S + 0.5, self.pull_again, leader, self.pulls_made)
 
     def pull_again(self, leader: str, number: int) -> None:
-        """No answer came."""
+        """Ask again, as no answer came."""
         if self.pulling.get(leader) == number:
             self.pull(leader)
 
@@ -233,7 +233,7 @@ class Broker:
             self.on_pulled(sender, message)
 
     def on_pull(self, sender: str, pull: Pull) -> None:
-        """A follower is so far by now."""
+        """Note the end of a follower's log."""
         for number, (epoch, end, last) in pull.ends.items():
             log = self.logs[number]
             if not self.leads(number) or epoch != log.term.epoch:
@@ -248,7 +248,7 @@ class Broker:
             self.advance(number)
 
     def answer_pulls(self) -> None:
-        """Followers for which there is something."""
+        """Answer the followers for which there is something."""
         for sender, pull in list(self.pulls.items()):
             if any(self.news(number, *end) for number, end in pull.ends.items()):
                 self.end_pull(sender, pull)
@@ -367,7 +367,7 @@ class Broker:
             self.append(request.partition, entries, lambda: self.machine.reply(key, True))
 
     def answer_polls(self) -> None:
-        """Consumers for which there is something."""
+        """Answer the consumers for which there is something."""
         for key, poll in list(self.polls.items()):
             if any(not self.leads(p) or offset < self.logs[p].high for p, offset in poll.offsets.items()):
                 self.end_poll(key)
@@ -389,7 +389,7 @@ class Broker:
     # --------------------------------------------------------------- coordinator
 
     def become_coordinator(self, mine: bool) -> None:
-        """The group is coordinated here from now on, or no more."""
+        """Coordinate the group here from now on, or no more."""
         if self.group is not None:
             self.group.over = True
         self.group = None
@@ -406,7 +406,7 @@ class Broker:
                 self.group.restore(kept[-1])
 
     def catch_up_offsets(self, safe: int) -> None:
-        """Commits below this offset are safe by now."""
+        """Note that commits below this offset are safe by now."""
         for entry in self.logs[self.offsets_partition].entries[self.replayed : safe]:
             if entry.key != "group":
                 self.committed[entry.key] = entry.value

@@ -65,7 +65,7 @@ class LogConsumer(Consumer):
         self.reset()
 
     def reset(self) -> None:
-        """A process begins: it is no member yet."""
+        """Begin a process: it is no member yet."""
         self.coordinator = ""
         self.member = ""
         self.generation = 0
@@ -109,7 +109,7 @@ class LogConsumer(Consumer):
         self.ask(self.node(), look_up, 0.5, found)
 
     def beat(self) -> None:
-        """A heartbeat, now and again."""
+        """Send a heartbeat, now and again."""
         self.later(BEAT_S, self.beat)
         if not self.member or self.joining:
             return
@@ -130,7 +130,7 @@ class LogConsumer(Consumer):
         self.coordinate(Beat(self.member, generation), then, BEAT_S)
 
     def lose_all(self, why: str) -> None:
-        """Others may have our partitions by now."""
+        """Lose all partitions: others may have them by now."""
         if why == UNKNOWN_MEMBER:
             self.member = ""
         self.positions.clear()
@@ -236,7 +236,7 @@ class LogConsumer(Consumer):
             self.polling[leader] = self.ask(leader, request, POLL_S + 0.5, then)
 
     def on_polled(self, leader: str, asked: dict[int, int], answer: Any, _: Any) -> None:
-        """Entries came, or nothing."""
+        """Take in entries, or none."""
         self.polling.pop(leader, None)
         if isinstance(answer, Polled):
             for partition, entries in answer.entries.items():
@@ -276,7 +276,7 @@ class LogConsumer(Consumer):
     # --------------------------------------------------------------------- settling
 
     def fail(self, item: Taken) -> None:
-        """The handler failed: the partition waits while it is tried again; the last time it is a dead letter."""
+        """Note that the handler failed: the partition waits for another try; after the last it is a dead letter."""
         super().fail(item)
         if self.books.failures[named(item.key)] < TRIES:
             self.hand.insert(0, self.failed.pop())

@@ -1,4 +1,4 @@
-"""The group coordinator: who is a member, in which generation, and how far the group is.
+"""The group coordinator: the members, their generation, and the group's offsets.
 
 The text: "All members send a JoinGroup request. Once all have, the coordinator chooses one consumer as leader, and
 sends it the members; the leader makes the assignment and puts it into its SyncGroup; the coordinator puts it into the
@@ -75,7 +75,7 @@ class Group:
         after(0.2, self.tick)
 
     def restore(self, kept: tuple[int, tuple[tuple[str, str, tuple[int, ...]], ...]]) -> None:
-        """A new coordinator goes on where the last one was: members have another session from now on."""
+        """Go on where the last coordinator was: members have another session from now on."""
         self.generation, members = kept
         for name, instance, assigned in members:
             self.members[name] = member = Member(instance)
@@ -84,7 +84,7 @@ class Group:
         self.state = "stable" if self.members else "empty"
 
     def tick(self) -> None:
-        """Members whose sessions are over are dead."""
+        """Drop members whose sessions are over: they are dead."""
         if self.over:
             return
         self.after(0.2, self.tick)
@@ -93,7 +93,7 @@ class Group:
                 self.remove(name)
 
     def remove(self, name: str) -> None:
-        """A member is gone: the others divide its partitions."""
+        """Remove a member: the others divide its partitions."""
         del self.members[name]
         if not self.members:
             self.state, self.generation = "empty", self.generation + 1
@@ -128,7 +128,7 @@ class Group:
             self.complete()
 
     def complete(self) -> None:
-        """All have joined: the next generation begins."""
+        """Begin the next generation, as all have joined."""
         self.generation += 1
         self.state = "awaiting"
         if self.leader not in self.members:
@@ -213,7 +213,7 @@ class Group:
                 self.keep((generation, kept), lambda: self.on_kept(generation))
 
     def on_kept(self, generation: int) -> None:
-        """The assignment is durable: everyone may have it."""
+        """Give members the assignment, as it is durable."""
         if self.state != "awaiting" or generation != self.generation:
             return
         self.state = "stable"

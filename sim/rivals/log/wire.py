@@ -53,7 +53,7 @@ class Pull(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """Per partition: epoch, where to cut its log off, or -1; entries from its end on, high watermark."""
+    """By partition: epoch, offset to cut its log off, or -1; entries from its end on, high watermark."""
 
     number: int  # number of the Pull
     parts: dict[int, tuple[int, int, tuple[Entry, ...], int]]
