@@ -153,7 +153,7 @@ class Arrivals:
             self.world.after(wait, lambda _, __: guest.join(self.lagging or guest.node()))
 
     def grow_beside(self, guests: list[Guest]) -> None:
-        """Just enough replicas of a partition are cut off: the group begins there, and the topic grows elsewhere."""
+        """Cut off just enough replicas of a partition: the group begins there, and the topic grows elsewhere."""
         topic, rng = self.topics.current, self.rng
         if topic is None:
             return

@@ -99,7 +99,7 @@ class Report:
         return dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
 
     def to_json(self) -> dict[str, object]:
-        """Everything, as plain values."""
+        """Return everything, as plain values."""
         return {
             "profile": self.profile,
             "ok": self.ok,

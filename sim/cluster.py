@@ -107,7 +107,7 @@ class Cluster:
         self.drained = False
 
     def run(self) -> None:
-        """Faults, then healing, then draining; the history is complete afterwards."""
+        """Run faults, then healing, then draining; the history is complete afterwards."""
         world, options = self.world, self.options
         world.note(
             "sim",

@@ -54,13 +54,13 @@ class SimJournal(Protocol):
         """Return the place of the directory, as the last `open` found it."""
 
     def next_number(self) -> int:
-        """Above every batch number ever used, as far as the journal knows."""
+        """Return a number above every batch number ever used, as far as the journal knows."""
 
     def begin(self) -> None:
         """Begin an fsync: it will cover everything appended so far."""
 
     def finish(self) -> None:
-        """That fsync is over: ``durable`` is what it covered.
+        """End that fsync: ``durable`` is the position that it covered.
 
         Raises:
             NoRoom: it is not, and may be asked for again once there is room.

@@ -85,7 +85,7 @@ def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
 
 
 def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
-    """In some runs, directories that are lost or brought back from a backup.
+    """Draw, in some runs, directories that are lost or brought back from a backup.
 
     Of one node only: what was confirmed is on another one, as promise G1 wants it. Where a partition has one replica,
     no such loss is promised to be survived.
@@ -120,7 +120,7 @@ def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...])
 
 
 def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """In some runs, faults in a row: a minority is cut off, a second node loses power, a third its directory.
+    """Draw, in some runs, faults in a row: a minority is cut off, a second node loses power, a third its directory.
 
     The minority comes back at that moment, so that what happened meanwhile is known to few who are there: where all
     of the directory is lost, or it comes from a backup, the one that loses power alone has seen its last start. Half
@@ -157,7 +157,7 @@ def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) 
 
 
 def draw_bereavement(rng: random.Random, options: Options, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """In a few runs without another loss, all directories but that of one node, which is a replica of everything.
+    """Draw, in a few runs without another loss, the loss of all directories but one node's, a replica of everything.
 
     No clock is set in these: a ballot that only lost directories knew of may be used again where theirs went back.
     """

@@ -472,7 +472,7 @@ class Host(Machine):
     # --------------------------------------------------------------------- faults
 
     def lose_link(self, peer: NodeId, seconds: float) -> None:
-        """Our connection to ``peer`` breaks; we notice in ``seconds``."""
+        """Break our connection to ``peer``; we notice in ``seconds``."""
         self.links.lose(peer, seconds)
 
     def check(self) -> None:

@@ -104,7 +104,7 @@ class Links:
         )
 
     def on_link_lost(self, peer: NodeId, lives: tuple[int, int]) -> None:
-        """Our connection to that life of ``peer`` is gone, as we notice now."""
+        """Drop our connection to that life of ``peer``, as we notice now that it is gone."""
         life, their_life = lives
         link = self.up.get(peer)
         if life != self.machine.life or self.machine.core is None or link is None or link[1] != their_life:
@@ -116,7 +116,7 @@ class Links:
         self.dial(peer, self.machine.life)
 
     def lose(self, peer: NodeId, seconds: float) -> None:
-        """Our connection to ``peer`` breaks; we notice in ``seconds``."""
+        """Break our connection to ``peer``; we notice in ``seconds``."""
         link = self.up.get(peer)
         if link is not None:
             self.world.after(seconds, self.on_link_lost, peer, (self.machine.life, link[1]))
@@ -172,7 +172,7 @@ class Links:
         self.receive(envelope, life)
 
     def receive(self, envelope: Envelope, life: int) -> None:
-        """Something comes in over a connection to our life number ``life``."""
+        """Take in a message over a connection to our life number ``life``."""
         machine, world = self.machine, self.world
         core = machine.core
         if core is None or not machine.started:

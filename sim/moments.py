@@ -129,7 +129,7 @@ class Moments:
     # ------------------------------------------------------- cuts that are made for what is done
 
     def begin(self) -> None:
-        """Once in a run, perhaps, something is done on one side of a cut that the other, which matters, cannot hear."""
+        """Plan an action, in some runs, on one side of a cut that the other, which matters, cannot hear."""
         rng, options = self.rng, self.options
         acts = [self.delete_beside] if options.deletions else []
         acts += [self.change_behind] if options.alter else []
@@ -157,7 +157,7 @@ class Moments:
         self.inflict(self.cut)
 
     def beside(self, topic: Topic) -> tuple[str, str]:
-        """Just enough replicas of a partition are cut off: a node among the others, and one of these replicas."""
+        """Cut off just enough replicas of a partition; return a node among the others, and one of these replicas."""
         rng = self.rng
         members = rng.choice(topic.replicas)
         there = rng.sample(members, len(members) // 2 + 1)

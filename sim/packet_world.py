@@ -55,7 +55,7 @@ class PacketWorld(World):
             self.at(time, action, one, two)
 
     def arrivals(self, source: str, target: str, delays: tuple[float, ...]) -> tuple[float, ...]:
-        """When copies arrive; the second one's delay counts from the first's arrival."""
+        """Return the times when copies arrive; the second one's delay counts from the first's arrival."""
         if not delays:
             return ()
         time = self.time + delays[0]

@@ -11,7 +11,7 @@ from sim.options import Options
 
 
 def draw_distance(rng: random.Random, options: Options) -> Options:
-    """In some runs, nodes that are far apart: answers take up to 0.4 of the shortest hold."""
+    """Draw, in some runs, nodes that are far apart: answers take up to 0.4 of the shortest hold."""
     if rng.random() >= 0.1:
         return options
     most = 0.2 * min(options.hold_times[0], options.request_timeout)
@@ -56,7 +56,7 @@ def with_guests(rng: random.Random, options: Options) -> Options:
 
 
 def draw_groups(rng: random.Random) -> Options:
-    """Small clusters in which groups come with a FETCH, are deleted and made again, and nothing else goes wrong.
+    """Draw small clusters in which groups come with a FETCH, are deleted and made again, without other faults.
 
     In three of five seeds all clocks are right, so that what is found is not a clock's fault.
     """
@@ -220,7 +220,7 @@ def draw_quiet(rng: random.Random) -> Options:
 
 
 def draw_clocks(rng: random.Random) -> Options:
-    """Three nodes, and delays and TTLs that mostly outlast the faults: one node's clock is set in that time."""
+    """Draw three nodes, and delays and TTLs that mostly outlast the faults: one node's clock is set in that time."""
     timed = {"delayed": 0.7, "delayed_by": 15.0, "mortal": 0.5, "ttl": 30.0}
     options = dataclasses.replace(draw_swarm(rng, {(3, 3): 1}), **timed, fault_time=6.0, keep=True)
     return dataclasses.replace(options, rewind=0.0, deletions=0, relay=False)

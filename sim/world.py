@@ -75,7 +75,7 @@ class Clock:
         return self.last
 
     def true_time(self, mono: float) -> float:
-        """When the monotonic clock shows ``mono``."""
+        """Return the true time when the monotonic clock shows ``mono``."""
         return (mono - self.mono_at_zero) / self.rate
 
     def now(self, time: float) -> Now:
@@ -209,7 +209,7 @@ class World:
                     del self.blocked[pair]
 
     def heal_network(self) -> None:
-        """Nothing is lost, doubled or held back any more; what is under way still comes."""
+        """Heal the network: nothing is lost, doubled or held back any more; packets under way still come."""
         self.blocked.clear()
         self.loss = self.duplicate = self.spikes = 0.0
         self.healed = True

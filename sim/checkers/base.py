@@ -61,7 +61,7 @@ class Checker:
         """Check the end of the history, after the last line."""
 
     def verdict(self) -> list[Violation]:
-        """Everything that was broken; called once, after the last line."""
+        """Return all violations; called once, after the last line."""
         self.end()
         return self.found
 

@@ -263,7 +263,7 @@ class Consumer(Deriving):
             self.later(0.001, self.fetch)
 
     def settle(self, taken: list[Taken], then_fetch: bool) -> None:
-        """ACK, REJECT, dead-letter, or forget each of them."""
+        """Settle each of them by ACK, REJECT or dead-letter, or send no request at all."""
         rng, options = self.rng, self.options
         self.in_hand -= len(taken)
         acks: list[ReceiptPart] = []

@@ -273,7 +273,7 @@ class Operator(Caller):
         return sorted(rng.sample(names, rng.choice((1, 1, 2, len(names)))))
 
     def values(self, names: list[str]) -> dict[str, Any]:
-        """New values of these settings."""
+        """Return new values of these settings."""
         rng, options = self.rng, self.options
         drawn: dict[str, Callable[[], Any]] = {
             "auto_create_groups": lambda: rng.random() < 0.2,

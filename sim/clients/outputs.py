@@ -19,7 +19,7 @@ from sim.clients.surroundings import Surroundings
 
 
 def no_keys(key: bytes, partitions: int) -> int:
-    """Partitioner for messages without a key."""
+    """Raise, as a partitioner of messages that have no key."""
     raise AssertionError("nothing here has a key")
 
 

@@ -89,7 +89,7 @@ class Teller:
         self.items.append(Item("mark", at, None, lane, text, says, ids=ids, tone=tone))
 
     def fault(self, row: Row, at: float) -> None:
-        """Something was done to the cluster, or a part of the run begins."""
+        """Add a fault of the cluster, or the beginning of a part of the run."""
         if row["kind"] == "phase":
             phase = row["phase"]
             for item in self.items if phase == "healed" else ():
@@ -216,7 +216,7 @@ def says_of(row: Row, ids: Ids) -> str:
 
 
 def said_links(links: Sequence[Any]) -> str:
-    """Directed pairs as people read them."""
+    """Return directed pairs as people read them."""
     pairs = dict.fromkeys(map(tuple, links))
     said = []
     for one, two in pairs:

@@ -206,7 +206,7 @@ Keyer = Callable[[Any, dict[int, int]], Hashable]
 
 
 def key_of(core: NodeCore) -> Hashable:
-    """Everything that decides what ``core`` does next, as nested tuples: two cores with equal keys behave alike.
+    """Return all that decides the next steps of ``core``, as nested tuples: two cores with equal keys behave alike.
 
     Dicts are listed in the order of their keys: in what order a node came to know things is not part of what it is.
     """

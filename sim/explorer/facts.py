@@ -192,7 +192,7 @@ def with_operation(facts: Facts, index: int, changed: Operation) -> Facts:
 
 
 def ticked(facts: Facts, now: float) -> Facts:
-    """Time has passed: deliveries whose deadline is over are over."""
+    """Let time pass: deliveries whose deadline is over are over."""
     for index, attempt in enumerate(facts.attempts):
         if attempt.until and attempt.until <= now:
             phase = OVER if attempt.phase == LIVE else attempt.phase
@@ -250,7 +250,7 @@ def heard(
 
 
 def _operating(facts: Facts, kind: str, index: int) -> Facts:
-    """Operation ``index`` is asked."""
+    """Note that operation ``index`` is asked."""
     moves = _of_kind(facts, *MOVES)
     moved = len(moves) if all(found.phase == "done" for found in moves) else -1
     if kind == "send":

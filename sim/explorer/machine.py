@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
     problem: str = ""  # a broken invariant
 
     def then(self, later: Outcome) -> Outcome:
-        """Both, one after the other, but for the replies."""
+        """Return both, one after the other, without their replies."""
         return Outcome(later.local, (*self.sent, *later.sent), (), self.problem or later.problem)
 
 

@@ -194,7 +194,7 @@ class Nodes:
     # -------------------------------------------------------------------- other steps
 
     def do(self, local: int, what: tuple[Hashable, ...], tick: int) -> Outcome:
-        """Something else happens to one node, such as ("wake",) or ("give up", the number of a round)."""
+        """Do something else to one node, such as ("wake",) or ("give up", the number of a round)."""
         key = (local, what, type(what[-1]), tick)
         found = self.steps.get(key)
         if found is None:

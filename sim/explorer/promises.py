@@ -129,7 +129,7 @@ def deleted(world: World, locals_: Locals) -> str:
 
 
 def group_stands(world: World, locals_: Locals, facts: Facts) -> str:
-    """SETGROUP, BEGIN: what was OK as the group's creation is what a majority has, of the nodes and of each replica
+    """Check SETGROUP, BEGIN: the OK creation of the group is what a majority has, of the nodes and of each replica
     set; and of a group from latest what was there before is skipped, and nothing that came later."""
     every = [world.nodes.locals[local] for local in locals_]
     if not is_asked_for(facts) and any(this.group is not None for this in every):

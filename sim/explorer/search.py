@@ -98,7 +98,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
+        """Return the result in a few words."""
         if self.violation:
             return f"violated in {self.steps} steps"
         return "exhausted, nothing found" if self.exhausted else "bounded, nothing found"

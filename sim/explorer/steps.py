@@ -164,7 +164,7 @@ class Explorer:
         return found
 
     def steps(self, state: State) -> Iterator[Step]:
-        """Everything that may happen next, in a fixed order."""
+        """Yield everything that may happen next, in a fixed order."""
         nodes, scenario = self.nodes, self.scenario
         net, budget, fact = state[-3:]
         left = self._budgets.all[budget]
@@ -397,7 +397,7 @@ class Explorer:
         return (STARTS[slot], name), self._strip(after), problem
 
     def _strip(self, state: State) -> State:
-        """Once nothing can crash any more, journals do not matter."""
+        """Drop the journals once nothing can crash any more, because they do not matter then."""
         left = self._budgets.all[state[-2]]
         if any(left[SLOT[slot]] for slot in STARTS):
             return state

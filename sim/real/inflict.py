@@ -60,7 +60,7 @@ class Inflicter:
                 nursery.start_soon(self.inflict, fault)
 
     async def inflict(self, fault: Fault) -> None:
-        """One, and its end."""
+        """Inflict one fault, and end it."""
         self.counts[fault.kind] += 1
         if fault.kind in AIMED and fault.amount:
             await self.aim(fault)
@@ -230,7 +230,7 @@ class Inflicter:
             del self.busy[name]
 
     async def heal(self, patience: float) -> None:
-        """Everything runs, is connected and quick; times of day stay as they are.
+        """Heal everything: all runs, is connected and quick; times of day stay as they are.
 
         Raises:
             NodeDied, NotReady: nodes do not serve within ``patience`` seconds.

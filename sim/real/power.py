@@ -28,7 +28,7 @@ def files_of(directory: Path) -> list[os.DirEntry[str]]:
 
 
 def begin(directory: Path, log: Path) -> None:
-    """Before a process starts: all that is there has survived already."""
+    """Note before a process starts that all its bytes have survived already."""
     entries = files_of(directory)
     lines = [{"file": entry.inode(), "bytes": entry.stat().st_size} for entry in entries]
     names = {"names": {entry.name: entry.inode() for entry in entries}}

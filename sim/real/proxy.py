@@ -92,7 +92,7 @@ class Proxy:
             self._token.run_sync_soon(break_them, list(pairs))
 
     def heal(self) -> None:
-        """Everything is carried at once."""
+        """Carry everything at once."""
         with self._lock:
             self._blocked.clear()
             self._delays.clear()

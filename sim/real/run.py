@@ -367,7 +367,7 @@ class RealRun(Trial):
         return connect(addresses, history=writer, rng=rng, dial=dial)
 
     async def run(self) -> Verdict:
-        """Everything; what was started is stopped, however it ends.
+        """Do the whole run; stop what was started, on any end.
 
         Raises:
             QuorumqError: the cluster does not start, or the workload cannot be prepared.

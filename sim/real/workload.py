@@ -68,7 +68,7 @@ def work_s(number: int, attempt: int) -> float:
 
 
 async def handle(message: Message) -> None:
-    """Most are fine, some take long, some come again, some are dead letters."""
+    """Handle a message: most are fine, some take long, some come again, some are dead letters."""
     number = int(message.payload)
     if number % 40 == 0:
         raise ValueError("every fortieth is given up")

@@ -166,7 +166,7 @@ def measure(run: Run) -> Figures:
 def _deliveries(
     rows: Iterable[Row], result: Figures
 ) -> tuple[dict[ReceiptPart, float], dict[ReceiptPart, float], list[float]]:
-    """When each message was published and delivered first, and all times of deliveries; counts duplicates."""
+    """Return the times of each message's publish and first delivery, and of all deliveries; count duplicates."""
     made: dict[ReceiptPart, float] = {}
     first: dict[ReceiptPart, float] = {}
     times: list[float] = []

@@ -86,7 +86,7 @@ class Run:
         self.consumers = [consumer(self, f"c{i}") for i in range(self.options.consumers)]
 
     def run(self) -> list[Row]:
-        """Faults, healing, and the rest; gives the history."""
+        """Run faults, healing, and the rest; return the history."""
         world, options = self.world, self.options
         settings = {"design": self.design, "schedule": self.schedule.to_json()}
         world.note("sim", "settings", history=VERSION, clock="simulated", settings=settings)

@@ -73,7 +73,7 @@ def _partitions(rng: random.Random, options: Options) -> tuple[Fault, ...]:
 
 
 def _freezes(rng: random.Random, options: Options) -> tuple[Fault, ...]:
-    """Longer than a hold now and then."""
+    """Draw freezes, now and then longer than a hold."""
     names = options.node_names
     return tuple(
         Fault(at, "freeze", (rng.choice(names),), round(rng.uniform(0.2, 3.0), 4)) for at in _times(rng, 2)

@@ -235,13 +235,13 @@ class Replica:
         self.parked.pop(key, None)
 
     def unpark(self, key: int) -> None:
-        """Nothing came for it."""
+        """Answer a request for which no message came."""
         request = self.parked.pop(key, None)
         if request is not None:
             self.machine.reply(key, Took((), request.sent_at, ""))
 
     def wake(self) -> None:
-        """Something may be there for those that wait."""
+        """Look again for messages for the requests that wait."""
         for key in list(self.parked):
             request = self.parked[key]
             if not self.find(key, request):

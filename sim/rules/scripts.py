@@ -34,7 +34,7 @@ RUN_OUT: Script = (("tick",), ("tick",))
 
 
 def ran_out(coordinator: NodeId) -> Script:
-    """a0 is delivered through ``coordinator``, every replica grants it, and its hold runs out."""
+    """Return steps that deliver a0 through ``coordinator``, granted by every replica, and end its hold."""
     return ("fetch", coordinator), ("settle",), *RUN_OUT
 
 

@@ -27,7 +27,7 @@ def but(kind: type) -> Callable[[Iterable[Any]], list[Any]]:
 
 
 def nothing(records: list[Any]) -> list[Any]:
-    """None of them: what was done with memory is done, and not written."""
+    """Return no records: changes in memory are done, and not written."""
     return []
 
 

@@ -183,7 +183,7 @@ class ShellCluster(World):
         flip_records(self.disks[name], self.disks[name].flip, self.rng, last)
 
     def pause(self, name: str) -> None:
-        """Nothing goes from or to the node; its timers go on, which a frozen process's would not."""
+        """Cut the node off in both directions; its timers go on, which a frozen process's would not."""
         others = (*(other for other in self.nodes if other != name), CLIENTS)
         self.frozen[name] = [pair for other in others for pair in ((name, other), (other, name))]
         self.proxy.block(self.frozen[name])
@@ -202,7 +202,7 @@ class ShellCluster(World):
         disk.capacity = used + RESERVE_LEFT if controls.get("full", False) else 1 << 40
 
     async def wait_ready_async(self, *, quarantine: bool = False, timeout: float = 60.0) -> None:
-        """Until all nodes run, see each other and vouch; with ``quarantine`` until that of each is over, too."""
+        """Wait until all nodes run, see each other and vouch; with ``quarantine`` until that of each is over, too."""
         with trio.fail_after(timeout):
             await self.ready()
             while quarantine and any(

@@ -267,7 +267,7 @@ class World:
         return self.codes[name]
 
     async def ready(self) -> None:
-        """Until all links are up and everyone can vouch."""
+        """Wait until all links are up and every node can vouch."""
         while not all(
             service._nursery is not None
             and service.node.core.state.vouched

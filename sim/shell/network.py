@@ -75,7 +75,7 @@ class Network:
                 line.end()
 
     def heal(self) -> None:
-        """Everything is carried, as fast as ever."""
+        """Carry everything, as fast as ever."""
         self.blocked.clear()
         self.delays.clear()
         self.go_on()
@@ -151,7 +151,7 @@ class Together(Turns):
         self._joined.pop(descriptor, None)
 
     def ready(self, descriptor: int) -> None:
-        """Something has come on a line: it is read by the network's next turn."""
+        """Note that bytes have come on a line: the network's next turn reads them."""
         self._ready[descriptor] = None
         self._network.soon(self)
 

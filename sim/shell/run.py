@@ -83,7 +83,7 @@ class ShellRun(Trial):
         self.mortal = self.rng.random() < 0.5
 
     async def consume(self, name: str, task: Task) -> None:
-        """In half of the runs workers die while faults go on, with what they have in hand, and ask other nodes then."""
+        """Consume; in half of the runs workers die under faults with messages in hand, and ask other nodes then."""
         lives = 0
         while self.mortal and self.phase in ("starting", "faults"):
             lives += 1

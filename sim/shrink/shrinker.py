@@ -244,7 +244,7 @@ class Shrinker:
             self.only_packets(self.best.log)
 
     def options(self, seeds: int) -> None:
-        """Fewer options that are not plain, fewer nodes, clients and messages, less time."""
+        """Try fewer options that are not plain, fewer nodes, clients and messages, less time."""
         self.doing = "options"
 
         def only(names: list[str]) -> bool:
@@ -259,7 +259,7 @@ class Shrinker:
             again = any(self.fails_somehow(candidate, seeds) for candidate in smaller(self.best.schedule))
 
     def faults(self, seeds: int = 1) -> None:
-        """Fewer faults, each with fewer nodes."""
+        """Try fewer faults, each with fewer nodes."""
         self.doing = "faults"
 
         def only(faults: list[Fault]) -> bool:
@@ -280,7 +280,7 @@ class Shrinker:
                 at += 1
 
     def packets(self) -> None:
-        """Fewer packets with a fate of their own: what is lost, doubled or late first."""
+        """Try fewer packets with a fate of their own: lost, doubled or late ones first."""
         self.doing = "packets"
         packets = self.best.schedule.packets
         if not packets:
@@ -307,5 +307,5 @@ class Shrinker:
 
 
 def short(seconds: float) -> float:
-    """Three digits of it."""
+    """Return three digits of it."""
     return float(f"{seconds:.3g}")

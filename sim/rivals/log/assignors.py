@@ -13,7 +13,7 @@ Assignment = dict[str, tuple[int, ...]]
 
 
 def range_(members: Mapping[str, Sequence[int]], partitions: Sequence[int]) -> Assignment:
-    """Consecutive partitions for each, the first consumers get one more."""
+    """Give each consecutive partitions; the first consumers get one more."""
     names = sorted(members)
     size, more = divmod(len(partitions), len(names))
     result: Assignment = {}
@@ -26,7 +26,7 @@ def range_(members: Mapping[str, Sequence[int]], partitions: Sequence[int]) -> A
 
 
 def round_robin(members: Mapping[str, Sequence[int]], partitions: Sequence[int]) -> Assignment:
-    """In turn."""
+    """Give each partitions in turn."""
     names = sorted(members)
     return {name: tuple(partitions[index :: len(names)]) for index, name in enumerate(names)}
 

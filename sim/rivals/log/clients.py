@@ -139,7 +139,7 @@ class LogConsumer(Consumer):
         self.rejoin_while_idle()
 
     def rejoin_while_idle(self) -> None:
-        """Nothing is in hand: join at once."""
+        """Join at once if nothing is in hand."""
         if self.waiting is not None and self.rejoin and not self.joining:
             self.join()
 

@@ -158,7 +158,7 @@ class Group:
             self.on_sync(key, request, member)
 
     def may_commit(self, request: Commit) -> Any:
-        """True, or why the commit is refused. While others join, members may still commit."""
+        """Return True, or the reason why the commit is refused. While others join, members may still commit."""
         member = self.members.get(request.member)
         if member is None:
             return UNKNOWN_MEMBER
