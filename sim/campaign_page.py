@@ -1,4 +1,4 @@
-"""A campaign as one HTML file that needs nothing else: what failed, and what the campaign contained."""
+"""A campaign as one HTML file that needs nothing else: its failures, and its content."""
 
 from __future__ import annotations
 

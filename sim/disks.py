@@ -119,7 +119,7 @@ class SimJournal(Protocol):
 
 
 class DamagedBody(Exception):
-    """The bytes of this batch, by its number, are not what was stored."""
+    """The bytes of this batch, by its number, are not those that were stored."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -252,7 +252,7 @@ class Host(Machine):
     # -------------------------------------------------------------------- steps
 
     def feed(self, *events: Event) -> None:
-        """Let the core take events in, and carry out what it says."""
+        """Let the core take events in, and carry out its effects."""
         core, driver = self.core, self.driver
         if core is None or driver is None:
             return

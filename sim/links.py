@@ -35,7 +35,7 @@ FOREIGN_MAX = 256
 
 
 class Links:
-    """Connections that this machine dials, and what comes over those of the others: ``peers``, filled later."""
+    """Connections that this machine dials, and messages over those of the others: ``peers``, filled later."""
 
     def __init__(
         self, machine: Machine, name: NodeId, peers: Mapping[NodeId, Links], rng: random.Random

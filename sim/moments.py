@@ -78,7 +78,7 @@ class Moments:
         """Let the topic grow on one side of a cut, unheard on the other side.
 
         Once that is confirmed, the other side rewinds or creates a group, or deletes the topic, and producers
-        publish to what was added.
+        publish to the new partitions.
         """
         sides = [
             [name for name in dict.fromkeys(pair[at] for pair in fault.links) if name in self.around.machines]

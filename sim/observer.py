@@ -14,7 +14,7 @@ from sim.world import World
 
 
 class Observer:
-    """Hears what the machines of one run do.
+    """Hears the events of one run's machines.
 
     Args:
         full: True if the history gets the nodes' lines too, which no checker needs.

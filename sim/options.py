@@ -25,7 +25,7 @@ class Options:
     late: float = 1.0  # see there; also the longest of the delay spikes
     spikes: float = 0.0  # share of messages that are delayed by up to ``late``
     latency: float = 0.002  # mean one-way delay
-    # Most seconds of a turn of a node's loop: what comes meanwhile goes into one step.
+    # Most seconds of a turn of a node's loop: events that come meanwhile go into one step.
     turn: float = 0.0
     distance: float = 0.0  # seconds that a message from one node to another takes besides, always
     fsync: float = 0.003  # mean time of an fsync
@@ -68,7 +68,7 @@ class Options:
     output_partitions: int = 1  # partitions of the topic that outputs are published to
     # True if payload is kept when groups are rewound or come later, so that they get all of it again.
     keep: bool = True
-    # Share of the moments at which sim/moments.py does to the cluster what hurts most just then.
+    # Share of the moments at which sim/moments.py makes the worst fault for the cluster just then.
     moments: float = 0.0
     # Share of the FETCHes of a consumer that name messages which it had before.
     by_id: float = field(default=0.0, repr=False)
@@ -95,7 +95,7 @@ class Options:
     small: int = field(default=512, repr=False)
     # Runs of messages that one step of a core votes on, the other limits of a step being as low; 0: as ever.
     room: int = field(default=0, repr=False)
-    recall: float = 0.0  # share of the steps after which its journal must know what the core knows
+    recall: float = 0.0  # share of the steps after which its journal must have all of the core's knowledge
     # Share of the messages that end the process that handles them; 0: consumers do not die of messages.
     poison: float = 0.0
     # Share of messages at which a worker stops, instead of handling one, and rejects what it has; then they join late.

@@ -26,7 +26,7 @@ TIMES = {
     "DIGESTS_MAX": 16, "LISTED_MAX": 1, "PULL_BATCHES_MAX": 1, "BALLOTS_AT_STOP_MAX": 2, "BEGIN_RUNS_MAX": 2,
     "SURVEY_SCAN_MAX": 1,
 }  # fmt: skip
-"""Limits of one step, or of one piece of many, by name; and what each becomes, times the runs that a step votes on."""
+"""Limits of one step, or of one piece of many, by name, each with its value per run that a step votes on."""
 
 
 def places(name: str) -> list[Any]:

@@ -22,7 +22,7 @@ from sim.schedule import Schedule
 from sim.world import SimError
 
 CPU_LIMIT_S = 240.0
-"""CPU seconds that a run may take, twice what the longest takes; more for runs that simulate more time."""
+"""CPU seconds that a run may take, twice those of the longest; more for runs that simulate more time."""
 
 
 BLOCK = 4096
@@ -115,7 +115,7 @@ def small_runs(most: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cpu_limit(seconds: float) -> Iterator[None]:
-    """Raise `SimError` in the main thread when what is inside takes more CPU time: a core may loop for ever."""
+    """Raise `SimError` in the main thread when the body takes more CPU time: a core may loop for ever."""
 
     def on_signal(number: int, frame: object) -> None:
         raise SimError(

@@ -1,6 +1,6 @@
 """Sightings that a run must have, and the history's lines of a node (sim/sometimes.py, docs/history.md).
 
-A host tells `Sightings` what it sends, appends and loses; nothing that a node does depends on it.
+A host reports to `Sightings` its sends, appends and losses; nothing that a node does depends on it.
 """
 
 from __future__ import annotations

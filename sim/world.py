@@ -93,7 +93,7 @@ class Clock:
 
 
 class World:
-    """One run: the heap, the network, what was seen, and the history.
+    """One run: the heap, the network, the sightings, and the history.
 
     Attributes:
         time: true simulated seconds.

@@ -22,7 +22,7 @@ DEAD = "!dead"
 
 
 class Violation(NamedTuple):
-    """A broken promise: which, when it showed (true seconds), and what happened."""
+    """A broken promise: its name, the time when it showed (true seconds), and the event."""
 
     promise: str
     at: float
@@ -188,5 +188,5 @@ class Skips:
                 ends.update({which: min(end, row["at"]) for which, end in over.items()})
 
     def until(self, group: str) -> float:
-        """Return the time before which what was sent may be skipped, in seconds; below every time if nothing may."""
+        """Return the time before which messages sent may be skipped, in seconds; below every time if nothing may."""
         return max(self.ends.get(group, {}).values(), default=-math.inf)

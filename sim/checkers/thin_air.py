@@ -1,4 +1,4 @@
-"""No thin air (promise G5): what is delivered was published before, byte for byte, and a retry has the same numbers."""
+"""No thin air (promise G5): a delivered message was published before, byte for byte; a retry has the same numbers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def made_nothing(answer: Answer) -> bool:
 
 
 class Consumer(Deriving):
-    """Fetches, works, and settles what it got in every way there is.
+    """Fetches, works, and settles its messages in every way there is.
 
     A reader of dead letters does the same with those, until everything is healed: they may stay.
 
@@ -178,7 +178,7 @@ class Consumer(Deriving):
             self.later(0.05, self.fetch)
 
     def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
-        """Hand to the application what may still be handed over."""
+        """Hand to the application the messages that may still be handed over."""
         rng, world, options = self.rng, self.world, self.options
         if not answer.slices:
             self.later(0.05 + rng.random() * 0.25, self.fetch)
@@ -327,7 +327,7 @@ class Consumer(Deriving):
         self.call("extend", items, 2, hold_time=hold)
 
     def leave(self, receipts: list[Receipt]) -> None:
-        """Give back what the application never got."""
+        """Give back the messages that the application never got."""
         items = self.named(tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts))
         node = self.node()
         op = self.next_op()
@@ -393,7 +393,7 @@ class Consumer(Deriving):
     def on_settled(
         self, kind: str, items: tuple[ReceiptPart, ...], answer: Answer, op: int, until: float
     ) -> tuple[ReceiptPart, ...]:
-        """Write down the verdicts; what is to be tried again."""
+        """Write down the verdicts; return the parts to try again."""
         world = self.world
         unknown: list[ReceiptPart] = []
         if not isinstance(answer, SettleReply):

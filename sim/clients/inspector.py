@@ -48,7 +48,7 @@ LOOKED_FOR = ("all", "dead", "ready", "held", "delayed", "skipped")
 
 
 class Inspector(Client):
-    """Looks at everything through any node, and tries what has to be refused. Neither changes anything."""
+    """Looks at everything through any node, and tries requests that have to be refused. Neither changes anything."""
 
     def begin(self, _: object = None, __: object = None) -> None:
         if self.world.healed:

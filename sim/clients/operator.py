@@ -384,7 +384,7 @@ class Operator(Caller):
             self.rewind(group)
 
     def make_again(self) -> None:
-        """Create what some node knows as deleted: mostly soon, and at once when all is healed."""
+        """Create a group that some node knows as deleted: mostly soon, and at once when all is healed."""
         rng = self.rng
         guests = self.around.guests
         for group in [*(name for _, name in self.groups_of_jobs()), *guests]:
@@ -417,7 +417,7 @@ class Operator(Caller):
         self.ask(self.node(), BrowseRequest("jobs", number, source, which, (0, 0), 10), self.timeout, then)
 
     def purge(self, number: int, group: str, tries: int, spans: tuple[Span, ...] = ()) -> None:
-        """Settle what a group has open, or its dead letters; again if the outcome is unknown.
+        """Settle a group's open messages, or its dead letters; again if the outcome is unknown.
 
         If ``spans`` are named, these messages alone.
         """

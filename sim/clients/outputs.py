@@ -1,4 +1,4 @@
-"""Outputs: what is derived from each input, under ids made from its own."""
+"""Outputs: messages derived from each input, under ids made from its own."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Taken(NamedTuple):
 
 
 class Deriving(Caller):
-    """Publishes what is derived from what it got for ``group``, under derived ids and in batches of any size."""
+    """Publishes the outputs of its inputs for ``group``, under derived ids and in batches of any size."""
 
     def __init__(self, around: Surroundings, name: str, group: str) -> None:
         super().__init__(around, name)
         self.group = group
 
     def derive(self, taken: list[Taken], then: Callable[[], None]) -> None:
-        """Publish what is derived from ``taken``; once all of it is confirmed, ``then``, or die."""
+        """Publish the outputs of ``taken``; once all of it is confirmed, ``then``, or die."""
         batches = self.derived(taken)
         dies = not self.world.healed and self.rng.random() < self.options.derive
         left = len(batches)

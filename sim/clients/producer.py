@@ -47,7 +47,7 @@ class Producer(Client):
             self.open_session()
 
     def on_metadata(self, answer: Answer, _: Any) -> None:
-        """Publish to what a node says the topic is."""
+        """Publish to the topic that a node describes."""
         if (
             isinstance(answer, MetadataReply)
             and answer.topics

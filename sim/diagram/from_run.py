@@ -1,4 +1,4 @@
-"""A story out of a simulated run: its history, its packets, and what its nodes hold and sync."""
+"""A story out of a simulated run: its history, its packets, and its nodes' holds and fsyncs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SAYS = {"StoreReply": "STORED", "PublishReply": "CONFIRMED", "SettleReply": "SET
 
 
 class Words(Teller):
-    """Says what is in a packet, as the explorer's traces do. Ballots are numbered in order of appearance."""
+    """Says the content of a packet, as the explorer's traces do. Ballots are numbered in order of appearance."""
 
     def __init__(self) -> None:
         self.names = {}
@@ -144,7 +144,7 @@ class Recorder:
     # ------------------------------------------------------------------- nodes
 
     def watch(self, host: Host) -> None:
-        """See what a node holds after each of its steps, and its fsyncs."""
+        """See a node's holds after each of its steps, and its fsyncs."""
         feed, begin, leave = host.feed, host.disk.begin_sync, host.leave_world
 
         def fed(*events: Any) -> None:
@@ -198,7 +198,7 @@ class Recorder:
             self.items.append(self.held[key])
 
     def let_go(self, host: Host, now: dict[tuple[Any, ...], Any]) -> None:
-        """End the bars of what the node does not hold any more."""
+        """End the bars of the holds that the node does not have any more."""
         for key in [key for key in self.held if key[0] == host.name and key not in now]:
             item = self.held.pop(key)
             item.end = min(item.end or self.world.time, self.world.time)

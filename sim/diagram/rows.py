@@ -14,7 +14,7 @@ CALLS = {
     "redrive": "REDRIVE", "purge": "PURGE", "set_group": "SET-GROUP", "delete_group": "DELETE-GROUP",
     "set_topic": "SET-TOPIC", "delete_topic": "DELETE-TOPIC", "leave": "LEAVE",
 }  # fmt: skip
-"""Requests, and what pictures call them."""
+"""Requests, and their names in pictures."""
 
 TONES = {"publish": "publish", "ack": "ack", "reject": "reject", "dead_letter": "reject", "extend": "hold"}
 

@@ -83,7 +83,7 @@ class Story:
         ]
 
     def rename(self, names: dict[str, str]) -> None:
-        """Write short names for long ones in what is said."""
+        """Write short names for long ones in the texts."""
         if not names:
             return
         pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
@@ -114,7 +114,7 @@ class Story:
         return fitting[0], int(named[2])
 
     def shown(self, most: int) -> None:
-        """Leave out all but ``most`` items: those without messages first, then those far from what broke."""
+        """Leave out all but ``most`` items: those without messages first, then those far from the violation."""
         if len(self.items) <= most:
             return
         focus = self.find(self.focus) if self.focus else None

@@ -39,7 +39,7 @@ WAITING, LIVE, OVER, NOTHING, ACKING, REJECTED, LEFT = (
 
 
 class Attempt(NamedTuple):
-    """One FETCH, and what became of it. A delivery is LIVE until ``until`` unless its client settles it before."""
+    """One FETCH, and its outcome. A delivery is LIVE until ``until`` unless its client settles it before."""
 
     node: NodeId
     phase: str
@@ -73,7 +73,7 @@ class Asked(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One request about a topic, and what became of it: "", "asked", "done", "conflict" or "unknown"."""
+    """One request about a topic, and its outcome: "", "asked", "done", "conflict" or "unknown"."""
 
     phase: str = ""
     made: Stamp = STAMP_ZERO  # the creation whose topic it is, once created

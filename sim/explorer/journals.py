@@ -21,7 +21,7 @@ UNTRACKED = -1
 
 
 class Moved(NamedTuple):
-    """In a journal: it was brought back from a backup, to another place, with what stands before this."""
+    """In a journal: it was brought back from a backup, to another place, with the records before this."""
 
 
 Records = tuple[JournalRecord | Moved, ...]

@@ -1,4 +1,4 @@
-"""One step of one node, and what the world around it collects.
+"""One step of one node, and the effects that the world around it collects.
 
 The core is driven by quorumq/driver.py. Persists are durable at once, unless each fsync is a step of its own: then
 what waits in the driver is part of a node's state.

@@ -37,7 +37,7 @@ class Switches:
 
 
 class Local:
-    """One state of one node: the core, its journal (by number), and what it has not synced yet."""
+    """One state of one node: the core, its journal (by number), and its unsynced records."""
 
     __slots__ = (
         "core", "dead", "due", "group", "journal", "links", "node", "pending", "problem", "rank", "served"
@@ -82,7 +82,7 @@ def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:
 
 
 class Nodes:
-    """All states of single nodes that were met, by number, and what is known of their steps.
+    """All states of single nodes that were met, by number, and the known results of their steps.
 
     Attributes:
         partition: the group's, once there is one.

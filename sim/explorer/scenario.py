@@ -146,4 +146,4 @@ class Scenario:
 
 
 BUDGETS = tuple(field.name for field in fields(Scenario) if "counted" in field.metadata)
-"""The countable things, in the order in which a state keeps what is left of them: ticks first."""
+"""The countable things, in the order in which a state keeps the rest of them: ticks first."""

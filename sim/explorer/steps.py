@@ -98,7 +98,7 @@ class Explorer:
     # ------------------------------------------------------------------------ steps
 
     def after(self, state: State, at: int, outcome: Outcome, tick: int) -> tuple[State, str]:
-        """Return ``state`` once node ``at`` has done what ``outcome`` says, and the promise that it broke."""
+        """Return ``state`` after ``outcome`` at node ``at``, and the promise that it broke."""
         world, nodes, to = self.world, self.nodes, self.traffic.to
         local, sent, replies, problem = outcome
         net, budget, fact = state[-3:]

@@ -1,4 +1,4 @@
-"""Takes out of a core what cannot matter here, so that states that behave alike are one."""
+"""Takes out of a core the parts that cannot matter here, so that states that behave alike are one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from quorumq.core.types import Now
 
 
 def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
-    """Change ``core``, and nothing of what it does.
+    """Change ``core``, and none of its behaviour.
 
     Hints on who else is fetching have no effect with ``steal_after = 0``; the time a peer was heard has no reader;
     a request for holds waits here until the node can answer, so it need not come again;
     no client acts on a hint of suspects; timers whose round, request or hold is gone do nothing when they come.
     Those of what an ACK ended early are kept, because its hold is still reported.
 
-    With ``keeps_given``, what was handed to a client is still looked at.
+    With ``keeps_given``, messages handed to a client are still looked at.
     """
     state = core.state
     state.active.clear()

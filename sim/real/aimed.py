@@ -51,7 +51,7 @@ def forget(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault, 
 
 
 def lose(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault, float]:
-    """Have all nodes lose power at once: what was confirmed and not synced is nowhere."""
+    """Have all nodes lose power at once: confirmed bytes that were not synced are nowhere."""
     return Fault(at, "crash", tuple(names), 0.05, AFTER_S), at + RECOVERY_S
 
 

@@ -87,7 +87,7 @@ class FaultyCluster(LocalCluster):
         return self.node_directory(name) / "control.json"
 
     def control(self, name: str, **values: Any) -> None:
-        """Change what the node's disk and clock do (faulty_node.py)."""
+        """Change the behaviour of the node's disk and clock (faulty_node.py)."""
         self.controls[name].update(values)
         path = self.control_path(name)
         beside = path.with_suffix(".new")
@@ -168,7 +168,7 @@ class FaultyCluster(LocalCluster):
     # -------------------------------------------------- what happens to directories
 
     def cut_power(self, name: str) -> None:
-        """Kill the node, and lose what it had not fsynced."""
+        """Kill the node, and lose the bytes that it had not fsynced."""
         self.kill(name)
         power.lose(self.data_path(name), self.synced_path(name), self.rng)
 

@@ -72,7 +72,7 @@ def noted(sync: Callable[[Any], None], control: Control) -> Callable[[Any], None
 
 
 def wait(path: str) -> None:
-    """Import what a node needs, and wait until the file is gone that says so."""
+    """Import the modules of a node, and wait until the file that holds it back is gone."""
     importlib.import_module("quorumq.node.serve")
     with open(path, "w", encoding="utf-8"):
         pass

@@ -1,4 +1,4 @@
-"""Carries connections of a cluster, and does to them what networks do.
+"""Carries connections of a cluster, and does to them the harm that networks do.
 
 One listener for each directed pair of dialler and dialled. A pair that is blocked carries nothing in that
 direction: bytes wait, as if packets were lost, and connections stay. The proxy has a thread of its own, so that a
@@ -29,7 +29,7 @@ class Proxy:
     """A context manager: it listens inside of its ``with``.
 
     Args:
-        listeners: by port to listen on: the dialler, the dialled, and the dialled one's port.
+        listeners: dialler, dialled, and the port of the dialled one, keyed by the port to listen on.
 
     Attributes:
         carried: bytes that arrived, by pair.

@@ -1,4 +1,4 @@
-"""Many seeds of every design under every kind of fault, on several processes; what is done is kept in a file."""
+"""Many seeds of every design under every kind of fault, on several processes; finished parts are kept in a file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run_part(work: tuple[Part, Settings]) -> tuple[Part, Figures]:
 def run_all(
     work: list[Part], settings: Settings, jobs: int, kept: Path | None, on_part: Callable[[], None]
 ) -> Table:
-    """Run what is not in the file yet, and add all of it up; ``on_part`` is called when a part is done.
+    """Run the parts that are not in the file yet, and add all up; ``on_part`` is called when a part is done.
 
     Args:
         settings: settings of the designs, and options of the runs that differ.

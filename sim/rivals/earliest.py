@@ -34,7 +34,7 @@ class Hold(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A consumer wants the payload of what it got."""
+    """A consumer wants the payload of its keys."""
 
     keys: tuple[Key, ...]
 

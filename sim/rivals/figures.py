@@ -37,7 +37,7 @@ class Figures:
     confirmed: int = 0  # messages whose publish was confirmed
     lost: int = 0  # those that were never handled, or not to the end
     deliveries: int = 0  # messages handed to handlers
-    duplicates: int = 0  # deliveries of what had been delivered before, and not rejected since
+    duplicates: int = 0  # deliveries of messages that had been delivered before, and not rejected since
     after_ack: int = 0  # deliveries to a request that was sent after an ACK of the message had succeeded
     overlaps: int = 0  # deliveries while another one's deadline had not passed
     # Seconds from the first try to publish to the first delivery, by class (`STEP`).

@@ -19,7 +19,7 @@ SETTLE_S = 15.0
 """Seconds after healing after which a confirmed message that is not settled counts as lost."""
 
 LINGER_S = 2.5
-"""A run goes on for longer than a hold once all is settled: what is delivered again is seen."""
+"""Seconds, more than a hold, that a run goes on once all is settled, so that late deliveries are seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Run:
 
     Args:
         design: its name.
-        schedule, knobs: what to run, and settings of the designs.
+        schedule, knobs: the run, and settings of the designs.
 
     Attributes:
         oracle: elects leaders, if the design has any.

@@ -85,7 +85,7 @@ class Round:
 
 
 class Replica:
-    """One process, from what its disk kept. A design adds the rest in a subclass: `find` and more `serve_` methods."""
+    """One process, from its disk's records. A design adds the rest in a subclass: `find` and more `serve_` methods."""
 
     wait = WAIT_S
 
@@ -105,7 +105,7 @@ class Replica:
             self.apply(record)
 
     def apply(self, record: Store | Tombs) -> None:
-        """Take in what was written."""
+        """Take in written records."""
         if isinstance(record, Store):
             self.messages.update({key: value for key, value in record.items if key not in self.tombs})
         else:
@@ -226,7 +226,7 @@ class Replica:
         return len(replies) >= self.majority
 
     def give_out(self, client: int, request: Take, items: tuple[tuple[Key, bytes], ...], owner: str) -> None:
-        """Answer a client with what was won for it."""
+        """Answer a client with the messages that were won for it."""
         won = (key for key, _ in items)
         self.machine.note("hold_won", won, group=GROUP, generation=0, n=0, owner=owner)
         self.machine.reply(client, Took(items, request.sent_at, owner))

@@ -100,7 +100,7 @@ class Books:
 
 
 class Producer(Client):
-    """Publishes what the seed planned."""
+    """Publishes the messages that the seed planned."""
 
     def __init__(self, run: Any, name: str) -> None:
         super().__init__(run, name)
@@ -300,7 +300,7 @@ class Consumer(Client):
         self.failed.append(item)
 
     def settle_all(self) -> None:
-        """Settle what was in hand, and ask for more."""
+        """Settle the messages in hand, and ask for more."""
         done, failed, self.done, self.failed = self.done, self.failed, [], []
         if done:
             self.settle("ack", done, 6)

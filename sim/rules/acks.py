@@ -1,4 +1,4 @@
-"""Rules of ACK and of the records that it leaves: what is acked stays acked."""
+"""Rules of ACK and of the records that it leaves: an acked message stays acked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of starts: what a node that was down, stopped, wiped, moved or damaged may count for."""
+"""Rules of starts: the votes and records of a node that was down, stopped, wiped, moved or damaged."""
 
 from __future__ import annotations
 

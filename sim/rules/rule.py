@@ -10,10 +10,10 @@ from typing import Any
 from sim.explorer.scenario import Scenario
 
 Patch = tuple[Any, str, Any]
-"""A class or module, the name in it, and what to put there."""
+"""A class or module, the name in it, and its replacement."""
 
 INHERITED = object()
-"""Stands for what a class has from its base."""
+"""Stands for an attribute that a class has from its base."""
 
 
 @dataclass(frozen=True)

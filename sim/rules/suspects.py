@@ -1,4 +1,4 @@
-"""Rules of suspects, which may have taken their process along, and of what is asked for by name."""
+"""Rules of suspects, which may have taken their process along, and of messages that are asked for by name."""
 
 from __future__ import annotations
 

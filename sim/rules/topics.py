@@ -1,4 +1,4 @@
-"""Rules of what a topic is: its settings, its partitions, its deletion."""
+"""Rules of a topic: its settings, its partitions, its deletion."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from sim.shell.moments import virtual_time
 from sim.shell.network import Line, LineStream, Network, Together
 
 RESERVE_LEFT = 1 << 20
-"""Bytes that a full disk still has: the node takes nothing in any more, and goes on writing what it must."""
+"""Bytes that a full disk still has: the node takes nothing in any more, and goes on writing necessary records."""
 
 START = 100.0
 """Time in seconds that monotonic clocks show at the beginning."""
@@ -193,7 +193,7 @@ class ShellCluster(World):
         self.proxy.unblock(self.frozen.pop(name, []))
 
     def control(self, name: str, **values: Any) -> None:
-        """Change what the node's disk and clock do."""
+        """Change the behaviour of the node's disk and clock."""
         controls = self.controls[name]
         controls.update(values)
         self.commits[name].seconds = self.fsync + controls.get("fsync_s", 0.0)

@@ -105,7 +105,7 @@ class Network:
         self.turn()
 
     def soon(self, together: Together) -> None:
-        """Have a node read what is there when nothing else arrives or goes on at this moment."""
+        """Have a node read its lines when nothing else arrives or goes on at this moment."""
         if not self.ready and not self.arriving:
             self.time.at(self.time.time, self.turn)
         self.ready[together] = None
@@ -119,7 +119,7 @@ class Network:
 
 
 class Together(Turns):
-    """`Turns` of one node, for lines instead of sockets: what arrives at one moment is one step of its core."""
+    """`Turns` of one node, for lines instead of sockets: all that arrives at one moment is one step of its core."""
 
     def __init__(self, feed: Callable[..., None], network: Network) -> None:
         super().__init__(feed)
@@ -156,7 +156,7 @@ class Together(Turns):
         self._network.soon(self)
 
     def turn(self) -> None:
-        """Read what has come."""
+        """Read the bytes that have come."""
         events: list[Event] = []
         ready, self._ready = self._ready, {}
         try:
@@ -172,7 +172,7 @@ class Together(Turns):
 
 
 class Line(MemoryTransport):
-    """One end of a connection of a network, and what is under way from here: from whom, to whom says its pair."""
+    """One end of a connection of a network, and the bytes under way from here; its pair names sender and receiver."""
 
     def __init__(self, network: Network, pair: Pair) -> None:
         super().__init__()

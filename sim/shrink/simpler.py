@@ -19,7 +19,7 @@ PLAIN: dict[str, object] = {
     "auto_create_groups": True, "origin_idle": 86_400.0, "disk": "memory", "dead_readers": 0, "rivals": 0,
     "deletions": 0, "operators": 1, "room": 0,
 }  # fmt: skip
-"""Options that a run need not have, and what they are then."""
+"""Options that a run need not have, and their plain values."""
 
 LEAST = {
     "producers": 1, "batches": 1, "batch_messages": 1, "consumers": 1, "groups": 1, "partitions": 1,

@@ -204,7 +204,7 @@ class Broker:
     # ---------------------------------------------------------------- followers
 
     def pull(self, leader: str) -> None:
-        """Ask a leader for what is new in its partitions, from what is durable on."""
+        """Ask a leader for new entries of its partitions, from the durable end on."""
         ends: dict[int, tuple[int, int, int]] = {}
         for number, log in enumerate(self.logs):
             if log.term.leader == leader:
@@ -283,7 +283,7 @@ class Broker:
         self.machine.send(sender, Pulled(pull.number, parts))
 
     def on_pulled(self, leader: str, answer: Pulled) -> None:
-        """Append what the leader sent; the next request says that it is durable."""
+        """Append the leader's entries; the next request says that they are durable."""
         if answer.number != self.pulling.get(leader):
             return  # asked again meanwhile: these entries would stand at another place than the leader's
         self.pulling[leader] = 0
@@ -413,6 +413,6 @@ class Broker:
         self.replayed = max(self.replayed, safe)
 
     def keep(self, kept: Any, then: Callable[[], None]) -> None:
-        """Write what the next coordinator needs."""
+        """Write the entries that the next coordinator needs."""
         log = self.logs[self.offsets_partition]
         self.append(self.offsets_partition, (Entry(log.term.epoch, "group", kept),), then)

@@ -189,7 +189,7 @@ class LogConsumer(Consumer):
         self.coordinate(Sync(self.member, self.generation, assignment), then, REBALANCE_S)
 
     def on_assigned(self, partitions: tuple[int, ...]) -> None:
-        """Give up what is not ours any more, and find out where to begin in the others."""
+        """Give up partitions that are not ours any more, and find out the offsets to begin at in the others."""
         revoked = [p for p in self.positions if p not in partitions]
         for partition in revoked:
             del self.positions[partition]
@@ -251,7 +251,7 @@ class LogConsumer(Consumer):
             self.later(0.05, self.poll)
 
     def hand_out(self) -> None:
-        """Give the application what is in the buffer, up to what it asked for."""
+        """Give the application the buffered messages, up to its request."""
         then, self.waiting = self.waiting, None
         assert then is not None
         most = self.options.fetch_messages

@@ -9,7 +9,7 @@ from sim.rivals.workload import Key
 
 
 class Entry(NamedTuple):
-    """A place in a log: a message, or in the offsets log what the coordinator must not forget."""
+    """A place in a log: a message, or in the offsets log a fact that the coordinator must keep."""
 
     epoch: int
     key: Any  # Key; or (group's) partition, or "group"
