@@ -155,7 +155,7 @@ class NoLoss(TopicChecker, DrainedChecker):
         return bool(ends) and max(ends) >= self.sent.get(key, 0.0)
 
     def _never_was(self, group: str) -> bool:
-        """Return True if a FETCH began to make it, and no majority is known to have it: a crash may have ended it."""
+        """Return True if a FETCH began to make it, and no majority surely had it: a crash may have ended it."""
         heard = self.known.get(group)
         if heard is None or len(heard) > self.rf // 2 or group in self.created:
             return False
