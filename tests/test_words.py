@@ -1,0 +1,238 @@
+"""Wording that the project avoids appears no more often than the allowances below, which may only fall.
+
+Run ``python -m tests.test_words`` to print today's counts as a table to paste here, and
+``python -m tests.test_words CHECK [PREFIX]`` to list the places of one check.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from typing import Final
+
+import pytest
+
+from tests.words import PACKAGES, RATES, Hit, all_hits, package_of
+
+REMEDIES: Final = {
+    "opener": "open the docstring with a verb or a noun: what it does, not 'What …' or 'Whether …'",
+    "entry": "describe the argument with a noun and its unit",
+    "comment": "write a sentence with a noun as its subject",
+    "variable": "name the variable after its type or its content",
+    "old name": "use the word that replaces it",
+    "old word": "use the word that replaces it (tests/words.py, RETIRED)",
+    "pronoun": "name the client, node or operator that is meant",
+    "is told": "write 'learns', 'gets' or 'receives', with a subject",
+    "of which": "split the sentence",
+    "where for if": "write 'if' or 'when' for a condition",
+    "so many": "write the number or the unit",
+    "paragraph": "split the paragraph: at most 60 words",
+    "test name": "name subject, condition and result",
+    "test import": "move what is shared to a module that is no test",
+}
+"""What to do about each check."""
+
+ALLOWED: Final[dict[str, dict[str, int]]] = {
+    "opener": {"quorumq/lab": 2, "quorumq/audit": 3, "spark": 100, "tests": 277},
+    "entry": {"quorumq/audit": 43, "spark": 26, "tests": 18},
+    "comment": {"quorumq/audit": 2, "spark": 12, "tests": 57},
+    "variable": {
+        "quorumq/core": 252,
+        "quorumq/client": 130,
+        "quorumq/node": 44,
+        "quorumq/storage": 49,
+        "quorumq/wire": 19,
+        "quorumq/cli": 77,
+        "quorumq/lab": 39,
+        "quorumq/history": 3,
+        "quorumq/audit": 16,
+        "quorumq": 2,
+        "sim": 286,
+        "spark": 166,
+        "tests": 686,
+    },
+    "old name": {
+        "quorumq/core": 2254,
+        "quorumq/client": 485,
+        "quorumq/node": 324,
+        "quorumq/storage": 126,
+        "quorumq/wire": 208,
+        "quorumq/cli": 161,
+        "quorumq/lab": 145,
+        "quorumq/history": 14,
+        "quorumq/audit": 227,
+        "quorumq": 7,
+        "sim": 949,
+        "spark": 419,
+        "tests": 4308,
+    },
+    "old word": {
+        "quorumq/core": 269,
+        "quorumq/client": 17,
+        "quorumq/node": 11,
+        "quorumq/storage": 4,
+        "quorumq/wire": 18,
+        "quorumq/cli": 6,
+        "quorumq/lab": 6,
+        "quorumq/history": 1,
+        "quorumq/audit": 16,
+        "sim": 66,
+        "spark": 31,
+        "tests": 60,
+        "docs": 221,
+    },
+    "pronoun": {
+        "quorumq/core": 1,
+        "quorumq/cli": 6,
+        "quorumq/audit": 28,
+        "sim": 1,
+        "spark": 28,
+        "tests": 150,
+        "docs": 285,
+    },
+    "is told": {"quorumq/audit": 12, "spark": 7, "tests": 19, "docs": 51},
+    "of which": {"quorumq/core": 1, "quorumq/audit": 15, "sim": 1, "spark": 9, "tests": 24, "docs": 33},
+    "where for if": {"quorumq/cli": 2, "quorumq/audit": 22, "sim": 1, "spark": 30, "tests": 19, "docs": 86},
+    "so many": {"quorumq/audit": 19, "spark": 16, "tests": 69, "docs": 20},
+    "paragraph": {"docs": 233},
+    "test name": {"tests": 337},
+    "test import": {"tests": 112},
+}
+"""Hits of each check that a package may have."""
+
+ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
+    "what": {
+        "quorumq/core": 3.1,
+        "quorumq/client": 3.8,
+        "quorumq/node": 6.2,
+        "quorumq/storage": 8.4,
+        "quorumq/wire": 5.6,
+        "quorumq/cli": 8.1,
+        "quorumq/lab": 5.9,
+        "quorumq/history": 1.2,
+        "quorumq/audit": 16.6,
+        "quorumq": 3.8,
+        "sim": 5.4,
+        "spark": 21.5,
+        "tests": 20.4,
+        "docs": 11.1,
+    },
+    "where": {
+        "quorumq/core": 0.4,
+        "quorumq/client": 0.9,
+        "quorumq/node": 0.4,
+        "quorumq/storage": 0.8,
+        "quorumq/wire": 0.9,
+        "quorumq/cli": 4.1,
+        "quorumq/lab": 0.6,
+        "quorumq/history": 0.2,
+        "quorumq/audit": 7.8,
+        "quorumq": 0.2,
+        "sim": 0.8,
+        "spark": 8.9,
+        "tests": 4.8,
+        "docs": 5.1,
+    },
+    "told": {
+        "quorumq/core": 1.1,
+        "quorumq/client": 0.5,
+        "quorumq/node": 1.0,
+        "quorumq/storage": 0.8,
+        "quorumq/wire": 0.6,
+        "quorumq/cli": 0.6,
+        "quorumq/lab": 1.3,
+        "quorumq/history": 1.2,
+        "quorumq/audit": 4.5,
+        "quorumq": 0.2,
+        "sim": 0.7,
+        "spark": 1.3,
+        "tests": 1.9,
+        "docs": 1.7,
+    },
+    "if": {
+        "quorumq/core": 13.3,
+        "quorumq/client": 13.3,
+        "quorumq/node": 14.2,
+        "quorumq/storage": 8.0,
+        "quorumq/wire": 7.7,
+        "quorumq/cli": 6.6,
+        "quorumq/lab": 10.7,
+        "quorumq/history": 9.9,
+        "quorumq/audit": 17.4,
+        "quorumq": 15.2,
+        "sim": 11.8,
+        "spark": 3.9,
+        "tests": 2.4,
+        "docs": 3.0,
+    },
+}
+"""Uses per 1,000 words of docstrings (docs: of pages): the most of each word, but the least of `if`."""
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[list[Hit], dict[str, Counter[str]]]:
+    return all_hits()
+
+
+@pytest.mark.parametrize("check", REMEDIES)
+def test_a_check_has_no_more_hits_than_allowed(
+    check: str, measured: tuple[list[Hit], dict[str, Counter[str]]]
+) -> None:
+    counts = Counter(package_of(hit.path) for hit in measured[0] if hit.check == check)
+    for package in PACKAGES:
+        allowed = ALLOWED[check].get(package, 0)
+        places = [f"{hit.path}:{hit.line}: {hit.text}" for hit in measured[0] if hit.check == check]
+        assert counts[package] <= allowed, (
+            f"{counts[package]} times {check!r} in {package}, {allowed} are allowed. Remedy: {REMEDIES[check]}. "
+            "Places:\n" + "\n".join(place for place in places if package_of(place) == package)
+        )
+
+
+@pytest.mark.parametrize("word", RATES)
+def test_a_word_is_as_frequent_as_allowed(
+    word: str, measured: tuple[list[Hit], dict[str, Counter[str]]]
+) -> None:
+    for package, rate in rates(measured[1], word).items():
+        allowed = ALLOWED_RATES[word][package]
+        if word == "if":
+            assert rate >= allowed, (
+                f"{package}: {rate} per 1,000 words are 'if' or 'when', {allowed} at least"
+            )
+        else:
+            assert rate <= allowed, f"{package}: {rate} per 1,000 words are {word!r}, {allowed} at most"
+
+
+def rates(words: dict[str, Counter[str]], word: str) -> dict[str, float]:
+    """Uses of a word per 1,000 words, by package, with one decimal."""
+    pattern = re.compile(RATES[word])
+    return {
+        package: round(
+            1000 * sum(n for it, n in counts.items() if pattern.fullmatch(it)) / max(1, sum(counts.values())),
+            1,
+        )
+        for package, counts in words.items()
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Print the tables of allowances, or the places of one check."""
+    prefix = arguments[1] if arguments[1:] else ""
+    hits, words = all_hits(prefix)
+    if arguments:
+        for hit in hits:
+            if hit.check == arguments[0]:
+                print(f"{hit.path}:{hit.line}: {hit.text}")
+        return
+    for check in REMEDIES:
+        counts = Counter(package_of(hit.path) for hit in hits if hit.check == check)
+        print(f"    {check!r}: { ({package: counts[package] for package in PACKAGES if counts[package]})!r},")
+    for word in RATES:
+        slack = -0.2 if word == "if" else 0.2
+        print(
+            f"    {word!r}: { ({it: round(rate + slack, 1) for it, rate in rates(words, word).items()})!r},"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
