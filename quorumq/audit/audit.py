@@ -1,8 +1,8 @@
-"""An audit from its lines to its verdicts, wherever its parts are.
+"""An audit from its lines to its verdicts, with parts in memory, in files or in Spark.
 
-The rule: `broken` needs proof, `holds` needs that something was looked at and nothing was left open. Whatever lies
-between is `not decidable`, with how many; what a history says nothing about is `not checked`. A run with lines that
-could not be read holds nothing: what was in them is not known.
+The rule: `broken` needs proof, `holds` needs something looked at and nothing left open. Anything between is `not
+decidable`, with a count. A guarantee that a history says nothing about is `not checked`. No guarantee holds in a run
+with lines that could not be read, because their content is not known.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def audit(summary: Summary, parts: Parts, *, drained: bool = False) -> Audit:
     """Audit a history.
 
     Args:
-        summary: what its lines say of runs as a whole.
-        parts: what they say of messages.
-        drained: whether runs that do not say so are over, with nothing left to deliver.
+        summary: lines about runs as a whole.
+        parts: lines about messages.
+        drained: True if runs that do not say so are over, with nothing left to deliver.
     """
     rows, copies, namesakes = once(summary.lines)
     summary = summary._replace(stretches=lines_once(summary.stretches, copies))
@@ -151,7 +151,7 @@ def _stuck(run: Run, out: Judged) -> None:
 
 
 def verdict(checked: int, broken: int, undecidable: int) -> str:
-    """Return what the counts amount to."""
+    """Return the verdict of the counts."""
     return BROKEN if broken else UNDECIDED if undecidable else HOLDS if checked else NOT_CHECKED
 
 
@@ -176,7 +176,7 @@ def verdicts(runs: Mapping[str, Run], sums: Sums) -> Rows:
 
 
 def overall(rows: Rows) -> Rows:
-    """Return the verdicts over all runs together, and of how many it was checked, and is broken."""
+    """Return the verdicts over all runs together, with the counts of runs checked and runs broken."""
     result = []
     for name in GUARANTEES:
         mine = [it for it in rows if it["guarantee"] == name]
@@ -196,8 +196,8 @@ def overall(rows: Rows) -> Rows:
 def latency(sums: Sums) -> Rows:
     """Return how long messages waited for their first delivery, and how often they were delivered.
 
-    Counted from when the publish was sent, or confirmed where a history says no more. ``untimed``: messages of which
-    that is not known, as a clock is not placed, or nobody wrote of the publish. Quantiles are exact to 1 %.
+    Counted from when the publish was sent, or confirmed if a history says no more. ``untimed``: messages without a
+    known time, because a clock is not placed, or no client wrote of the publish. Quantiles are exact to 1 %.
     """
     result = []
     for key in sorted(key[1:] for key in sums.counts if key[0] == "messages"):
@@ -228,7 +228,7 @@ def quantile(counts: Counter[int], share: float) -> int | None:
 
 
 def redeliveries(sums: Sums) -> Rows:
-    """Return what deliveries but the first followed."""
+    """Return the counts of deliveries but the first, by the event that each followed."""
     names = ("run", "topic", "group", "after")
     return [
         {**dict(zip(names, key[1:], strict=True)), "deliveries": count}
@@ -237,7 +237,7 @@ def redeliveries(sums: Sums) -> Rows:
 
 
 def faults(context: Context, sums: Sums) -> Rows:
-    """Return what happened while each fault lasted."""
+    """Return the counts of events while each fault lasted."""
     result = []
     for run, items in context.faults.items():
         for fault, begin, end, nodes in dict.fromkeys(items):
@@ -252,7 +252,7 @@ def faults(context: Context, sums: Sums) -> Rows:
 
 
 def summarised(of: Audit, paths: Sequence[str]) -> dict[str, Any]:
-    """Return what summary.json says: the verdicts, and the first rows of each table."""
+    """Return the content of summary.json: the verdicts, and the first rows of each table."""
     rows = overall(of.verdicts)
     unread = sum(it["count"] for it in of.remainder if it["lossy"])
     every = {
@@ -292,7 +292,7 @@ def shown(judged: Judged, said: str) -> Rows:
 
 
 def causes(judged: Judged) -> Rows:
-    """Return what was found, by what is the matter: how often, in how many runs, and the first with its story."""
+    """Return the findings by cause: count, count of runs, and the first finding with its story."""
     counts: Counter[tuple[str, str, str]] = Counter()
     runs: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for key, count in judged.sums.counts.items():
@@ -342,11 +342,11 @@ def conclusion(rows: Sequence[Mapping[str, Any]], unread: int) -> str:
 
 
 STRICT_CODE: Final = 3
-"""The exit code of --strict where nothing is broken and not everything holds."""
+"""The exit code of --strict if nothing is broken and not everything holds."""
 
 
 def exit_code(summary: Mapping[str, Any], *, strict: bool) -> int:
-    """Return 1 where a guarantee is broken; with ``strict`` 3 where one is not decided or something was not read."""
+    """Return 1 if a guarantee is broken; with ``strict`` 3 if one is not decided or something was not read."""
     said = {row["verdict"] for row in summary["verdicts"]}
     if BROKEN in said:
         return 1

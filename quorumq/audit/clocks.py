@@ -1,13 +1,13 @@
 """Places the clocks of a run, by the order of events.
 
-No time of day of one machine is compared with that of another. What a request asks for is not there before the
-request was sent, and an answer is not heard before it was given: each such pair of lines on two clocks is a bound,
-and `quorumq.audit.solver` makes intervals of them. Only the tightest bound for each pair of clocks and windows of them
-is kept, so what is kept does not grow with the lines.
+No time of day of one machine is compared with that of another. The effect of a request is not there before the request
+was sent, and an answer is not heard before it was given. Each such pair of lines on two clocks is a bound, and
+`quorumq.audit.solver` makes intervals of them. Only the tightest bound for each pair of clocks and windows of them is
+kept, so the memory does not grow with the lines.
 
-Two kinds of bounds: those that hold by what a computer is, whatever breaks; and those that hold only as long as a
-promise does, that a publish is confirmed after a majority has it. These serve where no other bound does: of a clock
-that only ever published nothing else says how far ahead it may be.
+There are two kinds of bounds. The first hold by the nature of a computer, even if the queue breaks its promises. The
+second hold only as long as a promise does: a publish is confirmed after a majority has it. They serve if no other bound
+does: nothing else says how far ahead a clock may be that only ever published.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from quorumq.audit.table import Floats, Numbers, Table, Writer, spread
 from quorumq.history import Row
 
 WINDOWS: Final = 50_000
-"""Of all runs and clocks together: so many, or a few more, are placed."""
+"""Number of windows that are placed, or a few more, of all runs and clocks together."""
 
 DAY_TURNED_S: Final = 1.0
-"""A time of day that moves by so much against its own clock is remarked on."""
+"""Seconds by which a time of day may move against its own clock without a remark."""
 
 _BOUND: Final = np.dtype(
     [("early", "i8"), ("early_window", "i8"), ("late", "i8"), ("late_window", "i8"), ("seconds", "f8")]
@@ -46,7 +46,7 @@ class Clock(NamedTuple):
 
     Attributes:
         several: whether its run has several.
-        clock: its number; NOWHERE where lines of two are not told apart, or where it broke.
+        clock: its number; NOWHERE if lines of two are not told apart, or if it broke.
         machine: its number, also where it broke.
         base, rate, wander: by `base` and `rate` alone each reading has a time in the order of the clock; NaN of one
             that is not placed. `wander` is the doubt about the rate.
@@ -61,7 +61,7 @@ class Clock(NamedTuple):
 
 
 class Times:
-    """The times of a run, of what its writers' clocks showed."""
+    """Times of a run from the readings of its writers' clocks."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class Times:
         """Return (t, low, high) of the readings of lines, then of other times that the lines name.
 
         Args:
-            facts: what `facts` gives, for each line.
-            at: when the lines were written, by their own clocks.
-            others: NaN where a line names none.
+            facts: the result of `facts`, for each line.
+            at: times at which the lines were written, by their own clocks.
+            others: the other times; NaN if a line names none.
         """
         several, machine = facts[:, 0] > 0, facts[:, 2].astype(np.int64)
         base, rate, wander, within = (facts[:, it] for it in (3, 4, 5, 6))
@@ -146,10 +146,10 @@ def _window_key(machine: Numbers, window: Numbers) -> Numbers:
 def clocks_of(
     stretches: Iterable[Stretch], settings: Iterable[Row]
 ) -> tuple[dict[tuple[str, str], Clock], list[tuple[str, str]]]:
-    """Return on which clock each writer wrote, and the run and name of each clock by its number.
+    """Return the clock on which each writer wrote, and the run and name of each clock by its number.
 
     Writers that say the same start of a machine (`boot` in their settings) share one clock, as all of a simulated run
-    do. One that went on after its machine was started again has two, and which line is of which is not told.
+    do. A writer that went on after its machine was started again has two, and its lines do not say on which they are.
     """
     boots: dict[tuple[str, str], set[str]] = defaultdict(set)
     simulated = set()
@@ -178,7 +178,7 @@ def clocks_of(
 
 
 def requests(table: Table, times: Times) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the requests of a part whose run has several clocks, and who was handed what: rows of `_REQUEST` each.
+    """Return the requests and deliveries of a part whose run has several clocks: rows of `_REQUEST` each.
 
     A batch is known by its first message; the fetch of a delivery by the owner, and it is asked of each message.
     """
@@ -255,7 +255,7 @@ def requests_in_context(rows: Iterable[Row], times: Times) -> NDArray[Any]:
 
 
 class _Firsts(NamedTuple):
-    """Times of requests: when each was first, on which clock (NOWHERE of several: nobody knows which was first)."""
+    """First time of each request, and its clock; NOWHERE if there are several, because the first is not known."""
 
     at: Floats
     clock: Numbers
@@ -274,18 +274,18 @@ def _firsts(
 
 
 def _groups(rows: NDArray[Any]) -> tuple[Numbers, Numbers]:
-    """Tell where each request begins, and of which each row is."""
+    """Return the index of the first row of each request, and the number of the request of each row."""
     new = np.diff(rows["key"], prepend=-1 if not len(rows) else rows["key"][0] - 1) != 0
     return np.flatnonzero(new), np.cumsum(new) - 1
 
 
 def bounds(made: NDArray[Any], got: NDArray[Any], width: float) -> NDArray[Any]:
-    """Return the tightest bounds that hold whatever is broken.
+    """Return the tightest bounds that hold even if every promise is broken.
 
     Args:
-        made: requests with what nodes wrote of them.
-        got: deliveries, with when they were won.
-        width: of a window.
+        made: requests with the lines of nodes about them.
+        got: deliveries, with the times at which they were won.
+        width: width of a window, in seconds.
     """
     result = []
     starts, of = _groups(made)
@@ -307,14 +307,14 @@ def bounds(made: NDArray[Any], got: NDArray[Any], width: float) -> NDArray[Any]:
 def promised(made: NDArray[Any], times: Times, silent: Mapping[str, int | None]) -> NDArray[Any]:
     """Return bounds that hold as long as a request is confirmed only once a majority has what it asks for.
 
-    They are from the time of the run to the clock of the request. Who confirmed it is among the nodes that have it, but
-    for the silent ones. So where k nodes wrote that they have it, k // 2 + 1, less the silent ones, had it by then: the
-    earliest of which one may be on a clock that is not placed.
+    They are from the time of the run to the clock of the request. The nodes that confirmed it are among those that have
+    it, the silent ones aside. So if k nodes wrote that they have it, k // 2 + 1, less the silent ones, had it by then.
+    One of these may be the earliest, on a clock that is not placed.
 
     Args:
-        made: requests with what nodes wrote of them.
-        times: of what is placed.
-        silent: by run how many nodes have no history; None where no node says which there are.
+        made: requests with the lines of nodes about them.
+        times: times of the clocks that are placed.
+        silent: number of nodes without a history, by run; None if no node names the nodes of the run.
     """
     starts, of = _groups(made)
     done = _firsts(made, starts, made["role"] == _DONE, made["at"])
@@ -395,7 +395,7 @@ class Clocks:
 
     @property
     def times(self) -> Times:
-        """The times by what is placed so far."""
+        """The times by the clocks placed so far."""
         of, windows = dict(self._of), []
         numbers = {name: number for number, name in enumerate(self._names)}
         facts: dict[int, tuple[bool, float, float, float]] = {}
@@ -422,7 +422,7 @@ class Clocks:
         return Times(of, self.width, windows)
 
     def place(self, result: NDArray[Any]) -> None:
-        """Place them, by what `bounds` gives."""
+        """Place them by the result of `bounds`."""
         for run, bound in self._read(result):
             self._bounds[run].append(bound)
         for run in sorted(self._windows):
@@ -438,7 +438,7 @@ class Clocks:
         }
 
     def trust(self, result: NDArray[Any]) -> None:
-        """Place those as well, by what `promised` gives."""
+        """Place those as well by the result of `promised`."""
         expected, more = self.unplaced, set()
         for run, bound in self._read(result):
             if bound.late in expected.get(run, ()):
@@ -447,7 +447,7 @@ class Clocks:
         for run in more:
             by = self._placed[run].reference
             placed = place(self._bounds[run], self._windows[run], self.width, by)
-            if placed.reference == by:  # whose time those bounds tell
+            if placed.reference == by:  # those bounds tell the time of this clock
                 self._placed[run] = placed
 
     def _read(self, result: NDArray[Any]) -> Iterable[tuple[str, Bound]]:

@@ -1,4 +1,4 @@
-"""Collects what is known of a whole run, topic, group or place: phases, registers, purges, and what could not be read.
+"""Facts of a whole run, topic, group or place: phases, registers, purges, and lines that could not be read.
 
 All of it is small beside the lines, and stands beside each message: so no question about one message needs to look
 for another.
@@ -28,14 +28,14 @@ class Run(NamedTuple):
     """Facts of a run: when it was healed and drained, how many replicas, and what is missing.
 
     Attributes:
-        unstopped: a real node was killed, or still runs, or none wrote a history: the end of what it did may be in no
+        unstopped: True if a real node was killed, or still runs, or none wrote a history. Its last acts may be in no
             file.
-        simulated: all that was done is in the history, and in the end every node was there and had heard of everything.
-        day_asked: so many nodes started again, in a simulated run with a time of day that was turned, that delays may
-            be over early.
-        steady: no node started again, or lost anything, so all know how old messages are.
-        gaps: how much was not read.
-        lossy: what is absent proves nothing.
+        simulated: True if all that was done is in the history. In the end every node was there and knew of everything.
+        day_asked: True if delays may be over early, because half as many nodes as replicas, or more, started again. In
+            a simulated run only nodes with a time of day that was turned count.
+        steady: True if no node started again, or lost anything, so all know how old messages are.
+        gaps: count of lines or writers that were not read.
+        lossy: True if the absence of a line proves nothing.
     """
 
     run: str
@@ -88,22 +88,22 @@ class Group(NamedTuple):
     """Facts of a group.
 
     Attributes:
-        registers: generation and beginning, of all that a node had or a client was told of.
-        known: likewise of nodes, with when.
+        registers: generation and beginning of each register that a node had or a client learned of.
+        known: registers that a node had, with the moment.
         confirmed, skips: see there.
         deletions: the generations of its deletions that were confirmed.
-        guest: a FETCH may have made it, and then so many nodes (``registered``) have its register.
-        founded: when it was first confirmed.
-        since: when the last of these nodes had it.
+        guest: a FETCH may have made it, and then ``registered`` nodes have its register.
+        founded: moment of its first confirmation; None without one.
+        since: moment at which the last of these nodes had it; None without one.
         seen: the newest generation that was delivered or acked.
-        kept: its topic keeps what no group needs.
-        current, current_from: the newest generation that a node has in the end, or that a client was told of: one that
+        kept: its topic keeps messages that no group needs.
+        current, current_from: the newest generation that a node has in the end, or that a client learned of. One that
             a node had and lost in a crash, before a majority had it, never was.
         unregistered: a newer generation was delivered than any register names, so where it begins is not known.
         buried: the generation of the last deletion, which voids dead letters.
         deleted: a deletion of the topic was sent that did not fail, so nothing of it has to be there in the end.
-        unmade: likewise of the group, in a topic that drops what no group needs.
-        made_at: when a node first had it.
+        unmade: a deletion of the group was sent that did not fail, in a topic that drops messages that no group needs.
+        made_at: seconds of the run at which a node first had it; None without one.
     """
 
     registers: Sequence[tuple[int, int]] = ()
@@ -149,10 +149,10 @@ class Place(NamedTuple):
     """Facts of a partition and group.
 
     Attributes:
-        purges: in any order.
-        to_list: which nodes are to list its dead letters in the end; None where nobody listed any.
-        listing: which nodes listed any.
-        inventories: when complete listings of its dead letters began.
+        purges: the purges, in any order.
+        to_list: nodes that are to list its dead letters in the end; None if no node listed any.
+        listing: nodes that listed any.
+        inventories: moments at which complete listings of its dead letters began.
     """
 
     purges: Sequence[Purge] = ()
@@ -165,13 +165,13 @@ class Context(NamedTuple):
     """All that is known beside the lines about messages.
 
     Attributes:
-        groups: by run and topic, sorted, those that are there: one that somebody asked for, and of which nothing else
-            is said, may never have been.
-        origins: run and origin of which a producer wrote.
-        read: run and topic of what was delivered or listed.
-        into: run and topic of what was derived.
-        faults: by run: fault, begin, end, nodes.
-        doubled: run and who of files that were given twice.
+        groups: existing groups by run and topic, sorted. A group that was asked for, without another line about it,
+            may never have existed.
+        origins: run and origin that a producer wrote of.
+        read: run and topic of messages that were delivered or listed.
+        into: run and topic of outputs that were derived.
+        faults: fault, begin, end and nodes, by run.
+        doubled: run and writer of files that were given twice.
         rows: the lines about runs, topics and groups, without those given twice, with `moment`.
     """
 
@@ -188,7 +188,7 @@ class Context(NamedTuple):
 
 
 def merged(summaries: Iterable[Summary]) -> Summary:
-    """Return what several stretches of lines say together, a writer's stretches beside each other."""
+    """Return the summaries of several stretches of lines as one, a writer's stretches beside each other."""
     total = Summary([], [], set(), set(), set(), set(), set(), [], {})
     for it in summaries:
         total.lines.extend(it.lines)
@@ -211,7 +211,7 @@ def merged(summaries: Iterable[Summary]) -> Summary:
 
 
 def _setting(rows: Iterable[Row], name: str) -> float | None:
-    """A number that the run was told; as if it had not been told where it is none, or one that no run can have."""
+    """Return a setting of the run as a number; None if it is absent, no number, or one that no run can have."""
     stated = []
     for row in rows:
         try:
@@ -229,7 +229,7 @@ def of_run(
     rest: Sequence[Remainder],
     drained: bool,
 ) -> Run:
-    """Return what is known of a run, of its lines about it as a whole."""
+    """Return the facts of a run from its lines about it as a whole."""
     kinds = by_key(rows, lambda it: it["kind"])
     phases = {
         name: [it for it in kinds.get("phase", ()) if it["phase"] == name]
@@ -273,7 +273,7 @@ def of_run(
 
 
 def faults_of(rows: Sequence[Row]) -> list[tuple[str, float, float, tuple[str, ...]]]:
-    """Return what was done to a run, and how long it lasted: until it was undone, or healed, or at once."""
+    """Return the faults of a run, each with its begin and its end: undone, or healed, or at once."""
     healed = sorted(it["moment"].t for it in rows if it.get("phase") == "healed")
     result = []
     for row in rows:
@@ -307,9 +307,9 @@ def _first(rows: Iterable[Row]) -> Moment | None:
 def skips_of(rows: Sequence[Row]) -> list[Skip]:
     """Return the requests from latest of a group that did not fail.
 
-    Each skips what it finds until it is done. One of unknown outcome that makes the group is over once any request has
-    found the group made; one that rewinds, which is a PURGE, may go on for ever. A group that a client without a
-    history made is told of by registers alone.
+    Each skips the messages that it finds until it is done. One of unknown outcome that makes the group is over once any
+    request has found the group made. One that rewinds, which is a PURGE, may go on for ever. Only registers show a
+    group that a client without a history made.
     """
     result = []
     for call in did_not_fail(it for it in rows if it["kind"] in ("set_group", "fetch")):
@@ -324,7 +324,7 @@ def skips_of(rows: Sequence[Row]) -> list[Skip]:
 
 
 def of_group(rows: Sequence[Row], seen: int | None, *, kept: bool, deleted: bool) -> Group:
-    """Return what is known of a group, of the lines that name it."""
+    """Return the facts of a group from the lines that name it."""
     register = [it for it in rows if it["kind"] == "register"]
     fetched = [it for it in rows if it["kind"] == "fetch" and _is_ok(it)]
     created = [it for it in rows if it["kind"] == "set_group" and _is_ok(it)]
@@ -357,7 +357,7 @@ def of_group(rows: Sequence[Row], seen: int | None, *, kept: bool, deleted: bool
 
 
 def keeping(rows: Sequence[Row]) -> Callable[[str], bool]:
-    """Return which topics of a run keep what no group needs, as far as the run says."""
+    """Return a test of topics: True if the run says that the topic keeps messages that no group needs."""
     stated = any(it["kind"] == "settings" and it["settings"].get("kept") is True for it in rows)
     dropping = {it["topic"] for it in rows if it["kind"] == "set_topic" and _drops(it)}
     return lambda topic: stated and topic not in dropping
@@ -393,15 +393,15 @@ def contexts(
     summary: Summary, times: Times, rows: Sequence[Row], doubled: Iterable[tuple[str, str]], rest: Sequence[Remainder],
     *, drained: bool,
 ) -> Context:  # fmt: skip
-    """Return all that is known, of what `merged` and `once` give.
+    """Return the context from the results of `merged` and `once`.
 
     Args:
-        summary: of all lines.
-        times: of all clocks.
+        summary: summary of all lines.
+        times: times of all clocks.
         rows: the lines of ``summary``, each once.
-        doubled: run and who of files that were given twice.
-        rest: what `remainder` gives.
-        drained: whether a run that does not say so is over, with nothing left to deliver.
+        doubled: run and writer of files that were given twice.
+        rest: the result of `remainder`.
+        drained: True if a run that does not say so is over, with nothing left to deliver.
     """
     for row, moment in zip(rows, times.each([written(it) for it in rows]), strict=True):
         row["moment"] = moment
@@ -425,7 +425,7 @@ def contexts(
 
 
 def written(row: Row) -> tuple[Writer, float]:
-    """Return who wrote a line, and when by the own clock."""
+    """Return the writer of a line, and its time by the writer's own clock, in seconds."""
     return Writer(row["run"], row["who"], row["within"]), row["at"]
 
 

@@ -1,6 +1,6 @@
-"""Each delivery of a message, with what had become of the message before: G3 to G7, groups and delays as asked.
+"""Each delivery of a message, with the fate of the message before it: G3 to G7, groups and delays as asked.
 
-A delivery comes as late, and all else as early, as the clocks allow: what could have been before it is seen.
+A delivery comes as late, and all else as early, as the clocks allow: all that may have been before it is seen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Died(NamedTuple):
 
     @property
     def at(self) -> Moment:
-        """Tell when it was."""
+        """Return the moment of the death."""
         return Moment(-self.minus_high, self.t, self.low, self.clock)
 
 
@@ -48,11 +48,11 @@ class Delivery:
 
     Attributes:
         acked, settled: the first ACK of its life that heard `acked`, or any success.
-        died: its death, as a client was told.
-        redrives: the highest number of a redrive that was asked for; None of none.
-        rejects: how often it had been given back.
-        published: when it was first published, as far as that may be before it.
-        free, free_high: when the holds before it were over; None of none.
+        died: its death, as a client learned of it.
+        redrives: the highest number of a redrive that was asked for; None without one.
+        rejects: number of times that it had been given back.
+        published: moment of its first publish, as far as that may be before it.
+        free, free_high: seconds of the run at which the holds before it were over; None without one.
         last: the delivery before it.
         last_token, lower: the one with the token before its own, and the latest of those with a lower one.
     """
@@ -279,7 +279,7 @@ def lower_token(it: Delivery) -> Proof | None:
 
 
 def from_nowhere(it: Delivery) -> Proof | None:
-    """Ask if anybody published it."""
+    """Ask if a client published it."""
     if not it.is_delivery or it.story.message.published:
         return None
     sure_ = not it.story.run.lossy and it.story.message.has_producer
@@ -310,7 +310,7 @@ def though_dead(it: Delivery) -> Proof | None:
 
 
 def unasked(it: Delivery) -> Proof | None:
-    """Ask if it was redriven so often."""
+    """Ask if it was redriven as often as its number says."""
     if not it.is_open or it.event.n <= (-1 if it.redrives is None else it.redrives) + 1:
         return None
     return Proof(f"delivered at n = {it.event.n}, and nobody redrove it so often", not it.story.run.lossy)

@@ -1,9 +1,9 @@
 """Each output of an input is there once (docs/protocol.md, end of section 2).
 
-Publishing what is derived from a message, then acking it, promises two things to be asked of a history: whoever
-derives an output, and however often, it has one name and one content; and once the input is acked, it is there.
+Publishing an output derived from a message, then acking the message, promises two things to be asked of a history. An
+output has one name and one content, with any client and number of derivations. Once the input is acked, it is there.
 
-An input and its output are two messages, which may be in two parts: so each part tells what it has of either, and
+An input and its output are two messages, which may be in two parts. So each part tells what it has of either, and
 these are then asked together.
 """
 
@@ -37,11 +37,11 @@ class Made(NamedTuple):
 
     Attributes:
         output: the output.
-        crcs: with which checksums.
-        last: when that was said last.
-        of: the input, if this is its output by what was said first.
-        index: which of the outputs of that.
-        acked: when the input was acked, where the output is to be there then.
+        crcs: its checksums.
+        last: seconds of the run at which a line last said so.
+        of: the input, if this is its output by the first line and is to be there; else None.
+        index: number of the output among those of the input.
+        acked: seconds of the run at which the input was acked; None without an ACK.
     """
 
     run: str
@@ -124,7 +124,7 @@ def _input(
 ) -> None:  # fmt: skip
     first, last = min(rows)[1], max(rows)[0]
     it = Output(index, into, first, sorted({(name, crc) for _, name, crc in rows}))
-    # In other runs nobody told who reads the outputs.
+    # In other runs no line says which clients read the outputs.
     readers = context.runs[where.run].simulated or (where.run, into) in context.read
     out.count(where.run, DERIVED, it.is_output and readers)
     out.ask(OF_OUTPUTS, it, where, last)
@@ -164,7 +164,7 @@ def made_otherwise(it: Message) -> Proof | None:
 
 
 def never_derived(it: Message) -> Proof | None:
-    """Ask if anybody derived it."""
+    """Ask if a client derived it."""
     if it.known:
         return None
     text = f"was delivered at {seconds(it.delivered)}, and nobody derived it"
@@ -202,9 +202,9 @@ def judge(items: Iterable[Made | Got], context: Context, out: Judged) -> None:
     """Ask these of each output of an input that was acked, and of each message with an output's name.
 
     Args:
-        some: all that is said of these outputs.
-        context: what is known beside them.
-        out: takes what is found.
+        some: all lines about these outputs.
+        context: the facts beside them.
+        out: receiver of the findings.
     """
     together: dict[tuple[str, str, Name], tuple[list[Made], list[Got]]] = defaultdict(lambda: ([], []))
     for it in items:

@@ -85,7 +85,7 @@ class Fate:
 
     @cached_property
     def heard(self) -> bool:
-        """Say if all to whom it was handed have a history: else it may have been settled, and nobody wrote of it."""
+        """Say if all clients that got it have a history: else it may have been settled without a line about it."""
         if not self.complete or self.run.simulated:
             return self.complete
         won = {it.owner for it in self.story.of("hold_won", dead=None)}
@@ -107,12 +107,12 @@ class Fate:
 
     @property
     def proved(self) -> bool:
-        """Say if what is absent proves anything."""
+        """Say if the absence of a line proves anything."""
         return self.heard and self.inventoried
 
     @property
     def unlisted(self) -> str:
-        """Tell what to say where nobody listed."""
+        """Return the words about a place that no node listed; "" if it was listed."""
         if self.inventoried:
             return ""
         it = self.message
@@ -145,7 +145,7 @@ class Fate:
 
     @cached_property
     def dead_acked(self) -> bool:
-        """Say if somebody asked to ack the dead letter."""
+        """Say if a client asked to ack the dead letter."""
         return any(it.outcome == "invoke" for it in self.story.of("ack", dead=True))
 
     @property
@@ -201,7 +201,7 @@ class Fate:
 
     @property
     def unacked(self) -> bool:
-        """Say if nobody acked it in that generation."""
+        """Say if no client acked it in that generation."""
         return self.ack_asked < self.asked_in
 
     @property
@@ -246,7 +246,7 @@ class Fate:
 
     @cached_property
     def last_died(self) -> tuple[int, int, float] | None:
-        """Generation, redrive number and time of the last of these, the first to be told."""
+        """Generation, redrive number and time of the last of these, by the first line about it."""
         result = max(((it.generation, it.n, -it.at.t) for it in self.died), default=None)
         return None if result is None else (result[0], result[1], -result[2])
 
@@ -281,7 +281,7 @@ class Fate:
 
     @cached_property
     def redrive_lost(self) -> bool:
-        """Say if nobody got what was redriven, and nothing that was asked for explains it."""
+        """Say if no client got the redriven message, and nothing that was asked for explains it."""
         last, group = self.last_redriven, self.group
         if last is None or group.deleted or self.listing is not None or self.ack_asked >= 0:
             return False
@@ -331,7 +331,7 @@ def _time(at: Moment | None) -> str:
 
 
 def undelivered(it: Fate) -> Proof | None:
-    """Ask if what was confirmed was delivered."""
+    """Ask if a confirmed message was delivered."""
     if not it.drained or not it.undelivered or not it.owed:
         return None
     lost = f"was never delivered{it.in_life} and is no dead letter{it.unlisted}"
@@ -339,7 +339,7 @@ def undelivered(it: Fate) -> Proof | None:
 
 
 def unacked(it: Fate) -> Proof | None:
-    """Ask if what was delivered was acked."""
+    """Ask if a delivered message was acked."""
     if not it.drained or it.undelivered or not it.unacked or not it.owed:
         return None
     return Proof(
@@ -363,7 +363,7 @@ def too_few_copies(it: Fate) -> Proof | None:
 
 
 def outlived(it: Fate) -> Proof | None:
-    """Ask if it was delivered after it had expired wherever it is, before anybody asked."""
+    """Ask if it was delivered after it had expired at all its replicas, before any FETCH."""
     if not it.was_mortal or not all(maybe(end, it.last_asked) for end in it.ends()):
         return None
     certain = not it.run.lossy and all(sure(end, it.last_asked) for end in it.ends())
@@ -381,7 +381,7 @@ def retried_otherwise(it: Fate) -> Proof | None:
 
 
 def sent_again_otherwise(it: Fate) -> Proof | None:
-    """Ask if the first try of what was sent again named it."""
+    """Ask if the first try of a message that was sent again named it."""
     if not it.is_first or not it.message.misnamed:
         return None
     event = it.message.misnamed[0]
@@ -470,21 +470,21 @@ def letter_gone(it: Fate) -> Proof | None:
 
 
 def redrive_lost(it: Fate) -> Proof | None:
-    """Ask if somebody got what was redriven."""
+    """Ask if a client got the redriven message."""
     if not it.drained or it.last_redriven is None or not it.redrive_lost:
         return None
     return Proof(f"redriven at n = {it.last_redriven.n}, and nobody ever got it{it.unlisted}", it.proved)
 
 
 def skipped(it: Fate) -> Proof | None:
-    """Ask if what is skipped was to be."""
+    """Ask if a skipped message was to be skipped."""
     if not it.lists or not it.is_listed("skipped") or it.purge_asked or it.behind:
         return None
     return Proof("is skipped, and nobody purged it", it.complete)
 
 
 def purged(it: Fate) -> Proof | None:
-    """Ask if what is purged was to be."""
+    """Ask if a purged dead letter was to be purged."""
     if not it.lists or not it.is_listed("purged") or it.dead_purge_asked or it.dead_acked:
         return None
     return Proof("is purged, and nobody purged or acked the dead letter", it.complete)

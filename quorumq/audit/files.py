@@ -1,4 +1,4 @@
-"""Histories in files of one machine, judged in one process; what is too large for memory is cut into files."""
+"""Histories in files of one machine, judged in one process; one too large for memory is cut into files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from quorumq.history import LINE_BYTES_MAX, SUFFIXES, histories_of
 T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1 << 20
-"""So much of a file is decoded at once."""
+"""Bytes of a file that are decoded at once."""
 
 LINES: Final = 100_000
-"""So many lines are one table; a history of more is cut into files."""
+"""Most lines of one table; a history of more is cut into files."""
 
 PART_BYTES: Final = 32 << 20
-"""Of lines, to a part."""
+"""Bytes of lines in a part."""
 
 
 def files(paths: Iterable[str]) -> list[Path]:
@@ -106,12 +106,12 @@ def _pickled(path: Path) -> Iterator[Table]:
 
 
 def read(paths: Sequence[Path], folder: Path, *, count: int = 0) -> tuple[Summary, Cut]:
-    """Read files, and cut what they say of messages into parts.
+    """Read files, and cut their lines about messages into parts.
 
     Args:
         paths: the files.
-        folder: a directory for parts, made where it is needed.
-        count: how many parts; 0: as many as the files are large.
+        folder: a directory for parts, made if it is needed.
+        count: number of parts; 0: by the size of the files.
 
     Raises:
         StorageError: a file cannot be read.
@@ -149,7 +149,7 @@ def _texts(path: Path) -> Iterator[tuple[bytes, bool]]:
                     yield rest + head + newline, True
                     rest = tail
                 else:
-                    rest = (rest + chunk)[: LINE_BYTES_MAX + 1]  # of a longer one only that is said
+                    rest = (rest + chunk)[: LINE_BYTES_MAX + 1]  # a longer one is only reported as too long
     except (zlib.error, gzip.BadGzipFile, OSError) as error:
         raise StorageError(f"{path} cannot be read: {error}") from None
     if rest:

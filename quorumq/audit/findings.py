@@ -31,7 +31,7 @@ BROKEN: Final = "broken"
 UNDECIDED: Final = "not decidable"
 
 SHOWN: Final = 50
-"""So many findings of a guarantee, and rows of each other table, are in a summary, each finding with its story."""
+"""Most findings of a guarantee, and most rows of each other table, in a summary; each finding has its story."""
 
 T = TypeVar("T")
 
@@ -54,8 +54,8 @@ class Check(NamedTuple, Generic[T]):
     """A question about one thing.
 
     Attributes:
-        guarantee: which one it is about.
-        cause: what is the matter, in general.
+        guarantee: name of the guarantee.
+        cause: the fault in general, in words.
         test: the proof that it is not kept, or None.
     """
 
@@ -98,8 +98,8 @@ class Sums:
     """Counts of a part, to be added to that of other parts.
 
     Attributes:
-        counts: what, run and further names, and how often.
-        waits: run, topic and group, and of each bucket of seconds from publish to delivery how many messages.
+        counts: number of events by kind, run and further names.
+        waits: messages in each bucket of seconds from publish to delivery, by run, topic and group.
         extremes: the greatest of each, by the same names.
     """
 
@@ -110,7 +110,7 @@ class Sums:
         self.longest: dict[tuple[str, str, str], float] = {}
 
     def add(self, other: Sums) -> None:
-        """Add what another part counted."""
+        """Add the counts of another part."""
         self.counts.update(other.counts)
         for mine, more in ((self.waits, other.waits), (self.attempts, other.attempts)):
             for key, items in more.items():
@@ -125,7 +125,7 @@ class Sums:
 
 
 def bucket(value: float) -> int:
-    """Return the number of a bucket of waits, each 1 % wider than the one before; the least of what is none."""
+    """Return the number of a bucket of waits, each 1 % wider than the one before; the least number without a wait."""
     return math.floor(math.log(value) * 100) if value > 1e-9 else -(10**6)
 
 
@@ -139,7 +139,7 @@ class Judged:
 
     Attributes:
         findings: all of them, without their stories.
-        top: of each cause the first, with their stories.
+        top: the first findings of each cause, with their stories.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class Judged:
         self, checks: Iterable[Check[T]], of: T, where: Where, at: float | None,
         story: Callable[[], Sequence[str]] = tuple,
     ) -> None:  # fmt: skip
-        """Ask all of these, and keep what is found."""
+        """Ask all of these, and keep the findings."""
         for guarantee, cause, test in checks:
             proof = test(of)
             if proof is not None:

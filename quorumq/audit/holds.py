@@ -23,15 +23,15 @@ class Until(NamedTuple):
 class Hold(NamedTuple):
     """A hold of a message: from its delivery until its deadline, as EXTEND moved it, or until its client gave it up.
 
-    Of one that no client wrote of only the node tells: when it had won it, and until when, where it says that.
+    If no client wrote of it, only the node tells when it had won it, and the deadline if it says that.
 
     Attributes:
-        times: how often it was handed over: 0 where no client wrote of it.
-        won: when its node had won it; None where no node wrote of it.
-        won_end: until when it lasts at most, by that clock.
-        gave_up, acked: when its own client asked for that.
-        ended: when an answer to that came last, and which.
-        due_at: when a delay was over with which it was given back before.
+        times: number of times that it was handed over; 0 if no client wrote of it.
+        won: moment at which its node had won it; None if no node wrote of it.
+        won_end: seconds at which it ends at the latest, by that clock; None without ``won``.
+        gave_up, acked: moment at which its own client asked for that; None without a request.
+        ended: moment and kind of the last answer to that; None without one.
+        due_at: end of the delay with which it was given back before; None without one.
     """
 
     story: Story
@@ -155,7 +155,7 @@ def _hold(story: Story, dead: bool, owner: str, items: _Lines) -> Hold:
         if first is None:
             won_end = until.t
         elif first.asked is not None:
-            # By its node alone: the FETCH was sent before it was won, and to last so long by the client's clock.
+            # By its node alone: the FETCH was sent before it was won. The client's clock gives its length from there.
             lasts = (until.t - first.asked.t) * (1 + RATE_MAX)
             won_end, end_high = won.t + lasts, min(end_high, won.high + lasts)
     return Hold(

@@ -27,8 +27,8 @@ def judge(table: Table, context: Context, *, screened: bool = True) -> Judged:
 
     Args:
         table: all lines about these messages.
-        context: what is known beside them.
-        screened: whether those of which nothing can be found are only counted, which changes nothing (`plain`).
+        context: the facts beside them.
+        screened: True if messages that cannot have a finding are only counted, which changes nothing (`plain`).
     """
     out = Judged()
     events = Events(table, context)

@@ -1,4 +1,4 @@
-"""Lines of histories into numbers, each checked against the schema; what is not of it is told, not dropped.
+"""Lines of histories into numbers, each checked against the schema; one that does not fit is reported, not dropped.
 
 An audit that passed over a line in silence could call a run good that is not. Lines are decoded by msgspec into a
 struct for each kind, made of the tables of quorumq/history. A line that it refuses is looked at once more, slowly, for
@@ -24,7 +24,7 @@ from quorumq.audit.table import ROW, Call, Floats, More, Numbers, Space, Table, 
 from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, VERSION, Row
 
 DUE_SLACK_S: Final = 0.05
-"""By so much a delay may be over too early without a remark: times of day are in milliseconds, and are read twice."""
+"""Seconds that a delay may end too early without a remark: times of day are in milliseconds, and are read twice."""
 
 TICK_S: Final = 0.1
 """The least width of a window of a clock."""
@@ -46,7 +46,7 @@ OF_MESSAGES: Final = frozenset(
         "derive",
     ]
 )
-"""Kinds of lines that are told of single messages: the others are of a run, a topic, a group or a place."""
+"""Kinds of lines about single messages: the others are about a run, a topic, a group or a place."""
 
 LEFT_OUT: Final = frozenset(("hold_lost", "expire"))
 """Kinds that clients tell better."""
@@ -79,13 +79,13 @@ _DECODER: Final = msgspec.json.Decoder(_UNION)
 
 
 class Stretch(NamedTuple):
-    """Summary of what one writer wrote in some lines.
+    """Summary of some lines of one writer.
 
     Attributes:
-        lines: how many.
+        lines: number of lines.
         first, last: the least and the greatest `at`.
-        day: how far the time of day was ahead of `at`, in the middle of the lines but for `settings`; None of none.
-        least, most: likewise the least and the greatest.
+        day: seconds that the time of day was ahead of `at`, as the median of all lines but `settings`; None without.
+        least, most: the least and the greatest of these seconds.
         ticks: the windows of `TICK_S` in which anything was written, as starts and stops of runs of them.
     """
 
@@ -100,17 +100,17 @@ class Stretch(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Summary of what some lines say of runs as a whole: small beside the lines.
+    """Summary of some lines about runs as a whole: small beside the lines.
 
     Attributes:
-        lines: those of a run, topic, group or place, as they are.
-        stretches: by writer.
-        calls: which calls there are of which topic: run, topic, call.
-        lists: who listed dead letters of which place: run, topic, partition, group, who.
-        stores: who stored anything of which place: run, topic, partition, who.
-        origins: run and origin of what was published.
-        into: run and topic of what was derived.
-        unread: what could not be read.
+        lines: lines about a run, topic, group or place, as they are.
+        stretches: the stretches, by writer.
+        calls: run, topic and call of each call.
+        lists: run, topic, partition, group and writer of each listing of dead letters.
+        stores: run, topic, partition and writer of each place with stored messages.
+        origins: run and origin of published messages.
+        into: run and topic of derived outputs.
+        unread: lines that could not be read.
         files: the runs of each file, at most two.
     """
 
@@ -376,10 +376,10 @@ class _Columns(NamedTuple):
     """Columns of some lines of one kind, once these are checked.
 
     Attributes:
-        writers: who wrote each.
-        at: and when.
-        spans: of all, one after the other; ``starts`` and ``stops`` of these, and ``of`` which line each is.
-        crcs: of each line; empty where none has any.
+        writers: writer of each line.
+        at: time of each line, in seconds of the writer's clock.
+        spans: spans of all lines, one after the other, with ``starts`` and ``stops``; ``of`` has the line of each.
+        crcs: checksums of each line; empty if no line has any.
     """
 
     writers: list[tuple[str, str, float]]
@@ -430,7 +430,7 @@ def _columns(kind: str, lines: Sequence[Any]) -> _Columns | None:
 
 
 def _bits(lines: Sequence[Any], of: Numbers, sizes: Numbers) -> list[bytes | None] | None:
-    """The checksums of lines; empty where none has any, None where one has others than its messages."""
+    """Return the checksums of lines; empty if none has any, None if one has others than its messages."""
     if not any(it.crcs for it in lines):
         return []
     try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 FAR_S: Final = 1e15
-"""Further than any clock goes, in seconds: the ends of an interval of which nothing is known."""
+"""Seconds beyond any clock: the ends of an interval about which nothing is known."""
 
 NOWHERE: Final = -1
-"""The clock of a line of which it is not known whose it is: no other line is on it."""
+"""The clock of a line whose clock is not known: no other line is on it."""
 
 
 class Moment(NamedTuple):
@@ -22,7 +22,7 @@ class Moment(NamedTuple):
         high: the latest that it may be.
         t: in the order of the clock itself.
         low: the earliest that it may be.
-        clock: a number; `NOWHERE` where it is not known.
+        clock: number of the clock; `NOWHERE` if it is not known.
     """
 
     high: float
@@ -31,7 +31,7 @@ class Moment(NamedTuple):
     clock: int
 
     def later(self, seconds: float) -> Moment:
-        """Return the moment so much later on the same clock."""
+        """Return the moment that many seconds later on the same clock."""
         return Moment(self.high + seconds, self.t + seconds, self.low + seconds, self.clock)
 
     @property

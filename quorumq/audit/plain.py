@@ -1,9 +1,9 @@
-"""Messages of which nothing can be found, all at once: most of a history's.
+"""Messages that cannot have a finding, all at once: most of a history's.
 
 A message is plain if it was published once, without a delay or TTL, was confirmed, had enough copies then, and if each
 group got it once, in its first and only generation, and acked it once, in that order beyond what clocks leave open.
-Such a message breaks nothing, so it need not be told one by one: here it is only counted, as `judge` would. Whatever
-is not plain in any way is left to the checks; a test compares the two ways.
+Such a message breaks nothing, so it needs no check of its own: here it is only counted, as `judge` would. A message
+that is not plain in any way is left to the checks. A test compares the two ways.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class _Facts(NamedTuple):
     """Facts of each space and group: of their run, and if the group may have plain messages.
 
     Attributes:
-        begins: when the first generation begins, least of none.
-        current_from: when the current one does.
-        bound: until when a delivery is in time, without end where that is not asked.
-        healed: since when it is asked if it was live; infinite where it is not.
+        begins: beginning of the first generation, in ms; the least number without one.
+        current_from: beginning of the current generation, in ms.
+        bound: latest time of a delivery in time, in seconds of the run; infinite if that is not asked.
+        healed: seconds of the run from which liveness is asked about; infinite if it is not.
     """
 
     plain: Flags
@@ -86,7 +86,7 @@ class _Picked:
     """The deliveries of messages, one for each group, and what else there is of each, as numbers of events.
 
     Attributes:
-        once: where each is there once, of one owner.
+        once: True for messages that have each of these once, of one owner.
     """
 
     def __init__(self, events: Events, roles: NDArray[Any], message: Numbers, which: Flags) -> None:
@@ -125,7 +125,7 @@ class _Picked:
         return (*(it[rows] for it in times or self._events.at), self._events.clock[rows])
 
     def good(self, facts: _Facts) -> Flags:
-        """Tell where nothing can be found of the delivery."""
+        """Return a flag for each delivery: True if it cannot have a finding."""
         sent, stored, here, acked = (
             self.moment(it) for it in (self.sent, self.stored, self.delivered, self.acked)
         )
@@ -214,7 +214,7 @@ def _rf(space: Any, context: Context) -> float | None:
 
 
 def _has_copies(events: Events, roles: NDArray[Any], message: Numbers, which: Flags) -> Flags:
-    """Name which messages had enough copies when they were confirmed, where it is known how many are enough."""
+    """Return the messages that had enough copies when they were confirmed, if it is known how many are enough."""
     stored = np.zeros(len(which), np.int64)
     confirmed = np.flatnonzero(roles == _STORED)
     stored[message[confirmed]] = events.of[confirmed]

@@ -16,7 +16,7 @@ SPAN_MESSAGES_MAX: Final = 1 << 24
 """A span of more messages than that was not written by quorumq: a batch is far smaller."""
 
 TEXT_MAX: Final = 200
-"""So many characters of a line are shown."""
+"""Most characters of a line that are shown."""
 
 TORN: Final = "a last line without its newline: the writer was killed"
 BLANK: Final = "a blank line"

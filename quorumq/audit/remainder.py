@@ -15,7 +15,7 @@ GIVEN_TWICE: Final = "a file that was given twice, and is read once"
 
 
 class Remainder(NamedTuple):
-    """Lines that were not read or are not there, of a run or, where that is empty, of every run.
+    """Lines that were not read or are not there, of a run or, if that is empty, of every run.
 
     Attributes:
         gap: the run holds nothing.
@@ -42,12 +42,12 @@ def lines_once(stretches: Iterable[Stretch], copies: Mapping[tuple[str, str], in
 
 
 def once(rows: Sequence[Row]) -> tuple[list[Row], Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Return the lines, each once of a file that was given twice, and which first lines are there too often.
+    """Return the lines, each once of a file that was given twice, and the first lines that are there too often.
 
     By a real clock no two lines are alike: a file was given twice. Two simulated runs of one name may begin alike.
 
     Returns:
-        The lines; run and who of files given twice, how often too often; likewise of simulated runs.
+        The lines; count of surplus copies by run and writer of files given twice; the same of simulated runs.
     """
     firsts = Counter(
         (
@@ -82,9 +82,9 @@ def remainder(
     rows: Sequence[Row], stretches: Sequence[Stretch], unread: Sequence[Unread],
     copies: Counter[tuple[str, str]], namesakes: Counter[tuple[str, str]],
 ) -> list[Remainder]:  # fmt: skip
-    """Return what could not be read, and who is missing.
+    """Return the lines that could not be read, and the writers that are missing.
 
-    A line of which not even the run is known counts against every run; it has an empty ``run``.
+    A line without a known run counts against every run; it has an empty ``run``.
     """
     result = []
     for (run, reason), items in by_key(unread, lambda it: (it.run or "", it.reason)).items():
@@ -112,7 +112,7 @@ def remainder(
 
 
 def silent_nodes(rows: Iterable[Row], writers: Iterable[tuple[str, str]]) -> dict[str, set[str] | None]:
-    """Return by run the nodes that others name and that wrote no history; None where nobody names any."""
+    """Return by run the nodes that others name and that wrote no history; None if no writer names any."""
     named: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         if row["kind"] == "settings":

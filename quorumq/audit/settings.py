@@ -1,11 +1,11 @@
 """Settings of topics are as they were written (docs/protocol.md, section 1).
 
-In the end all nodes have one register of a topic; each setting in it was written by somebody, and no confirmed write
-of it began after that one had ended. A write of unknown outcome never ends. Partitions only become more.
+In the end all nodes have one register of a topic. A client wrote each setting in it, and no confirmed write of it
+began after that one had ended. A write of unknown outcome never ends. Partitions only become more.
 
-What a CREATE leaves to the node is written where the topic is new, which nobody is told: it may have been written.
-Of a real run not all that was asked for is in the history, and a node may have been away: what does not fit decides
-nothing there.
+A setting that a CREATE leaves to the node is written if the topic is new. No client learns that, so it may have been
+written. The history of a real run does not have all requests, and a node may have been away. So a setting that does
+not fit decides nothing there.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def different(it: Topic) -> Proof | None:
 
 
 def unwritten(it: Setting) -> Proof | None:
-    """Ask if anybody wrote it."""
+    """Ask if a client wrote it."""
     if it.run.drained_at is None or any(one.value == it.value for one in it.writes):
         return None
     return Proof(f"{it.name} is {it.value}, and nobody wrote that", it.run.simulated and not it.run.lossy)
@@ -145,12 +145,12 @@ OF_SETTINGS: Final[tuple[Check[Setting], ...]] = (
 
 
 def judge(rows: Sequence[Row], runs: Mapping[str, Run], out: Judged) -> None:
-    """Ask these of each topic of which both a change and a node's register are there, and of each of its settings.
+    """Ask these of each topic that has both a change and a node's register, and of each of its settings.
 
     Args:
         rows: the lines about topics, with `moment`.
-        runs: what is known of each.
-        out: takes what is found.
+        runs: the runs by name.
+        out: receiver of the findings.
     """
     of_topics: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:

@@ -24,16 +24,16 @@ RATE_MAX: Final = (1 + CLOCK_RATE_MAX) / (1 - CLOCK_RATE_MAX) - 1
 """Greatest difference between the rates of two clocks."""
 
 WANDER: Final = 1e-4
-"""By how much the rate of a clock may change, where nothing shows that it changed more."""
+"""Greatest change of the rate of a clock, if nothing shows that it changed more."""
 
 ROUNDS: Final = 3
 """Rounds in which rates are taken from the intervals, and intervals made with them."""
 
 BREAK_S: Final = 10.0
-"""Breaks of a clock nearer to each other than this are one, and beside one it is not placed for so long at most."""
+"""Breaks of a clock nearer than these seconds are one, and beside one it is not placed for that long at most."""
 
 TRIED_MAX: Final = 20
-"""Of so many clocks, each pair is tried for those that broke."""
+"""Most clocks of a run with which each pair is tried in the search for broken clocks."""
 
 
 class Bound(NamedTuple):
@@ -80,9 +80,9 @@ class Placed(NamedTuple):
     """The clocks of a run.
 
     Attributes:
-        reference: the clock whose readings are the time of the run; "" where none can be trusted.
-        windows: those that could be placed.
-        rates: by clock: how much faster than it the reference runs, and how far that may be wrong.
+        reference: the clock whose readings are the time of the run; "" if none can be trusted.
+        windows: windows that could be placed.
+        rates: rate of the reference above that of each clock, and the greatest error of that.
         broken: clocks that jumped or ran wrong.
     """
 
@@ -98,11 +98,11 @@ def place(
     """Place the clocks of one run.
 
     Args:
-        bounds: in any order.
-        windows: by clock those that are to be placed.
-        width: of a window, in seconds of its clock.
-        reference: the clock whose time some bounds tell, in its window 0; "" where the one is to be found by which
-            the most can be placed.
+        bounds: the bounds, in any order.
+        windows: windows to be placed, by clock.
+        width: width of a window, in seconds of its clock.
+        reference: the clock whose time some bounds tell, in its window 0; "" if the one is to be found that places
+            the most.
     """
     after: dict[str, set[str]] = defaultdict(set)
     before: dict[str, set[str]] = defaultdict(set)
@@ -131,7 +131,7 @@ def place(
 
 
 def _reached(clock: str, steps: Mapping[str, set[str]]) -> set[str]:
-    """This clock, and all that so many steps lead to."""
+    """Return this clock, and all that any number of steps lead to."""
     found, new = {clock}, [clock]
     while new:
         more = steps.get(new.pop(), set()) - found

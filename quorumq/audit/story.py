@@ -19,7 +19,7 @@ NO_GROUP: Final = Group()
 NO_PLACE: Final = Place()
 
 STORY_MAX: Final = 40
-"""A story that is shown has so many lines at most."""
+"""Most lines of a story that is shown."""
 
 
 class Event(msgspec.Struct, gc=False):
@@ -56,7 +56,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Said(NamedTuple):
-    """An event of one message, with the checksum of its bytes; -1 where none is said."""
+    """An event of one message, with the checksum of its bytes; -1 if none is said."""
 
     event: Event
     crc: int
@@ -71,10 +71,10 @@ class Events:
     """The messages of a part: each with its events, in the order of the lines.
 
     Attributes:
-        at, asked: when lines were written, and their fetches sent: t, low and high for each row.
-        clock: by which clock.
-        of: for each event its row; ``crc``: its checksum, -1 of none.
-        starts: where the events of each message begin, in the order of ``space`` and ``seq``.
+        at, asked: t, low and high for each row: the time of the line, and the time at which its FETCH was sent.
+        clock: number of the clock of each row.
+        of: row of each event; ``crc``: its checksum, -1 without one.
+        starts: index of each message's first event, in the order of ``space`` and ``seq``.
     """
 
     def __init__(self, table: Table, context: Context) -> None:
@@ -241,7 +241,7 @@ class Story:
         self.covered = message.made_ms is None or message.made_ms >= group.current_from
 
     def of(self, kind: str, *, dead: bool | None = False) -> list[Event]:
-        """The events of a kind: of the group itself, of its dead letters, or of both where that is None."""
+        """Return the events of a kind: of the group itself, of its dead letters, or of both if ``dead`` is None."""
         items = self.kinds.get(kind, [])
         return items if dead is None else [it for it in items if it.dead == dead]
 

@@ -1,6 +1,6 @@
 """Lines about messages as a table of numbers, with a small list of names for each column that has names.
 
-A row is one span of one line. All rows of one message, of whatever group, lie in one part however the table is cut.
+A row is one span of one line. All rows of one message, of any group, lie in one part however the table is cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROW: Final = np.dtype([
 are -1, times NaN."""
 
 BLOCK: Final = 1024
-"""So many messages of one origin, from a multiple of it on, are in one part."""
+"""Number of messages of one origin, from a multiple of it on, that are in one part."""
 
 
 class Writer(NamedTuple):
@@ -94,7 +94,7 @@ class Table(NamedTuple):
         return Table._make((rows, *names, crcs))
 
     def parts(self, count: int) -> dict[int, Table]:
-        """Return the table in at most so many parts: which part a message is in depends on its name alone."""
+        """Return the table in at most ``count`` parts. The part of a message depends on its name alone."""
         rows = by_block(self.rows)
         salts = np.array([zlib.crc32(repr(it).encode()) for it in self.spaces], dtype=np.int64)
         mixed = (salts[rows["space"]] + rows["start"] // BLOCK * 2654435761) % 2147483647
@@ -113,7 +113,7 @@ NAMED: Final = ("writer", "space", "call", "more", "owner", "token")
 
 
 def spread(starts: NDArray[Any], sizes: NDArray[Any]) -> Numbers:
-    """Return for each start so many numbers from it on, one after the other."""
+    """Return for each start as many numbers from it on as its size, one after the other."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     first: Numbers = np.repeat(starts - (ends - sizes), sizes)
