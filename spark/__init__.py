@@ -7,4 +7,4 @@ Installed, this is ``quorumq.spark`` (docs/decisions/0012): so files here name e
 """
 
 COMMAND = f"python -m {__name__}"
-"""How the jobs are called from here."""
+"""The command line that calls the jobs from here."""

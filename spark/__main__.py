@@ -25,11 +25,11 @@ COMMANDS = {
 """Per job: where the click command is, and the line that `--help` shows."""
 
 EXTRA = ("pyspark", "pyarrow", "matplotlib", "numpy")
-"""What the extra `quorumq[spark]` brings."""
+"""Packages that the extra `quorumq[spark]` brings."""
 
 
 class Jobs(Commands):
-    """The group of jobs, which says what to install where Spark is missing, and what went wrong inside of it."""
+    """The group of jobs. It names the packages to install if Spark is missing, and the error inside of Spark."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -1,8 +1,8 @@
-"""From a stack of two languages back to the one sentence that was meant.
+"""Errors of quorumq, found again in the stack of two languages that Spark makes of them.
 
-What our data source raises in a Python process of Spark comes back through Java, as text within one of Spark's
-exceptions. The name of the class and the sentence are still in it. Java itself may end at any moment, for want of
-memory above all: then whatever is asked of it next finds nobody at the other end.
+An exception that our data source raises in a Python process of Spark comes back through Java, as text within one of
+Spark's exceptions. The name of the class and the sentence are still in it. Java itself may end at any moment, for want
+of memory above all: then the next call to it finds no process at the other end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from quorumq.core.errors import QuorumqError, StorageError, error_classes, error_from
 
 MEMORY_VARIABLE: Final = "QUORUMQ_SPARK_MEMORY"
-"""Says how much memory Spark's Java may take, as `512m` or `4g`, where no argument does."""
+"""Variable with the memory that Spark's Java may take, as `512m` or `4g`, if no argument says it."""
 
 _OURS: Final = re.compile(r"quorumq\.core\.errors\.(\w+): (.+)")
 _JAVA: Final = re.compile(r"^(?:: |Caused by: )(?:[\w$]+\.)+[\w$]+: (.*\S.*)$", re.MULTILINE)
@@ -29,8 +29,8 @@ class SparkFailed(QuorumqError):
 
 
 def told(error: BaseException) -> QuorumqError | None:
-    """What an exception says in our words, if it came through Spark; else None."""
-    gone = isinstance(error, ConnectionError)  # of the socket to Java: a client's own are errors of quorumq
+    """Return an exception that came through Spark as our own error; None for any other."""
+    gone = isinstance(error, ConnectionError)  # the socket to Java; a client's own are errors of quorumq
     if not gone and not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None
     try:

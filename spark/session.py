@@ -43,22 +43,22 @@ conditions, as ours are, and would interpret them for each row. The machine code
 sets aside for it, after which it fails in odd ways."""
 
 PIECE_BYTES: Final = 16 << 20
-"""Of input, to a task, to a piece of a shuffle, and of a file before it is written: what is made of so much fits a
-task's share of a small driver's memory. Spark's own defaults, made for large machines, are 64 and 128 MiB."""
+"""Bytes of input to a task, to a piece of a shuffle, and of a file before it is written. The rows made of these bytes
+fit a task's share of a small driver's memory. Spark's own defaults, made for large machines, are 64 and 128 MiB."""
 
 JAVA_ENDS_S: Final = 10.0
-"""For so long a Java that nobody needs any more may take to end by itself."""
+"""Seconds that a Java may take to end by itself when it is not needed any more."""
 
 CANCEL_S: Final = 3.0
-"""For so long Spark may take to end what it does."""
+"""Seconds that Spark may take to end its jobs."""
 
 TASK_ENDS_S: Final = 0.5
-"""For so long a task may go on after Spark has ended it: it looks between rows."""
+"""Seconds that a task may go on after Spark has ended it: it looks between rows."""
 
 OURS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.ui.retainedStages": "100",  # what a UI would show is kept where there is none: it grows with the pieces
+    "spark.ui.retainedStages": "100",  # the data of a UI is kept even without a UI: it grows with the pieces
     "spark.ui.retainedTasks": "100",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -70,7 +70,7 @@ OURS: Final = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(PIECE_BYTES),
     "spark.hadoop.parquet.block.size": str(PIECE_BYTES),
 }
-"""What we set unless `conf`, or spark-submit, says otherwise."""
+"""Settings of ours, unless `conf`, or spark-submit, says otherwise."""
 
 SMALL: Final = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -78,7 +78,7 @@ SMALL: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-"""For input of less than `PIECE_BYTES`, of which compiling what is to be done with it takes most of the time."""
+"""Settings for input of less than `PIECE_BYTES`, because compiling the work takes most of its time."""
 
 NEEDED_BY_WORKERS: Final = (
     "pyspark",
@@ -90,7 +90,7 @@ NEEDED_BY_WORKERS: Final = (
     "sortedcontainers",
     "trio",
 )
-"""What a worker's Python must be able to import, besides quorumq and spark."""
+"""Packages that a worker's Python must be able to import, besides quorumq and spark."""
 
 
 def session(
@@ -100,13 +100,13 @@ def session(
     memory: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A Spark session in which ``read.format("quorumq")`` works, or the one that is there already.
+    """Return a Spark session in which ``read.format("quorumq")`` works, or the one that is there already.
 
     Args:
-        name: of the application.
-        master: where it runs; what `spark-submit` says, else this machine with all its cores.
-        memory: of the driver's Java, as `512m` or `4g`; else what QUORUMQ_SPARK_MEMORY says, else 1g. Without effect
-            where Java runs already.
+        name: name of the application.
+        master: Spark's master; else that of `spark-submit`, else this machine with all its cores.
+        memory: memory of the driver's Java, as `512m` or `4g`; else QUORUMQ_SPARK_MEMORY, else 1g. Without effect if
+            Java runs already.
         conf: further settings of Spark, which win over ours.
 
     Raises:
@@ -153,16 +153,16 @@ def session(
 
 
 def job_session(name: str, *, memory: str | None = None, size: int | None = None) -> SparkSession:
-    """`session` for a command, which Ctrl-C ends in Python's own way, once Java has started or when it comes twice.
+    """Return `session` for a command. Ctrl-C ends it in Python's own way, once Java has started or when it comes twice.
 
-    PySpark asks Java to cancel its jobs from within the signal, when an answer of Java's may be half read: that fails,
-    and is told in tracebacks on the root of Python's logs. See `interruptible`. Where PySpark is interrupted while it
-    starts Java, that Java runs for ever.
+    PySpark asks Java to cancel its jobs from within the signal, when an answer of Java's may be half read. That fails,
+    with tracebacks on the root of Python's logs. See `interruptible`. If PySpark is interrupted while it starts Java,
+    that Java runs for ever.
 
     Args:
-        name: of the application.
-        memory: as `session`.
-        size: bytes of input, where that is known before Java starts.
+        name: name of the application.
+        memory: the same as for `session`.
+        size: bytes of input, if known before Java starts; else None.
     """
     small = size is not None and size < PIECE_BYTES and "PYSPARK_GATEWAY_PORT" not in os.environ
     conf = SMALL if small else None
@@ -190,10 +190,10 @@ def job_session(name: str, *, memory: str | None = None, size: int | None = None
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Have Ctrl-C end what Spark does, so that nothing is written any more after this.
+    """Have Ctrl-C end Spark's jobs, so that nothing is written any more after this.
 
-    A task that is cancelled may still make its file, later than anyone would wait on a busy machine. So a Java that is
-    ours ends: it does when nobody holds its standard input, and clears its own files away. One that spark-submit
+    A task that is cancelled may still make its file, later than an operator would wait on a busy machine. So a Java of
+    ours ends: it does when no process holds its standard input, and clears its own files away. One that spark-submit
     started is asked to cancel its jobs, and gets `CANCEL_S` and `TASK_ENDS_S`.
     """
     try:
@@ -224,15 +224,15 @@ def file_path(path: Path) -> str:
 
 
 def exactly(path: str) -> str:
-    """What Spark reads as this very path: what it reads is a pattern otherwise, and `a[1]` is `a1`."""
+    """Return the pattern that Spark reads as this very path: without this, `a[1]` is `a1`."""
     return "".join(f"\\{char}" if char in "*?[]{}\\" else char for char in path)
 
 
 def fit(spark: SparkSession, size: int) -> None:
-    """Cut the work into as many pieces as ``size`` bytes of input are worth, where nobody has said how many.
+    """Cut the work into as many pieces as ``size`` bytes of input are worth, if no setting says how many.
 
     Spark's default of 200 is made for a cluster: on a few cores, a small input would spend its time on starting tasks,
-    and on planning again what is done before it is planned.
+    and on planning again work that is done before it is planned.
     """
     said = spark.sparkContext.getConf()
     if not said.contains("spark.sql.shuffle.partitions"):
@@ -241,7 +241,7 @@ def fit(spark: SparkSession, size: int) -> None:
 
 
 def bytes_in(*paths: Path | str) -> int | None:
-    """The size of all files in these places of this machine; None where one is another's, or a pattern."""
+    """Return the size of all files in these places of this machine; None if one is another's, or a pattern."""
     total = 0
     for path in map(Path, paths):
         if not path.exists():

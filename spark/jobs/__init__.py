@@ -1,1 +1,1 @@
-"""What is run: each job reads its tables, calls transforms and writes its results."""
+"""Jobs to run: each reads its tables, calls transforms and writes its results."""

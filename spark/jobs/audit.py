@@ -56,10 +56,10 @@ def audited(histories: Histories, out: Path, *, drained: bool = False) -> Audit:
     Lines are read once and written in parts, so that no row is kept in memory for later.
 
     Args:
-        histories: what `spark.histories.read` gives.
-        out: a directory: the tables, those of `SCHEMAS` and `violations`, come under `tables`, and what only serves
-            them is removed in the end.
-        drained: whether runs that do not say so are over, with nothing left to deliver.
+        histories: the result of `spark.histories.read`.
+        out: a directory. The tables, those of `SCHEMAS` and `violations`, come under `tables`; files that only serve
+            them are removed in the end.
+        drained: True if runs that do not say so are over, with nothing left to deliver.
     """
     steps, tables = out / "steps", out / "tables"
     parts = Parts(histories, steps)

@@ -124,7 +124,7 @@ def command(
 
 
 def told(summary: dict[str, Any], out: Path) -> list[str]:
-    """What a person is told at the end."""
+    """Return the lines for the operator at the end."""
     if not summary["deaths"]:
         return [f"no dead letters in {summary['source']}", f"report: {out / REPORT}"]
     plan = summary["plan"]

@@ -32,14 +32,14 @@ TABLES: Final = (
     "letters", "samples", "places", "failures", "counts", "rates", "bursts", "ages", "deploys", "poison", "attempts",
     "sizes", "to_death", "decisions", "problems",
 )  # fmt: skip
-"""What is written under OUT/tables, in this order."""
+"""Tables that are written under OUT/tables, in this order."""
 
 
 class Settings(NamedTuple):
-    """How it is analysed.
+    """Settings of an analysis.
 
     Attributes:
-        now: when; ages and "still happening" count from here.
+        now: time of the analysis; ages and "still happening" count from here.
         previous: an OUT of an earlier run.
         payloads: keep keys, headers and payloads.
         overwrite: replace OUT if it is one of ours.
@@ -141,13 +141,13 @@ def period(letters: DataFrame, now: datetime) -> tuple[datetime, datetime]:
 
 
 PLANNED: Final = ("rank", "id", "generation", "n")
-"""What the plan says of a message, and of which decision it is."""
+"""Columns of the plan about a message, and the rank of its decision."""
 
 
 DECIDED: Final = (
     "verdict", "topic", "topic_id", "group", "failure", "error_class", "rule", "reason", "messages", "rate",
 )  # fmt: skip
-"""What it says of a decision."""
+"""Columns of the plan about a decision."""
 
 
 def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:

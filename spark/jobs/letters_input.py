@@ -1,4 +1,4 @@
-"""Where the dead letters of a job come from: data directories, a running cluster, or Parquet; and the run before."""
+"""Sources of a job's dead letters: data directories, a running cluster, or Parquet; and the run before."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ OUTPUT: Final = Output("deadletters", 1)
 
 
 class Input(NamedTuple):
-    """What is analysed.
+    """Input of an analysis.
 
     Attributes:
         deadletters: rows of the table `deadletters` (spark/schemas.py).
-        problems: rows of the table `problems`: what could not be read; None where there is no such table.
-        source: where it came from, in words.
+        problems: rows of the table `problems`, about data that could not be read; None without such a table.
+        source: origin of the rows, in words.
         cluster: the cluster's id; None if not known.
-        nodes: addresses of the cluster, where it was read live.
-        topics, groups: only these are in it; all where there are none.
+        nodes: addresses of the cluster, if it was read live.
+        topics, groups: only these are in it; all if empty.
     """
 
     deadletters: DataFrame
@@ -119,14 +119,14 @@ def read_parquet(session: SparkSession, place: Path) -> DataFrame:
 
 
 def with_topics(rows: DataFrame) -> DataFrame:
-    """What was filed by topic, read back: a topic may have the name that Spark gives to none, and is null then."""
+    """Return rows filed by topic with their topics: one with the name that Spark gives to null was read as null."""
     if "topic" not in rows.columns:
         return rows
     return rows.withColumn("topic", F.coalesce("topic", F.lit("__HIVE_DEFAULT_PARTITION__")))
 
 
 def only(rows: DataFrame, topics: Iterable[str], groups: Iterable[str]) -> DataFrame:
-    """The rows of these topics and groups; of all where none is named."""
+    """Return the rows of these topics and groups; all rows if none is named."""
     for column, names in (("topic", list(topics)), ("group", list(groups))):
         if names:
             rows = rows.where(F.col(column).isin(names))
@@ -134,7 +134,7 @@ def only(rows: DataFrame, topics: Iterable[str], groups: Iterable[str]) -> DataF
 
 
 def cluster_of_directories(directories: Iterable[str]) -> str | None:
-    """The id of the cluster that these data directories are of; None where none of them can be read."""
+    """Return the id of the cluster of these data directories; None if none of them can be read."""
     for directory in directories:
         try:
             return plan_directory(directory, ignore).directory.cluster_id

@@ -1,4 +1,4 @@
-"""What the tables of dead letters come to: summary.json, and the plain values that the report shows."""
+"""Summary of the tables of dead letters: summary.json, and the plain values that the report shows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOP_COLUMNS: Final = (
 
 
 def facts_of(frames: Mapping[str, DataFrame], payloads: bool) -> dict[str, Any]:
-    """What the report shows besides the summary: tops of the tables, as plain values."""
+    """Return the values that the report shows besides the summary: tops of the tables, as plain values."""
     many = F.col("deaths").desc()
     facts: dict[str, Any] = {
         "failures": _top(frames["failures"], many, "topic", "group", "failure"),
@@ -72,7 +72,7 @@ def summarised(
     now: datetime,
     previous: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What summary.json says; ``previous`` is the summary of an earlier run, with its place as `out`."""
+    """Return the content of summary.json; ``previous`` is the summary of an earlier run, with its place as `out`."""
     kinds = frames["failures"].agg(
         F.count("*").alias("kinds"),
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("deaths", *RESOLUTIONS)),
@@ -199,5 +199,5 @@ def iso(at: datetime | None) -> str | None:
 
 
 def value(found: Any) -> Any:
-    """As JSON has it."""
+    """Return the value as JSON has it."""
     return iso(found) if isinstance(found, datetime) else found

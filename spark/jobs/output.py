@@ -1,8 +1,7 @@
-"""Where a job's results go, all of one run or nothing.
+"""Directory of a job's results, all of one run or nothing.
 
 Everything is made beside OUT, in a directory of the same name with a dot in front, and becomes OUT in one rename when
-it is complete. A lock file beside it keeps a second run out, and what a killed run left behind is removed by the
-next.
+it is complete. A lock file beside it keeps a second run out, and the next run removes files that a killed run left.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ SUMMARY: Final = "summary.json"
 
 
 class Output(NamedTuple):
-    """What a job calls its results.
+    """Name and version of a job's results.
 
     Attributes:
         job: its name: `summary.json` has the version under `quorumq_<job>`.
-        version: of what it writes.
+        version: version of the results.
     """
 
     job: str
@@ -39,7 +38,7 @@ class Output(NamedTuple):
         return {f"quorumq_{self.job}": self.version}
 
     def check(self, out: Path, overwrite: bool) -> None:
-        """Raises UsageError where OUT may not or cannot be replaced, StorageError where it cannot be read."""
+        """Raise UsageError if OUT may not or cannot be replaced, StorageError if it cannot be read."""
         try:
             self._check(out, overwrite)
         except OSError as error:
@@ -84,7 +83,7 @@ class Output(NamedTuple):
             StorageError: the disk.
         """
         try:
-            out = out.resolve()  # what a link points to is replaced, not the link
+            out = out.resolve()  # the target of a link is replaced, not the link
             out.parent.mkdir(parents=True, exist_ok=True)
             with locked(out):
                 old, new = out.parent / f".{out.name}.old", out.parent / f".{out.name}.new"

@@ -1,7 +1,7 @@
 """The report on the delivery audit.
 
-From the top: what the verdicts amount to, then the evidence, what was not read, and figures. Green is what holds,
-all of it: whatever is open, not checked or not read takes the colour away, and the words with it.
+From the top: the conclusion, then the evidence, the lines that were not read, and figures. Green means that all of it
+holds: anything open, not checked or not read takes the colour away, and the words with it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOOKED_AT: Final = {
     "G6": "messages", "G7": "dead letters", "groups": "deliveries",
     "delays": "deliveries", "derived": "outputs", "settings": "topics and their settings",
 }  # fmt: skip
-"""What is counted as checked."""
+"""Things that are counted as checked, by guarantee."""
 
 NOTHING_TO_ASK: Final = {
     "G1": "no publish that was confirmed and had to be delivered",
@@ -60,7 +60,7 @@ NOTHING_TO_ASK: Final = {
     "derived": "no output that was derived from a message",
     "settings": "no change of a topic together with what nodes have of it",
 }
-"""What histories lack where a guarantee is not checked."""
+"""Lines that histories lack if a guarantee is not checked, in words."""
 
 CAUSES: Final = {
     "ack": "it was acked before: see G3",
@@ -72,10 +72,10 @@ CAUSES: Final = {
 }
 
 SHORT: Final = 8
-"""A table of so many rows needs no filter."""
+"""Most rows of a table that needs no filter."""
 
 DRAWN: Final = 12
-"""So many topics and groups fit into the plot."""
+"""Most topics and groups that fit into the plot."""
 
 
 def page(summary: Row, guarantees: Mapping[str, str]) -> str:
@@ -106,7 +106,7 @@ def head(summary: Row) -> Html:
 
 
 def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
-    """What it comes to: a word or two for the title, and the box on top."""
+    """Return the conclusion: a word or two for the title, and the box on top."""
     by = {
         verdict: [row["guarantee"] for row in summary["verdicts"] if row["verdict"] == verdict]
         for verdict in VERDICTS
@@ -203,7 +203,7 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
 
 
 def violations(summary: Row) -> Html:
-    """What is broken, with the evidence."""
+    """Return the broken guarantees, with the evidence."""
     empty = "Nothing was found broken."
     if any(row["verdict"] != "holds" for row in summary["verdicts"]) or summary["unread"]:
         empty = "Nothing was found broken in what could be checked."
@@ -215,7 +215,7 @@ def violations(summary: Row) -> Html:
 
 
 def caused(summary: Row, verdict: str) -> Html:
-    """What is the matter, each cause once, with the story of the first message."""
+    """Return the causes of findings, each once, with the story of the first message."""
 
     def matter(row: Row) -> Html:
         first, story = row["first"], EMPTY
@@ -234,7 +234,7 @@ def caused(summary: Row, verdict: str) -> Html:
 
 
 def undecided(summary: Row) -> Html:
-    """What could not be decided."""
+    """Return the findings that could not be decided."""
     total = summary["counts"]["undecided"]
     every = sum(row["undecidable"] for row in summary["verdicts"])
     said = []
@@ -265,11 +265,11 @@ EVIDENCE: Final = (
            lambda row: (moment(row["at"]), row["at"])),
     Column("Run", "i"),
 )  # fmt: skip
-"""Of findings: broken or undecided."""
+"""Columns of findings, broken or undecided."""
 
 
 def remainder(summary: Row) -> Html:
-    """What was not read or is not there."""
+    """Return the lines and writers that were not read or are not there."""
     columns = [
         Column("What", "w"),
         Column("How many", "n", of="count"),
@@ -288,7 +288,7 @@ def remainder(summary: Row) -> Html:
 
 
 def clocks(summary: Row) -> Html:
-    """How the clocks of runs with several stand to each other."""
+    """Return the differences between the clocks of runs with several."""
     columns = [
         Column("Clock of", "w", "who writes by it", "writers"),
         Column("Findings", "w", of=lambda row: tag("b", row["findings"], class_="warn") if row["findings"] else ""),
@@ -312,7 +312,7 @@ def clocks(summary: Row) -> Html:
 
 
 def latency(summary: Row) -> Html:
-    """From publish to delivery."""
+    """Return the times from publish to delivery."""
     of = "" if summary["runs"] == 1 else "; the worst run's"
     columns = [
         Column("Topic", "i"), Column("Group", "i"), Column("Messages", "n"), Column("Deliveries", "n"),
@@ -365,7 +365,7 @@ def redeliveries(summary: Row) -> Html:
 
 
 def faults(summary: Row) -> Html:
-    """What happened during faults."""
+    """Return the counts of events during faults."""
     columns = [
         Column("Fault"), Column("Times", "n"), Column("Published", "n", "confirmed"),
         Column("Unknown", "n", "requests whose outcome nobody knows"), Column("Delivered", "n"), Column("Acked", "n"),
@@ -380,7 +380,7 @@ def faults(summary: Row) -> Html:
 
 
 def listed(summary: Row, name: str, columns: Sequence[Column], *, empty: str) -> Html:
-    """A table of what the summary has, with a filter where there is something to look for."""
+    """Return a table of the summary's rows, with a filter if there is something to look for."""
     rows, more = summary[name], cut(summary, name)
     return table(columns, rows, empty=empty, more=more, whole=len(rows) <= SHORT and not more)
 
@@ -391,7 +391,7 @@ def badge(verdict: str) -> Html:
 
 
 def named(guarantee: str, guarantees: Mapping[str, str]) -> tuple[str, str]:
-    """What a guarantee is called, and what it promises: G1 durable; what was confirmed …"""
+    """Return the name of a guarantee and its promise: G1 durable; what was confirmed …"""
     called, _, promise = guarantees[guarantee].partition(": ")
     return (called if called.startswith(guarantee) else f"{guarantee} {called}"), promise
 
@@ -402,12 +402,12 @@ def verb(several: Sequence[Any], one: str = "is", more: str = "are") -> str:
 
 
 def cut(summary: Row, what: str) -> int:
-    """How many rows are in the tables only."""
+    """Return the number of rows that are in the tables only."""
     return int(summary["counts"][what]) - len(summary[what])
 
 
 def first(summary: Row, what: str) -> str:
-    """What is shown of a table that is cut."""
+    """Return a sentence about the rows that are shown of a table that is cut; "" if it is whole."""
     if not cut(summary, what):
         return ""
     return (
@@ -417,12 +417,12 @@ def first(summary: Row, what: str) -> str:
 
 
 def not_read(summary: Row) -> str:
-    """What was not read, in a sentence."""
+    """Return a sentence about the lines and writers that were not read."""
     return f"{counted(summary['unread'], 'line or writer', 'lines or writers')} not read, or missing."
 
 
 def consequence(row: Row) -> str:
-    """What it means for a run that this is not there."""
+    """Return the consequence for a run that this is not there, in words."""
     if row["gap"]:
         return "no guarantee holds: what was in it is not known"
     if row["lossy"]:
@@ -453,7 +453,7 @@ def apart(seconds: float | None) -> Any:
 
 
 def within(seconds: float | None) -> Any:
-    """How well it is known."""
+    """Return the error of a time, in milliseconds; "" if it is not known."""
     return "" if seconds is None else (f"± {1000 * seconds:,.2f} ms", seconds)
 
 
@@ -465,7 +465,7 @@ def faster(rate: float | None, doubt: float | None) -> Any:
 
 
 def moment(at: float | None) -> str:
-    """A time of a run in seconds, as evidence shows it; where it is a time of day, that, in UTC."""
+    """Return a time of a run in seconds, as evidence shows it; if it is a time of day, that, in UTC."""
     if at is None:
         return ""
     if 1e9 <= at < 1e11:

@@ -72,7 +72,7 @@ def head(summary: Row) -> Html:
 
 
 def problems(summary: Row) -> Html:
-    """What could not be read, and which numbers are to be doubted."""
+    """Return the data that could not be read, and the numbers that are to be doubted."""
     found = summary["problems"]
     parts: list[Html] = []
     if found["count"]:
@@ -367,7 +367,7 @@ def badge(name: str) -> Callable[[Mapping[str, Any]], Html]:
 
 
 def per(name: str, unit: str) -> Callable[[Mapping[str, Any]], Any]:
-    """A rate for a column, to sort by; nothing where it is not known."""
+    """Return a rate for a column, to sort by; nothing if it is not known."""
     return lambda row: "" if row[name] is None else (f"{number(row[name])}/{unit}", row[name])
 
 
@@ -379,7 +379,7 @@ def failure(row: Mapping[str, Any]) -> Html:
 
 
 def anchor(row: Mapping[str, Any]) -> str:
-    """The sample of a kind of failure: a name that is safe whatever the topic's is."""
+    """Return the name of the sample of a kind of failure, which is safe for any name of a topic."""
     from hashlib import sha256
 
     return "f" + sha256("\0".join((row["topic"], row["group"], row["failure"])).encode()).hexdigest()[:12]

@@ -1,6 +1,6 @@
 """The frame of a report: one file, nothing loaded from anywhere, everything escaped.
 
-What a report shows was written by whoever made a message fail. So text becomes HTML in one way only: `Html` is what
+A report shows text of any client that made a message fail. So text becomes HTML in one way only: `Html` is text that
 is HTML already, and `esc` makes it out of anything else. Functions here take text and values and give Html.
 """
 
@@ -32,7 +32,7 @@ def esc(value: Any) -> Html:
 
 
 def visible(text: str) -> str:
-    """``text`` with what cannot be seen written out, for where it is escaped by somebody else."""
+    """Return ``text`` with invisible characters written out, for callers that escape it themselves."""
     return text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
 
 
@@ -56,7 +56,7 @@ def tag(name: str, content: Any = "", **attributes: Any) -> Html:
 
 
 def join(parts: Iterable[Any], between: str = "\n") -> Html:
-    """Parts, escaped where they are not HTML."""
+    """Return the parts together, escaped if they are not HTML."""
     return Html(between.join(esc(part) for part in parts))
 
 
@@ -75,7 +75,7 @@ def page(title: str, body: Html) -> str:
 
 
 def section(name: str, title: str, *parts: str) -> Html:
-    """A part of a page below its head; text that is no HTML yet is a paragraph, and nothing where there is none."""
+    """Return a part of a page below its head; text that is no HTML yet is a paragraph, and nothing if it is empty."""
     made = (part if isinstance(part, Html) else tag("p", part) for part in parts if part)
     return join((tag("h2", title, id=name), *made))
 
@@ -84,7 +84,7 @@ def section(name: str, title: str, *parts: str) -> Html:
 
 
 def number(value: float | None) -> str:
-    """A number for people: 1,234; 12.3; 0.04; nothing where it is not known."""
+    """Return a number for people: 1,234; 12.3; 0.04; nothing if it is not known."""
     if value is None:
         return ""
     if isinstance(value, int) or float(value).is_integer():
@@ -94,7 +94,7 @@ def number(value: float | None) -> str:
 
 
 def counted(count: int, one: str, more: str | None = None) -> str:
-    """A count of something: 1 run, 2 runs; ``more`` is the plural where it is not ``one`` with an s."""
+    """Return a count of something: 1 run, 2 runs; ``more`` is the plural if it is not ``one`` with an s."""
     return f"{number(count)} {one if count == 1 else more or one + 's'}"
 
 
@@ -151,9 +151,9 @@ class Column(NamedTuple):
     Attributes:
         title: its head.
         kind: "n" number, "t" time, "w" long text, "i" a name that may be long, "" short text.
-        hint: what it says, shown when pointed at.
-        of: what it shows of a row: the name of a field, its title in small letters if not given, or a function that
-            gives what is shown, or a pair of that and the number to sort by.
+        hint: its meaning, shown when pointed at.
+        of: its value in a row: the name of a field, its title in small letters if not given, or a function that gives
+            the value, or a pair of that and the number to sort by.
     """
 
     title: str
@@ -170,14 +170,14 @@ def table(
     more: int = 0,
     whole: bool = False,
 ) -> Html:
-    """A table to sort and filter.
+    """Return a table to sort and filter.
 
     Args:
-        columns: heads, and what is below each.
-        rows: whose fields the columns show.
-        empty: what to say where there are no rows.
-        more: how many rows there are besides these.
-        whole: whether it is short enough to be shown at full height and without a filter.
+        columns: heads, and the value below each.
+        rows: rows with the fields that the columns show.
+        empty: text if there are no rows.
+        more: number of rows besides these.
+        whole: True if it is short enough to be shown at full height and without a filter.
     """
     if not rows:
         return tag("p", empty, class_="empty")
@@ -218,7 +218,7 @@ def _cell(column: Column, row: Mapping[str, Any]) -> Html:
 
 
 def soft(text: str) -> Html:
-    """What stands where there is no value."""
+    """Return the text that stands in place of an absent value."""
     return tag("span", text, class_="soft")
 
 
@@ -233,7 +233,7 @@ def shared(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def took(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """A duration for a column, to sort by; nothing where it is not known."""
+    """Return a duration for a column, to sort by; nothing if it is not known."""
     return lambda row: "" if row[name] is None else (duration(row[name]), row[name])
 
 

@@ -34,7 +34,7 @@ def colour(index: int) -> str:
 
 
 def draw(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of so many pixels with one plot in it, quiet axes and a horizontal grid."""
+    """Return a figure of this size in pixels with one plot in it, quiet axes and a horizontal grid."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
@@ -63,12 +63,12 @@ def whole(axes: Axes) -> None:
 
 
 def svg(figure: Figure, name: str, label: str) -> Html:
-    """The figure as SVG for a page.
+    """Return the figure as SVG for a page.
 
     Args:
-        figure: drawn.
-        name: a word of letters, different for each plot of a page: what is defined inside is named after it.
-        label: what it shows, for those who do not see it.
+        figure: the drawn figure.
+        name: a word of letters, different for each plot of a page: definitions inside are named after it.
+        label: description of the plot, for readers who do not see it.
     """
     import matplotlib
 
@@ -148,7 +148,7 @@ def bars(
     labels: Sequence[str],
     series: Sequence[tuple[str, Sequence[int], int]],
 ) -> Html:
-    """Counts side by side: names below, numbers on top where there are few."""
+    """Return counts side by side: names below, numbers on top if there are few."""
     figure, axes = draw(380, 210)
     below = stack(axes, range(len(labels)), series, width=0.8)
     step = max(1, -(-len(labels) // 7))
@@ -236,7 +236,7 @@ def tick(seconds: float) -> str:
 
 
 def legend(series: Sequence[tuple[str, int]]) -> Html:
-    """Which colour is what."""
+    """Return the meaning of each colour."""
     items = (
         Html(f'<li><i style="background:var(--s{min(index, OTHERS)})"></i>{tag("span", name)}</li>')
         for name, index in series
@@ -251,5 +251,5 @@ def short(text: str, most: int = 28) -> str:
 
 
 def width_of(seconds: int) -> str:
-    """What a bucket is: "per 15 min"."""
+    """Return the width of a bucket in words: "per 15 min"."""
     return f"per {duration(seconds)}"
