@@ -32,7 +32,7 @@ def esc(value: Any) -> Html:
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with invisible characters written out, for callers that escape it themselves."""
+    """Return ``text`` with invisible characters written out; the caller escapes it."""
     return text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
 
 

@@ -108,12 +108,12 @@ class Reader(DataSourceReader):
         return cast("Sequence[Any]", self.place.plan(self.options, self.wanted))
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        if type(partition).__name__ != "InputPartition":  # what Spark makes where there is nothing to read
+        if type(partition).__name__ != "InputPartition":  # Spark makes one if there is nothing to read
             yield from self.place.read(partition, self.options, self.wanted, self.schema)
 
 
 class PushingReader(Reader):
-    """The same, told of the filters: what they rule out is not read. Spark applies them again all the same."""
+    """The same with Spark's filters: rows that they rule out are not read. Spark applies them again all the same."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self.wanted.push(filters)

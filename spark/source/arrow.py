@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 ROWS_MAX: Final = 10_000
 BYTES_MAX: Final = 8 << 20
 ROW_BYTES: Final = 256
-"""What a row takes besides its payload, about."""
+"""Bytes that a row takes besides its payload, about."""
 
 MS_MAX: Final = 253_370_764_799_999
 MS_MIN: Final = -62_104_060_800_000
@@ -63,7 +63,7 @@ class Batches:
         self._bytes = 0
 
     def wants(self, *names: str) -> bool:
-        """Whether one of these columns is wanted."""
+        """Return True if one of these columns is wanted."""
         return not self.names.isdisjoint(names)
 
     def add(self, rows: int, size: int, values: Mapping[str, Values]) -> Iterator[pa.RecordBatch]:
@@ -81,7 +81,7 @@ class Batches:
         self._bytes += size
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """What is left."""
+        """Yield the rows that are left."""
         if not self._rows:
             return
         arrays = [pa.array(self._columns[field.name], field.type) for field in self.schema]

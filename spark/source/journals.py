@@ -1,11 +1,11 @@
-"""Data directories of nodes, read by somebody else while the node may be writing.
+"""Data directories of nodes, read by another process while the node may be writing.
 
-docs/file-format.md is the contract; what quorumq.storage does at a start, this does without a lock and without
+docs/file-format.md is the contract. This does the work of quorumq.storage at a start, without a lock and without
 changing anything. A task opens all the files it needs before it gives out its first row: an open file stays readable
 when the node that rolls its journal deletes it.
 
-What cannot be read is never left out in silence: it is a `Problem`, which ends the read (`onDamage` = fail) or is
-counted and listed (report).
+Unreadable data is never left out in silence: it is a `Problem`, which ends the read (`onDamage` = fail) or is counted
+and listed (report).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SegmentGone(StorageError):
 
 
 HARMLESS: Final = ("torn",)
-"""Kinds of problems for which nothing is missing that anybody was promised."""
+"""Kinds of problems that cost no data that a client was promised."""
 
 
 class Problem(NamedTuple):
@@ -52,7 +52,7 @@ class Problem(NamedTuple):
 
     @property
     def harmless(self) -> bool:
-        """Whether nothing that anybody was promised is missing for it."""
+        """True if it costs no data that a client was promised."""
         return self.what in HARMLESS
 
     def __str__(self) -> str:
@@ -62,11 +62,11 @@ class Problem(NamedTuple):
 
 
 Report = Callable[[Problem], None]
-"""What is told of a problem: raises, or takes note."""
+"""Receiver of a problem: raises, or takes note."""
 
 
 def refuse(problem: Problem) -> None:
-    """`onDamage` = fail: whatever somebody was promised and cannot be read ends the read."""
+    """End the read at a problem that costs promised data: `onDamage` = fail."""
     if not problem.harmless:
         raise StorageError(
             f"{problem}. option('onDamage', 'report') goes on without it, and the table 'problems' lists all of them"
@@ -78,7 +78,7 @@ def ignore(problem: Problem) -> None:
 
 
 class Numbers(NamedTuple):
-    """A set of batch numbers as sorted ranges [first, stop), no two of which touch."""
+    """A set of batch numbers as sorted ranges [first, stop) that do not touch."""
 
     firsts: tuple[int, ...] = ()
     stops: tuple[int, ...] = ()
@@ -112,7 +112,7 @@ class SegmentPlan(NamedTuple):
     moved: Numbers = Numbers()  # batches that were copied into a younger segment
     damaged: frozenset[int] = frozenset()  # offsets of batches whose bodies are known to be damaged
     holes: tuple[tuple[int, int], ...] = ()
-    footer: tuple[PartitionRange, ...] | None = None  # what it says to hold; None where it has no footer
+    footer: tuple[PartitionRange, ...] | None = None  # ranges that it says to hold; None without a footer
 
 
 class Directory(NamedTuple):
@@ -123,7 +123,7 @@ class Directory(NamedTuple):
     cluster_id: str
     directory: int
     segments: tuple[SegmentPlan, ...]  # oldest first; the last is the newest
-    gone: Numbers  # batches that nobody needs any more, wherever they lie
+    gone: Numbers  # batches that no group needs any more, in any segment
     ignored: frozenset[int]  # damaged copies of batches, whose originals are still there
     problems: tuple[Problem, ...]
 
@@ -186,7 +186,7 @@ class OpenFile:
 def frames_of(
     file: OpenFile, plan: SegmentPlan, node: str, directory: int, report: Report
 ) -> Iterator[Frame]:
-    """Every record of what counts of a segment; ``report`` is told what lies between those that can be read."""
+    """Yield every record in the part of a segment that counts; ``report`` gets the gaps between readable records."""
     scan = file.scan(plan.bytes, salt_of(directory, plan.number))
     for found in scan.records(holes=dict(plan.holes)):
         if isinstance(found, Frame):
@@ -223,7 +223,7 @@ class FoundBatch(NamedTuple):
     """A batch that counts, as it lies in a segment; its body is still there."""
 
     stored: BatchStored
-    damaged: bool  # known to be, whatever its body looks like
+    damaged: bool  # known to be, even if its body looks intact
 
 
 class OpenDirectory:
@@ -261,7 +261,7 @@ class OpenDirectory:
         return frames_of(self.files[plan.number], plan, self.plan.node, self.plan.directory, report)
 
     def batch(self, plan: SegmentPlan, frame: Frame) -> FoundBatch | None:
-        """The batch of a frame, unless another record took its place or nobody needs it."""
+        """Return the batch of a frame, unless another record took its place or no group needs it."""
         stored, moved = batch_of(self.files[plan.number].name, frame)
         number = stored.number
         if number in self.plan.gone or number in plan.dead or number in plan.moved:
@@ -272,7 +272,7 @@ class OpenDirectory:
         return FoundBatch(stored, damaged)
 
     def body(self, segment: int, frame: Frame) -> bytes | None:
-        """A batch's body; None where it is not what was written."""
+        """Return a batch's body; None if it is not what was written."""
         data = self.files[segment].read(frame.body_offset, frame.body_length)
         return data if len(data) == frame.body_length and crc32c(data) == frame.body_crc else None
 
@@ -294,7 +294,7 @@ class OpenDirectory:
 
 
 def _allow_files(more: int) -> None:
-    """Raise our own limit of open files where it is too low for so many more."""
+    """Raise our own limit of open files if it is too low for ``more`` files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = more + len(os.listdir("/proc/self/fd")) + 64 if os.path.isdir("/proc/self/fd") else more + 256
     if need > soft:

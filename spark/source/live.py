@@ -41,7 +41,7 @@ PAGE: Final = 500
 """Items of one page."""
 
 MEMBER_TIMEOUT_S: Final = 5.0
-"""How long one replica may take to answer, where others can be asked."""
+"""Seconds that one replica may take to answer, if others can be asked."""
 
 AHEAD: Final = 2
 """Batches that are read ahead of Spark."""
@@ -244,7 +244,7 @@ class Looker:
                     for piece, mask in have.within(span):
                         yield self._message(piece, mask, part, first + piece.start - span.start)
                         have.remove(piece)
-        # What is left was reclaimed since it was listed: every group is done with it.
+        # The rest was reclaimed since it was listed: every group is done with it.
 
     def _message(self, span: Span, mask: int, part: WireSlice | None, first: int) -> Block:
         messages, crcs, size = self._content(span, part, first)
@@ -268,7 +268,7 @@ class Looker:
     def _content(
         self, span: Span, part: WireSlice | None, first: int
     ) -> tuple[list[Message | None], Values, int]:
-        """What a slice has of a span: messages, their CRCs, bytes."""
+        """Return a slice's part of a span: messages, their CRCs, bytes."""
         if part is None:
             return [None] * span.size, Same(None), 0
         crcs = [f"{part.header.crc_of(first + at):08x}" for at in range(span.size)]
@@ -319,7 +319,7 @@ class Looker:
         for group in self.task.groups:
             there = await self._records(group, "dead")
             asked = list(self.asked)
-            left: SpanMap[tuple[int, int]] = SpanMap()  # what is dead, and was not given out yet
+            left: SpanMap[tuple[int, int]] = SpanMap()  # dead messages that were not given out yet
             async for page in self.pages(group, "dead", complete=True):
                 for item in page.items:
                     left.set(item.span, (item.record.generation, item.record.n))
@@ -333,7 +333,7 @@ class Looker:
                     for part, first, span in sections_of(page):
                         for piece, record in records.within(span):
                             yield self._letters(group, piece, record, left, there, part, first - span.start)
-            if left:  # whose payload no replica that answered has
+            if left:  # no replica that answered has their payload
                 async for page in self.pages(group, "dead", complete=True):
                     for item in page.items:
                         yield self._letters(group, item.span, item.record, left, there, None, 0)

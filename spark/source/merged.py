@@ -33,9 +33,9 @@ _RECLAIMED: Final = TYPE_OF[Reclaimed]
 
 
 class Place(NamedTuple):
-    """Where a batch lies, and what of its header is needed before it is read again."""
+    """Place of a batch, and the fields of its header that are needed before it is read again."""
 
-    directory: int  # which of the directories
+    directory: int  # index of the directory
     segment: int
     offset: int
     published_ms: int
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 class Index:
-    """Which batches have which messages: per topic partition a map from spans to numbers of places."""
+    """Batches of each message: per topic partition a map from spans to numbers of places."""
 
     def __init__(self) -> None:
         self.places: list[Place] = []
@@ -61,7 +61,7 @@ class Index:
 
 
 class MergingReader(Reader):
-    """What the tables that merge replicas have in common."""
+    """Common part of the tables that merge replicas."""
 
     def __init__(self, task: Task, options: Options, wanted: Wanted, out: Batches) -> None:
         super().__init__(task, options, wanted, out)
@@ -108,7 +108,7 @@ class MergingReader(Reader):
                 closed.numbers.add(span)
 
     def is_closed(self, key: PartitionId, origin: Origin) -> bool:
-        """Whether an origin is over, as any node says."""
+        """Return True if any node says that an origin is over."""
         closed = self.closed.get(key)
         return closed is not None and origin in closed
 

@@ -60,7 +60,7 @@ def plan(options: Options, wanted: Wanted) -> list[Task]:
 
 
 def survey(options: Options) -> tuple[list[Planned], Registers, Counter[PartitionId]]:
-    """What each directory is planned to be, all registers merged, and the bytes of bodies by partition."""
+    """Return the plan of each directory, all registers merged, and the bytes of bodies by partition."""
     planned = [plan_directory(path, reporter(options)) for path in options.data]
     check_nodes(found.directory for found in planned)
     registers, sizes = Registers(), Counter[PartitionId]()

@@ -1,4 +1,4 @@
-"""What a caller may ask of the data source, checked before anything is read."""
+"""Options of the data source, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def names_in(value: str) -> tuple[str, ...]:
 
 
 def known_only(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """The options by their own names, whatever case they were given in; UsageError for one there is not."""
+    """Return the options by their own names, given in any case; UsageError for an unknown one."""
     by_lower = {name.lower(): name for name in [*known, "paths"]}
     found: dict[str, str] = {}
     for name, value in given.items():
@@ -233,11 +233,11 @@ def micros(value: object) -> int | None:
 
 
 class Wanted:
-    """What filters say of rows, as far as it helps to read less. Spark applies every filter again itself.
+    """Conditions of filters on rows, as far as they help to read less. Spark applies every filter again itself.
 
     Attributes:
-        values: by column, which values it may have; a column that is not there may have any.
-        times: by column, its least and greatest value in microseconds since 1970.
+        values: values that each column may have; a column that is not there may have any.
+        times: least and greatest value of each column, in microseconds since 1970.
     """
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ class Wanted:
         self.times: dict[str, tuple[int, int]] = {}
 
     def push(self, filters: Iterable[ds.Filter]) -> None:
-        """Take in what filters say; those that say nothing of use are left to Spark."""
+        """Take in the conditions of filters; those without use are left to Spark."""
         for found in filters:
             column = getattr(found, "attribute", ())
             if len(column) != 1:
@@ -272,11 +272,11 @@ class Wanted:
         self.times[name] = (max(before[0], low), min(before[1], high))
 
     def may_be(self, name: str, value: object) -> bool:
-        """Whether a row whose column has this value may be wanted."""
+        """Return True if a row whose column has this value may be wanted."""
         values = self.values.get(name)
         return values is None or value in values
 
     def may_be_at(self, name: str, first_ms: int, last_ms: int) -> bool:
-        """Whether a row whose column is a time between these, in milliseconds, may be wanted."""
+        """Return True if a row whose column is a time between these, in milliseconds, may be wanted."""
         low, high = self.times.get(name, (-(1 << 63), 1 << 63))
         return shown_ms(first_ms) * 1000 <= high and shown_ms(last_ms) * 1000 >= low

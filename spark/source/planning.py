@@ -1,7 +1,7 @@
-"""What the driver learns of a data directory before its tasks are made: which segments count, and what of them.
+"""Plans of a data directory, made by the driver before its tasks: the segments that count, and the part that counts.
 
-Of older segments it reads only how they end, because the tasks read them. A node that is running rolls its journal
-meanwhile: so a directory is planned again when a file that the plan names is gone.
+The driver reads only the ends of older segments, because the tasks read them. A node that is running rolls its journal
+meanwhile, so a directory is planned again when a file that the plan names is gone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .journals import (
 )
 
 PLANS_MAX: Final = 8
-"""How often a directory is planned again because its node rolled the journal meanwhile."""
+"""Number of times that a directory is planned, because its node rolled the journal meanwhile."""
 
 FOOTER_LOOK: Final = (64 << 10, 1 << 20, 8 << 20)
 """Bytes at the end of a segment in which its footer is looked for, more if it was not found."""
@@ -93,11 +93,11 @@ class Registers:
 
 
 class Planned(NamedTuple):
-    """What the driver learns of a directory."""
+    """The driver's plan of a directory."""
 
     directory: Directory
     registers: Registers
-    sizes: dict[PartitionId, int]  # bytes of bodies by partition; 0 for those of which only records are known
+    sizes: dict[PartitionId, int]  # bytes of bodies by partition; 0 for those with only records known
 
 
 def plan_directory(path: str, report: Report) -> Planned:
@@ -105,7 +105,7 @@ def plan_directory(path: str, report: Report) -> Planned:
 
     Args:
         path: the directory in which the `.journal` files are.
-        report: told of everything that cannot be read.
+        report: receiver of everything that cannot be read.
 
     Raises:
         UsageError: there is no such directory, or it is no node's.
@@ -262,7 +262,7 @@ class _Planner:
     def _earlier(self, start: SegmentStart, found: list[int]) -> list[Earlier]:
         """The older segments that count, as far as they are there."""
         wanted = list(start.earlier)
-        if start.segment != found[-1]:  # what the newest one counts is not known: all that is there
+        if start.segment != found[-1]:  # the newest one's list is not known: all segments that are there
             listed = {entry.segment for entry in wanted}
             wanted += [
                 Earlier(number, 1 << 62, 0)
@@ -285,7 +285,7 @@ class _Planner:
         return there
 
     def _scan_newest(self, number: int, directory: int) -> int:
-        """Take in the newest segment's state; how much of it counts."""
+        """Take in the newest segment's state; return the number of its bytes that count."""
         with OpenFile(self.path, number) as file:
             scan = file.scan(file.size(), salt_of(directory, number))
             for found in scan.records(newest=True):
@@ -333,10 +333,10 @@ class _Planner:
     # ------------------------------------------------------------ older segments
 
     def _scan_older(self, entry: Earlier, directory: int, holes: tuple[tuple[int, int], ...]) -> None:
-        """What an older segment says of batches and registers: the newest one's word on that is damaged."""
+        """Take in an older segment's batches and registers, because the newest one's record of them is damaged."""
         plan = SegmentPlan(entry.segment, entry.bytes, newest=False, state=True, holes=holes)
         with OpenFile(self.path, entry.segment) as file:
-            for frame in frames_of(file, plan, self.node, directory, ignore):  # told of when it is read
+            for frame in frames_of(file, plan, self.node, directory, ignore):  # problems come when it is read
                 self._take(file, entry.segment, frame)
 
     def _footer(self, entry: Earlier, directory: int) -> tuple[PartitionRange, ...] | None:

@@ -33,23 +33,23 @@ BATCHES: Final = (BATCH_STORED, BATCH_MOVED)
 
 @dataclass(eq=False)
 class Task(InputPartition):
-    """What one Spark task reads."""
+    """Input of one Spark task."""
 
-    directories: tuple[Directory, ...]  # of all nodes; of `copies` and `problems` one
+    directories: tuple[Directory, ...]  # those of all nodes; one for `copies` and `problems`
     keys: frozenset[PartitionId] | None = None  # the topic partitions to read; None for all
-    segments: frozenset[int] | None = None  # to read, of `copies` and `problems`; None for all
-    bucket: tuple[int, int] = (0, 1)  # which share of the origins, of how many
+    segments: frozenset[int] | None = None  # segments to read for `copies` and `problems`; None for all
+    bucket: tuple[int, int] = (0, 1)  # number of the share of the origins, and count of shares
     topics: dict[bytes, Topic] = field(default_factory=dict)
     groups: dict[tuple[bytes, str], Group] = field(default_factory=dict)
 
 
 def reporter(options: Options) -> Report:
-    """What becomes of problems: the table that lists them must not end at the first."""
+    """Return the receiver of problems: the table that lists them must not end at the first."""
     return ignore if options.report or options.table == "problems" else refuse
 
 
 def holds_any(segment: SegmentPlan, keys: frozenset[PartitionId] | None, column: str, wanted: Wanted) -> bool:
-    """Whether a segment's footer leaves it open that there are batches of these partitions, and of the times wanted."""
+    """Return False if a segment's footer rules out batches of these partitions, and of the times wanted."""
     if segment.footer is None:
         return True
     return any(
@@ -102,7 +102,7 @@ def span_columns(key: PartitionId, topic: str, group: str, span: Span) -> dict[s
 
 
 def content(messages: list[Message | None], crcs: Values) -> dict[str, Values]:
-    """The columns of keys, headers and payloads; None stands for a message of which there is no intact copy."""
+    """Return the columns of keys, headers and payloads; None stands for a message without an intact copy."""
     return {
         "key": lambda: [None if item is None else item.key for item in messages],
         "headers": lambda: [None if item is None else headers_text(item.headers) for item in messages],
@@ -218,14 +218,14 @@ class Reader:
         return sorted(found.plan.node for at, found in enumerate(self.open_directories) if mask >> at & 1)
 
     def mine(self, origin: Origin) -> bool:
-        """Whether this task's share of the origins has this one."""
+        """Return True if this task's share of the origins has this one."""
         number, of = self.task.bucket
         return of == 1 or zlib.crc32(origin_text(origin).encode()) % of == number
 
     def messages_in(
         self, directory: OpenDirectory, segment: int, frame: Frame, loaded: Loaded, first: int, count: int
     ) -> list[Message | None]:
-        """Records of an intact body; None for one that its producer wrote so that nobody can read it."""
+        """Return the records of an intact body; None for one that its producer wrote unreadable."""
         header, body = loaded
         if body is None:
             return [None] * count

@@ -32,7 +32,7 @@ _CLOSED: Final = TYPE_OF[OriginsClosed]
 
 
 class Held(NamedTuple):
-    """What is known of a message for a group: the highest record, and a bit mask of the nodes that have it."""
+    """State of a message for a group: the highest record, and a bit mask of the nodes that have it."""
 
     generation: int
     n: int
@@ -44,7 +44,7 @@ class Held(NamedTuple):
 
 
 class Died(NamedTuple):
-    """Where the letter of a DEAD record is: entry ``entry`` of the record at ``offset``."""
+    """Place of the letter of a DEAD record: entry ``entry`` of the record at ``offset``."""
 
     ballot: Stamp
     directory: int
@@ -59,7 +59,7 @@ Key = tuple[PartitionId, str]
 
 
 class RecordsReader(MergingReader):
-    """What `tombstones` and `deadletters` have in common: the merged records of each group."""
+    """Common part of `tombstones` and `deadletters`: the merged records of each group."""
 
     letters = False
 
@@ -69,7 +69,7 @@ class RecordsReader(MergingReader):
         self.died: dict[Key, dict[tuple[int, int], SpanMap[Died]]] = {}
 
     def wants(self, key: PartitionId, group: str) -> bool:
-        """Whether what a group has of a topic partition is to be read."""
+        """Return True if a group's records of a topic partition are to be read."""
         return (
             (self.task.keys is None or key in self.task.keys)
             and (self.options.groups is None or group in self.options.groups)
@@ -103,21 +103,21 @@ class RecordsReader(MergingReader):
 
 
 def higher(new: Held, old: Held | None) -> Held:
-    """Which of two records wins, with the nodes that have it."""
+    """Return the record of two that wins, with the nodes that have it."""
     if old is None or new.rank() > old.rank():
         return new
     return old._replace(nodes=old.nodes | new.nodes) if new.rank() == old.rank() else old
 
 
 def lower_ballot(new: Died, old: Died | None) -> Died:
-    """Which of two letters of one DEAD record stays, with the nodes that have either."""
+    """Return the letter of two of one DEAD record that stays, with the nodes that have either."""
     if old is None:
         return new
     return (old if old.ballot <= new.ballot else new)._replace(nodes=old.nodes | new.nodes)
 
 
 class TombstonesReader(RecordsReader):
-    """`tombstones`: what became of messages for each group, as spans."""
+    """`tombstones`: fates of messages for each group, as spans."""
 
     def segments_of(self, directory: Directory) -> list[SegmentPlan]:
         return [plan for plan in directory.segments if plan.state]
@@ -157,7 +157,7 @@ def letter_columns(
     published_ms: int,
     replicas: list[str],
 ) -> dict[str, Values]:
-    """The columns of a dead letter that are not of its message; ``published_ms`` is 0 where nobody knows."""
+    """Return the columns of a dead letter that are not of its message; ``published_ms`` is 0 if it is not known."""
     values = {
         "group": group,
         "generation": Decimal(generation),
@@ -188,12 +188,12 @@ class LettersReader(RecordsReader):
     letters = True
 
     def segments_of(self, directory: Directory) -> list[SegmentPlan]:
-        # Older segments have letters of what was settled since, and footers do not say of which partition.
+        # Older segments have letters of messages that were settled since, and footers do not name their partitions.
         return list(directory.segments)
 
     @property
     def settled_too(self) -> bool:
-        """Whether letters of what is no longer a dead letter are wanted."""
+        """True if letters of messages that are no longer dead letters are wanted."""
         only = self.wanted.values.get("resolution")
         return self.options.resolved and (only is None or bool(only - {"dead"}))
 
@@ -238,7 +238,7 @@ class LettersReader(RecordsReader):
     def resolution(
         self, key: PartitionId, group: str, generation: int, n: int, now: Held, published_ms: int
     ) -> str:
-        """What became of a message that died at (generation, n), of which the record is ``now``."""
+        """Return the fate of a message that died at (generation, n), and whose record is ``now``."""
         if now.generation == generation:
             if now.kind == Kind.ACKED:
                 return "acked"
@@ -248,7 +248,7 @@ class LettersReader(RecordsReader):
                 return "purged"
         register = self.groups.get((key.topic, group))
         if register is not None and register.generation > generation and published_ms >= register.from_ms:
-            return "reopened"  # whatever became of it since, in the new generation
+            return "reopened"  # even if it was settled since, in the new generation
         if now.generation > generation:
             return "redriven" if now.n > n else "reopened"
         return "dead"
@@ -276,7 +276,7 @@ class LettersReader(RecordsReader):
                     yield from self.out.add(some.size, size, {**named, **columns, **content(messages, crcs)})
 
     def _contents(self, span: Span, numbers: tuple[int, ...]) -> tuple[list[Message | None], Values, int]:
-        """What is left of these messages, each from the first copy whose own checksum matches."""
+        """Return the contents left of these messages, each from the first copy whose own checksum matches."""
         messages: list[Message | None] = [None] * span.size
         crcs: list[str | None] = [None] * span.size
         if not numbers or not self.out.wants(*CONTENT, "crc"):

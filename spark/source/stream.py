@@ -39,7 +39,7 @@ from .reader import Task
 from .records import Died, LettersReader, lower_ballot
 
 NOTHING = -1
-"""The position of a node of which nothing was read yet."""
+"""The position of a node before the first read of it."""
 
 
 class Gap(StorageError):
@@ -66,9 +66,9 @@ class Tail:
         since: everything behind this position is read; NOTHING begins with what is appended from now on.
 
     Attributes:
-        node, directory: whose it is.
+        node, directory: names of its node and directory.
         base: the position behind which ``entries`` begin.
-        position: so many records are durable and were read.
+        position: number of records that are durable and were read.
         entries: the DEAD records among those behind ``since`` (and not dropped by `forget`).
 
     Raises:

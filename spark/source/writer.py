@@ -31,7 +31,7 @@ from .options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of
 
 BATCH_BYTES: Final = 256 << 10
 RUN: Final = 1024
-"""Rows with consecutive numbers that go to one partition where they have no key: nodes keep runs, not messages."""
+"""Rows with consecutive numbers that go to one partition if they have no key: nodes keep runs, not messages."""
 
 REDRIVE_AT_ONCE: Final = 1000
 
@@ -281,7 +281,7 @@ async def redrive(client: Client, rows: Iterator[Row]) -> None:
 
     Raises:
         UsageError: a row that names no dead letter.
-        NotFound: of a topic that there is no more.
+        NotFound: a row names a topic that does not exist any more.
         OutcomeUnknown, NotStored: too few replicas answered; running the task again does the rest.
     """
     known = await client.metadata()

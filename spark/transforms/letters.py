@@ -1,4 +1,4 @@
-"""What dead letters have to say when there are too many to read.
+"""Tables about dead letters that are too many to read.
 
 Every function takes frames and gives a frame with the schema named beside it; nothing is read, written or collected
 here. They begin with `letters`, a dead letter a row, which the job stores first, so that what follows reads only the
@@ -21,12 +21,12 @@ from pyspark.sql.types import StructType
 
 GROUP: Final = ("topic", "group")
 KIND: Final = ("topic", "group", "failure")
-"""What makes two dead letters the same kind: the group, and the fingerprint, or the reason where there is none."""
+"""Columns that two dead letters of one kind share: the group, and the fingerprint, or the reason without one."""
 
 RESOLUTIONS: Final = ("dead", "redriven", "acked", "purged", "reopened", "closed")
 SAMPLES: Final = 3
 VERSIONS_MAX: Final = 50
-"""So many versions of a group's consumers are looked at, those with the most dead letters."""
+"""Most versions of a group's consumers that are looked at, those with the most dead letters."""
 
 PLAUSIBLE_FROM: Final = "2020-01-01"
 PLAUSIBLE_AHEAD: Final = "1 day"
@@ -34,7 +34,7 @@ PLAUSIBLE_AHEAD: Final = "1 day"
 
 
 class Thresholds(NamedTuple):
-    """From when on something is worth a person's attention. docs/spark.md says why these."""
+    """Thresholds above which something is worth a person's attention. docs/spark.md says why these."""
 
     burst_score: float = 4.0
     burst_deaths: int = 10
@@ -58,7 +58,7 @@ LETTERS: Final = """
     seconds_to_death DOUBLE, consumer STRING, consumer_version STRING, host STRING, node STRING, size BIGINT,
     crc STRING, digest STRING, key_digest STRING, replicas ARRAY<STRING>"""
 CONTENT: Final = "key BINARY, headers MAP<STRING,STRING>, payload BINARY"
-"""What `letters` has besides where payloads are wanted."""
+"""Further columns of `letters` if payloads are wanted."""
 
 FAILURES: Final = """
     date DATE, topic STRING, `group` STRING, failure STRING, status STRING, deaths BIGINT, dead BIGINT, redriven BIGINT,
@@ -203,7 +203,7 @@ def samples(letters: DataFrame, most: int = SAMPLES) -> DataFrame:
 
 
 def ages(letters: DataFrame, now: datetime) -> DataFrame:
-    """How old dead letters are and how long they took to die, in seconds: LETTERS in, AGES out.
+    """Return ages of dead letters and their times to death, in seconds: LETTERS in, AGES out.
 
     Ages are of those still dead, counted from their death. A time to death below zero is a producer's clock ahead of a
     node's: counted as ``skewed``, in no quantile. Quantiles are values that occur, off by at most a rank in 10,000.
@@ -261,9 +261,9 @@ def places(letters: DataFrame, now: datetime) -> DataFrame:
 
 
 def repeated(letters: DataFrame) -> DataFrame:
-    """What may be poison: LETTERS in, REPEATED out: a hash for each key and payload that enough deaths of a group have.
+    """Return hashes of the keys and payloads that enough deaths of a group have: LETTERS in, REPEATED out.
 
-    Nearly every key and payload dies once; this leaves them out by counting numbers, before anything else is asked.
+    They may be poison. Nearly every key and payload dies once. Counting numbers first leaves these out.
     """
     name = F.explode(_named(_DIGESTS)).alias("what")
     found = letters.select(*GROUP, "key_digest", "digest").select(*GROUP, name)
@@ -287,7 +287,7 @@ def _hash(what: str) -> Column:
 
 
 def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
-    """What dies again and again: LETTERS and REPEATED in, POISON out.
+    """Return keys, payloads and messages that die again and again: LETTERS and REPEATED in, POISON out.
 
     ``kind`` is `key` (at least `poison_key` messages with this key died), `payload` (at least `poison_payload` messages
     with the same bytes), or `message` (it died again after at least `poison_redrives` redrives). ``name`` is the
@@ -325,7 +325,7 @@ def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
 
 
 def attempts(letters: DataFrame, now: datetime) -> DataFrame:
-    """How often messages had been delivered when they died: LETTERS in, ATTEMPTS out."""
+    """Return the numbers of deliveries of messages at their death: LETTERS in, ATTEMPTS out."""
     made = letters.groupBy(*GROUP, "reason", "attempts").agg(F.count("*").alias("deaths"))
     return shaped(made, ATTEMPTS, now)
 
@@ -362,7 +362,7 @@ def to_death(letters: DataFrame, now: datetime) -> DataFrame:
 
 
 def tally() -> list[Column]:
-    """Of rows of LETTERS: how many died, how many of them are dead, and when the first and the last died."""
+    """Return counts of rows of LETTERS that died and that are dead, and times of the first and the last death."""
     return [
         F.count("*").alias("deaths"),
         F.count_if(F.col("resolution") == "dead").alias("dead"),
@@ -383,7 +383,7 @@ def summed(*names: str) -> list[Column]:
 
 
 def ranked(rows: DataFrame, by: Sequence[str], *order: Column | str, most: int = 1) -> DataFrame:
-    """The first rows of each group in an order, so many, numbered as ``rank``."""
+    """Return the first ``most`` rows of each group in an order, numbered as ``rank``."""
     rank = F.row_number().over(Window.partitionBy(*by).orderBy(*order))
     return rows.withColumn("rank", rank).where(F.col("rank") <= most)
 

@@ -1,8 +1,8 @@
-"""What to do with each kind of failure.
+"""Decisions about each kind of failure.
 
-A redrive that comes too early makes the same dead letters again; one that never comes loses work. The rules are a
-list, read from the top, the first that matches decides: what speaks against a redrive stands above what speaks for
-it. They only know what the dead letters tell. A person who knows more overrides them by name.
+A redrive that comes too early makes the same dead letters again; one that never comes loses work. The rules are a list,
+read from the top; the first that matches decides. Reasons against a redrive stand above reasons for it. The rules know
+only the dead letters. A person who knows more overrides them by name.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Limits(NamedTuple):
     """The numbers in the rules."""
 
     quiet_s: int = 3600
-    """A failure that killed a message within so many seconds is still happening."""
+    """Seconds: a failure that killed a message within this time is still happening."""
 
     redrives_max: int = 3
-    """What died again after so many redrives is not helped by another."""
+    """Number of redrives after which another does not help a message that died again."""
 
     again_share: float = 0.5
-    """From this share of the dead letters on, what holds for them holds for the kind."""
+    """Least share of the dead letters whose properties hold for the kind."""
 
     same_payload: int = 3
-    """So many dead letters with one payload, at least, are one bad input, published again and again."""
+    """Least number of dead letters with one payload that are one bad input, published again and again."""
 
     spread_s: int = 600
-    """A redrive is spread over about this time, so that what fails again does so while somebody can still stop it."""
+    """Seconds over which a redrive is spread, about, so that an operator can still stop one that fails again."""
 
     rate_max: float = 100.0
     """Messages a second, at most."""
@@ -48,7 +48,7 @@ TRANSIENT: Final = (
     "timeout", "timedout", "connection", "brokenpipe", "unavailable", "temporar", "throttl", "toomanyrequests",
     "ratelimit", "deadlock", "locktimeout", "retry", "gaierror", "interrupted",
 )  # fmt: skip
-"""An error class with one of these in its name, whatever the case, is about the surroundings, not about the message."""
+"""Words, in any case, in the name of an error class that is about the surroundings, not about the message."""
 
 MALFORMED: Final = (
     "decode", "encod", "syntaxerror", "indentationerror", "taberror", "parse", "json", "xml", "validation", "schema",
@@ -69,10 +69,10 @@ class Rule(NamedTuple):
     """One line of the rules.
 
     Attributes:
-        name: what the plan calls it.
-        verdict: what it decides.
-        when: in SQL; in braces stands one of the numbers in the rules, or of the lists of words.
-        reason: why, as `say` takes it; `redrives_max` and `quiet` are numbers in the rules.
+        name: its name in the plan.
+        verdict: its decision.
+        when: its condition in SQL; in braces stands one of the numbers in the rules, or of the lists of words.
+        reason: its reason, as `say` takes it; `redrives_max` and `quiet` are numbers in the rules.
     """
 
     name: str
@@ -112,10 +112,10 @@ def _span(seconds: int) -> str:
 
 
 def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limits = DEFAULTS) -> DataFrame:
-    """What the rules look at, for each kind of failure that has dead letters: LETTERS and PLACES in, EVIDENCE out.
+    """Return the rules' input for each kind of failure that has dead letters: LETTERS and PLACES in, EVIDENCE out.
 
-    ``newer_version`` is the version of the group's consumers that was first seen last, where all deaths of this kind
-    were before it and none is of it; null otherwise. Versions are seen only where something died.
+    ``newer_version`` is the version of the group's consumers that was first seen last, if all deaths of this kind were
+    before it and none is of it; null otherwise. Only versions with deaths are seen.
     """
     dead = letters.where("resolution = 'dead'")
     recent = F.col("died_at") > F.lit(now) - F.expr(f"INTERVAL {limits.quiet_s} SECONDS")
@@ -158,11 +158,11 @@ def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limit
 def decisions(
     evidence: DataFrame, now: datetime, limits: Limits = DEFAULTS, overrides: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """A verdict for each kind of failure: EVIDENCE in, DECISIONS out, ranked as the plan has them.
+    """Return a verdict for each kind of failure: EVIDENCE in, DECISIONS out, ranked as the plan has them.
 
     Args:
-        evidence: of `evidence`.
-        now: when the plan is made.
+        evidence: the result of `evidence`.
+        now: time of the plan.
         limits: the numbers in the rules, and the rate: the dead letters spread over `spread_s`, at least 1 and at most
             `rate_max` a second.
         overrides: verdicts by failure, which win over every rule.
@@ -205,13 +205,13 @@ PIECE_ROWS: Final = 100_000
 
 
 def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
-    """The messages to redrive, in the order of the plan: LETTERS and DECISIONS in.
+    """Return the messages to redrive, in the order of the plan: LETTERS and DECISIONS in.
 
-    By decision, then oldest first: by when they were published, then by id.
+    By decision, then oldest first: by their time of publish, then by id.
 
     Args:
         letters, decisions: tables.
-        count: how many there are, about. They come in pieces of some PIECE_ROWS, one after the other: left to itself
+        count: number of messages, about. They come in pieces of some PIECE_ROWS, one after the other: left to itself
             Spark makes pieces by their packed size, and one may not fit in a small Java.
     """
     order = (F.col("rank").asc(), F.col("published_at").asc_nulls_first(), F.col("id").asc())

@@ -29,7 +29,7 @@ DEPLOYS: Final = """
 
 
 def counts(letters: DataFrame, seconds: int) -> DataFrame:
-    """Deaths per kind, consumer version and bucket of so many seconds: LETTERS in, COUNTS out.
+    """Return deaths per kind, consumer version and bucket of ``seconds``: LETTERS in, COUNTS out.
 
     Those without a plausible time of death are left out; AGES counts them.
     """
@@ -43,17 +43,17 @@ def counts(letters: DataFrame, seconds: int) -> DataFrame:
 
 
 def rates(counts: DataFrame, begin: datetime, end: datetime, seconds: int) -> DataFrame:
-    """Deaths of each group over time, empty buckets included, and which are bursts: COUNTS in, RATES out.
+    """Return deaths of each group over time, empty buckets included, with bursts marked: COUNTS in, RATES out.
 
     A bucket's score says by how many standard deviations it is above the usual: deaths n become y = 2·sqrt(n + 3/8),
-    whose deviation is 1 where deaths come independently (Anscombe), and the score is (y - median) / max(1, 1.4826·MAD).
-    Median and MAD, as a burst must not raise what it is measured against; at least 1, as a flat line has MAD 0.
+    whose deviation is 1 if deaths come independently (Anscombe), and the score is (y - median) / max(1, 1.4826·MAD).
+    Median and MAD, because a burst must not raise its own measure; at least 1, because a flat line has MAD 0.
     A burst has `burst_score`, at least `burst_deaths` in its bucket, and at least `burst_buckets` to compare with.
 
     Args:
-        counts: of buckets of ``seconds``.
+        counts: counts in buckets of ``seconds``.
         begin, end: the times of the first and last death that count.
-        seconds: of a bucket.
+        seconds: width of a bucket.
     """
     first, last = (F.floor(seconds_of(F.lit(time)) / seconds) * seconds for time in (begin, end))
     per_group = counts.groupBy(*GROUP, "from_at").agg(F.sum("deaths").alias("deaths"))
@@ -117,11 +117,11 @@ def deploys(
     seconds: int,
     now: datetime,
 ) -> DataFrame:
-    """Deaths before and after each consumer version's first: COUNTS in, DEPLOYS out.
+    """Return deaths before and after each consumer version's first: COUNTS in, DEPLOYS out.
 
     The bucket of a version's first death, and those behind it, are compared with those in front of it: up to
     `deploy_buckets` each way, as far as there is a period to look at. The score is that of a binomial test: of
-    ``before + after`` deaths, so many would come after by the lengths of the two times. A `regression` has
+    ``before + after`` deaths, it expects as many after as the lengths of the two times say. A `regression` has
     `deploy_score`, `deploy_deaths` in both together, and at least `deploy_share` of those after are its own. A version
     that was there in the first bucket has nothing before it: score and regression are null.
 
