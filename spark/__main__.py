@@ -22,7 +22,7 @@ COMMANDS = {
         "Check every guarantee against histories of what happened.",
     ),
 }
-"""Per job: where the click command is, and the line that `--help` shows."""
+"""Per job: the place of the click command, and the line that `--help` shows."""
 
 EXTRA = ("pyspark", "pyarrow", "matplotlib", "numpy")
 """Packages that the extra `quorumq[spark]` brings."""

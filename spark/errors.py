@@ -18,7 +18,7 @@ MEMORY_VARIABLE: Final = "QUORUMQ_SPARK_MEMORY"
 
 _OURS: Final = re.compile(r"quorumq\.core\.errors\.(\w+): (.+)")
 _JAVA: Final = re.compile(r"^(?:: |Caused by: )(?:[\w$]+\.)+[\w$]+: (.*\S.*)$", re.MULTILINE)
-"""The lines of a Py4JJavaError with what Java's exceptions say, each caused by the next."""
+"""The lines of a Py4JJavaError with the texts of Java's exceptions, each caused by the next."""
 
 
 class SparkFailed(QuorumqError):

@@ -1,4 +1,4 @@
-"""Histories on any file system that Spark reads, cut into parts by message, and what the parts say.
+"""Histories on any file system that Spark reads, cut into parts by message, and the results of the parts.
 
 Spark reads the text and moves the parts; what a line means, and what follows from it, is quorumq.audit, the same
 functions that judge a history on one machine without Spark.
@@ -33,7 +33,7 @@ from .session import exactly, file_path
 T = TypeVar("T")
 
 SUMMARY: Final = -1
-"""The part that is of no message: what lines say of runs as a whole."""
+"""The part that is of no message: the lines about runs as a whole."""
 
 VIOLATIONS: Final = (
     "run STRING, guarantee STRING, verdict STRING, topic STRING, partition INT, `group` STRING, origin STRING, "
@@ -262,7 +262,7 @@ class Parts:
         return merged([*_blobs(self._rows.where(F.col("part") == SUMMARY)), lines.summary(lines.table())])
 
     def map(self, function: Callable[[Table], T]) -> Iterable[T]:
-        """Return what a function gives for each part."""
+        """Return the result of a function for each part."""
         parts = self._rows.where(F.col("part") != SUMMARY)
         result = self._of_each(parts, lambda tables: pickle.dumps(function(joined(tables))), "BINARY")
         return _blobs(result.select(F.col("found").alias("blob")))

@@ -56,7 +56,7 @@ exec {java} "$@"
 """
 
 VECTOR: Final = "--add-modules=jdk.incubator.vector"
-"""Serves linear algebra only, which does without where the module is missing."""
+"""Serves linear algebra only, which does without if the module is missing."""
 
 GONE_IN_24: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
@@ -93,7 +93,7 @@ def find_java(
     """A Java that Spark runs on: the first that will do of JAVA_HOME, the PATH, the usual places and the wheel.
 
     Raises:
-        UsageError: there is none; says what was found and what to install.
+        UsageError: there is none; names the Javas found and the package to install.
     """
     refused: list[str] = []
     seen: set[Path] = set()
@@ -130,7 +130,7 @@ def _candidates(
 
 
 def ask(command: Path) -> tuple[Path | None, int]:
-    """The home and version of a Java, by its own word; (None, 0) where it does not run."""
+    """Return the home and version of a Java, by its own word; (None, 0) if it does not run."""
     try:
         done = subprocess.run(
             [command, "-XshowSettings:properties", "-version"],

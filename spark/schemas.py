@@ -31,7 +31,7 @@ SPANS: Final = T.ArrayType(
 
 
 class Column(NamedTuple):
-    """A column: its name, its type, what it says, and whether it may be null."""
+    """A column: its name, its type, its meaning, and True if it may be null."""
 
     name: str
     type: T.DataType

@@ -70,7 +70,7 @@ OURS: Final = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(PIECE_BYTES),
     "spark.hadoop.parquet.block.size": str(PIECE_BYTES),
 }
-"""Settings of ours, unless `conf`, or spark-submit, says otherwise."""
+"""Settings of every session, unless `conf`, or spark-submit, says otherwise."""
 
 SMALL: Final = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -261,7 +261,7 @@ def _log_option() -> str:
 
 
 def check_python(interpreter: str) -> None:
-    """See that the Python of the workers can do their work, where it is another one than ours.
+    """Check that the Python of the workers can do their work, if it is not the driver's.
 
     Args:
         interpreter: a path, or a name to be found on the PATH, as PYSPARK_PYTHON has it.

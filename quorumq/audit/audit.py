@@ -45,7 +45,7 @@ T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
 COUNTED: Final = ("published", "unknown", "delivered", "acked", "broken")
-"""Names of the counts of what happened while a fault lasted."""
+"""Names of the counts of events while a fault lasted."""
 
 HOLDS: Final = "holds"
 NOT_CHECKED: Final = "not checked"
@@ -55,10 +55,10 @@ class Parts(Protocol):
     """The parts of a history: each has all lines about its messages."""
 
     def map(self, function: Callable[[Table], T]) -> Iterable[T]:
-        """Return what a function gives for each, which is small."""
+        """Return the result of a function for each, which is small."""
 
     def judge(self, context: Context) -> Judged:
-        """Judge all, and what the parts say of outputs; the findings of all need not be in what is returned."""
+        """Judge all messages and outputs of the parts; the result need not have the findings of all."""
 
 
 class Audit(NamedTuple):

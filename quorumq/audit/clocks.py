@@ -47,7 +47,7 @@ class Clock(NamedTuple):
     Attributes:
         several: whether its run has several.
         clock: its number; NOWHERE if lines of two are not told apart, or if it broke.
-        machine: its number, also where it broke.
+        machine: its number, even if it broke.
         base, rate, wander: by `base` and `rate` alone each reading has a time in the order of the clock; NaN of one
             that is not placed. `wander` is the doubt about the rate.
     """
@@ -457,7 +457,7 @@ class Clocks:
             yield run, Bound(before, early_window, name, late_window, seconds)
 
     def shown(self) -> list[dict[str, Any]]:
-        """Return what is shown of each clock, where a run has several: see docs/spark.md."""
+        """Return the shown row of each clock, if a run has several: see docs/spark.md."""
         mine: dict[tuple[str, str], list[Stretch]] = defaultdict(list)
         for it in self._stretches:
             clock = self._of[(it.writer.run, it.writer.who)]

@@ -25,7 +25,7 @@ DEAD: Final = "!dead"
 
 
 class Run(NamedTuple):
-    """Facts of a run: when it was healed and drained, how many replicas, and what is missing.
+    """Facts of a run: times of its heal and drain, number of replicas, and missing lines.
 
     Attributes:
         unstopped: True if a real node was killed, or still runs, or none wrote a history. Its last acts may be in no
@@ -99,7 +99,7 @@ class Group(NamedTuple):
         kept: its topic keeps messages that no group needs.
         current, current_from: the newest generation that a node has in the end, or that a client learned of. One that
             a node had and lost in a crash, before a majority had it, never was.
-        unregistered: a newer generation was delivered than any register names, so where it begins is not known.
+        unregistered: a newer generation was delivered than any register names, so its beginning is not known.
         buried: the generation of the last deletion, which voids dead letters.
         deleted: a deletion of the topic was sent that did not fail, so nothing of it has to be there in the end.
         unmade: a deletion of the group was sent that did not fail, in a topic that drops messages that no group needs.
@@ -130,7 +130,7 @@ class Purge(NamedTuple):
     """A purge of a place that did not fail: of dead letters or the backlog, by name or of all.
 
     Attributes:
-        sent, done: None where it was not confirmed.
+        sent, done: None if it was not confirmed.
         generation: the confirmed one when it was sent.
     """
 

@@ -44,7 +44,7 @@ class Died(NamedTuple):
 
 
 class Delivery:
-    """A delivery of a message, or an ACK of it that heard `acked`, with what was before it.
+    """A delivery of a message, or an ACK of it that heard `acked`, with the events before it.
 
     Attributes:
         acked, settled: the first ACK of its life that heard `acked`, or any success.

@@ -83,7 +83,7 @@ def _in_words(name: Name) -> str:
 
 
 class Message(NamedTuple):
-    """A message that is an output by its name: with what it was derived, and delivered."""
+    """A message that is an output by its name: the contents with which it was derived, and delivered."""
 
     run: Run
     known: bool
@@ -94,7 +94,7 @@ class Message(NamedTuple):
 
 
 def collect(story: Story, where: Where, context: Context, out: Judged) -> None:
-    """Ask of the outputs of the message as far as it tells, and keep what it says as an input or as an output."""
+    """Ask of the outputs of the message as far as it tells, and keep its lines as an input or as an output."""
     derives = story.kinds.get("derive")
     if derives is not None:
         acks = [

@@ -173,7 +173,7 @@ class Fate:
 
     @property
     def asked_in(self) -> int:
-        """In which generation it has to be delivered: what such a topic dropped does not come again with a rewind."""
+        """Generation in which it has to be delivered: a rewind does not bring back messages that the topic dropped."""
         return self.group.current if self.group.kept else 0
 
     @property

@@ -74,7 +74,7 @@ class Cut:
             yield joined(list(_pickled(path)))
 
     def map(self, function: Callable[[Table], T]) -> Iterable[T]:
-        """Return what a function gives for each part."""
+        """Return the result of a function for each part."""
         return map(function, self._parts())
 
     def judge(self, context: Context) -> Judged:
@@ -136,7 +136,7 @@ def _taken(lines: Lines, cut: Cut) -> Summary:
 
 
 def _texts(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """Whole lines of a file, many at a time; in the end what has no newline, and False.
+    """Yield whole lines of a file, many at a time; in the end the rest without a newline, and False.
 
     A packed file that ends too early is a killed writer's; one that is damaged is an error.
     """

@@ -65,7 +65,7 @@ class Check(NamedTuple, Generic[T]):
 
 
 class Finding(NamedTuple):
-    """Something broken, or undecided about one message, topic or run. ``origin`` is None where it is of no message."""
+    """Something broken, or undecided about one message, topic or run. ``origin`` is None if it is of no message."""
 
     run: str
     guarantee: str
@@ -151,7 +151,7 @@ class Judged:
         self.top: dict[tuple[str, str, str], list[Finding]] = {}
 
     def count(self, run: str, guarantee: str, checked: bool | int, undecidable: bool | int = 0) -> None:
-        """Count what was looked at, and what can never be decided."""
+        """Count a thing that was looked at, and one that can never be decided."""
         if checked:
             self.sums.counts[("checked", run, guarantee)] += int(checked)
         if undecidable:
@@ -183,7 +183,7 @@ class Judged:
             del top[SHOWN:]
 
     def add(self, other: Judged) -> None:
-        """Add what came of another part, but for its findings and outputs."""
+        """Add the result of another part, but for its findings and outputs."""
         self.sums.add(other.sums)
         self.divergence += other.divergence
         for key, items in other.top.items():
@@ -191,5 +191,5 @@ class Judged:
 
 
 def in_order(it: Finding) -> tuple[str, float, str, str]:
-    """Return what findings are sorted by."""
+    """Return the sort key of a finding."""
     return it.run, -math.inf if it.at is None else it.at, it.id or "", it.text

@@ -195,7 +195,7 @@ def overlaps(result: Sequence[Hold]) -> Iterator[tuple[Hold, Hold, bool]]:
 
     Two are apart for certain by their clients' clocks, or by those of the nodes that won them. A hold whose own client
     has sent an ACK is not in the way of a newer generation, nor, of a dead letter, of a higher redrive number: a
-    rewind, or a redrive, may open at once what was acked.
+    rewind, or a redrive, may open an acked message at once.
     """
     for dead in (False, True):
         items = sorted(
@@ -289,7 +289,7 @@ def judge(story: Story, where: Where, out: Judged) -> list[Hold]:
 
 
 def _redeliveries(result: Sequence[Hold], where: Where, out: Judged) -> None:
-    """Count what each delivery but the first followed: the hold before it acked, given up, run out, or still alive."""
+    """Count deliveries but the first by the end of the hold before: acked, given up, run out, or still alive."""
     for dead in (False, True):
         items = sorted(
             (it for it in result if it.times and it.dead == dead), key=lambda it: (it.begin.t, it.owner)

@@ -70,7 +70,7 @@ def _story(
 
 
 def _faults(events: Events, out: Judged) -> None:
-    """Count what happened while each fault lasted, and what was found broken."""
+    """Count the events while each fault lasted, and the broken findings."""
     faults = events.context.faults
     if not faults:
         return

@@ -303,7 +303,7 @@ class Lines:
         return result
 
     def table(self) -> Table:
-        """Return what lines say of messages."""
+        """Return the table of the lines about messages."""
         rows = np.concatenate(self._rows) if self._rows else np.empty(0, _NUMBERED)
         rows = rows[np.argsort(rows["number"], kind="stable")]
         result = np.empty(len(rows), ROW)
@@ -316,7 +316,7 @@ class Lines:
         )  # fmt: skip
 
     def summary(self, table: Table) -> Summary:
-        """Return what they say of runs as a whole."""
+        """Return the summary of the lines about runs as a whole."""
         rows, spaces = table.rows, table.spaces
         stated = {
             (spaces[space].run, spaces[space].topic, table.calls[call])
@@ -395,7 +395,7 @@ _WRITTEN_BY: Final = attrgetter("run", "who", "within")
 
 
 def _columns(kind: str, lines: Sequence[Any]) -> _Columns | None:
-    """Check what a struct does not say; None where a line is not of the schema.
+    """Check the rules that a struct does not state; None if a line is not of the schema.
 
     No number is beyond all others: msgspec refuses those.
     """
@@ -455,7 +455,7 @@ def _named(codes: dict[str, int], names: Sequence[str | None]) -> Numbers:
 
 
 def _filled(lines: Sequence[Any], name: str, default: float) -> NDArray[Any]:
-    """A column, with a number where a line has none."""
+    """Return a column, with a number in place of an absent one."""
     return np.array([default if (it := getattr(line, name)) is None else it for line in lines])
 
 

@@ -1,4 +1,4 @@
-"""Points in time of several clocks, and what came before what.
+"""Points in time of several clocks, and their order.
 
 Of one clock two readings are compared exactly. Of two clocks only intervals say which came first, and where they
 overlap nothing does: so there are two questions, `sure` and `maybe`.
@@ -41,7 +41,7 @@ class Moment(NamedTuple):
 
 
 def sure(early: Moment | None, late: Moment | None) -> bool:
-    """Return True if one came before the other beyond doubt; False where either is None."""
+    """Return True if one came before the other beyond doubt; False if either is None."""
     if early is None or late is None:
         return False
     if early.clock == late.clock != NOWHERE:
@@ -50,7 +50,7 @@ def sure(early: Moment | None, late: Moment | None) -> bool:
 
 
 def maybe(early: Moment | None, late: Moment | None) -> bool:
-    """Return True if one may have come before the other; False where either is None."""
+    """Return True if one may have come before the other; False if either is None."""
     if early is None or late is None:
         return False
     if early.clock == late.clock != NOWHERE:
@@ -80,7 +80,7 @@ def apart(early: Moment | None, late: Moment | None) -> float | None:
     """Return the seconds from one to the other: exact on one clock, else between the middles of their intervals.
 
     Returns:
-        None where either is None, or on a clock that is not placed: its readings say nothing of another's.
+        None if either is None, or on a clock that is not placed: its readings say nothing of another's.
     """
     if early is None or late is None:
         return None

@@ -83,7 +83,7 @@ def _role(call: Call) -> int:
 
 
 class _Picked:
-    """The deliveries of messages, one for each group, and what else there is of each, as numbers of events.
+    """The deliveries of messages, one for each group, and the other events of each, as numbers of events.
 
     Attributes:
         once: True for messages that have each of these once, of one owner.
@@ -203,7 +203,7 @@ def _counter(values: Numbers) -> dict[int, int]:
 
 
 def _maybe(early: Sequence[NDArray[Any]], late: Sequence[NDArray[Any]]) -> Flags:
-    """Tell where one may have come before the other: as `quorumq.audit.moments.maybe`."""
+    """Return True for each pair that may have come in this order: as `quorumq.audit.moments.maybe`."""
     same = (early[3] == late[3]) & (early[3] >= 0)
     return np.where(same, early[0] < late[0], early[1] < late[2])
 
@@ -232,7 +232,7 @@ def _has_copies(events: Events, roles: NDArray[Any], message: Numbers, which: Fl
 
 
 def _facts(events: Events, picked: _Picked) -> _Facts:
-    """Tell what is known of the space and group of each delivery."""
+    """Return the facts of the space and group of each delivery."""
     pairs, inverse = np.unique(
         np.stack((events.space[picked.message], picked.group)), axis=1, return_inverse=True
     )

@@ -81,7 +81,7 @@ def refused(file: str, line: bytes) -> Unread:
 
 
 def reason_of(line: bytes) -> tuple[str, Row | None]:
-    """Return why a line is not a line of a history, and the line, where it is an object of fields."""
+    """Return the reason why a line is not a line of a history, and the line, if it is an object of fields."""
     if not line.strip(b" \t\r\n\v\f"):
         return BLANK, None
     if len(line) > LINE_BYTES_MAX:

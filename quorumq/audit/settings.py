@@ -35,7 +35,7 @@ class Write(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic in the end: what its nodes have, each in the order of the names."""
+    """A topic in the end: the registers of its nodes, each in the order of the names."""
 
     run: Run
     seen: Sequence[Pairs]
@@ -51,7 +51,7 @@ class Setting(NamedTuple):
 
     @property
     def ended(self) -> Moment | None:
-        """Tell when the last write of this value was over; None where one never was."""
+        """Return the moment at which the last write of this value was over; None if one never was."""
         mine = [it.done for it in self.writes if it.value == self.value]
         done = [it for it in mine if it is not None]
         return max(done) if done and len(done) == len(mine) else None
@@ -113,7 +113,7 @@ def unwritten(it: Setting) -> Proof | None:
 
 
 def overwritten(it: Setting) -> Proof | None:
-    """Ask if it is what was written last."""
+    """Ask if it is the value that was written last."""
     ended, last = it.ended, it.last
     if it.run.drained_at is None or it.name == "partitions" or ended is None or last is None:
         return None

@@ -1,4 +1,4 @@
-"""Solves for what several clocks showed at one moment, by which events came before which.
+"""Readings of several clocks at one moment, solved from the order of events.
 
 An event on one clock that surely came before an event on another bounds how far the one may be ahead of the other.
 All such bounds of a run together, with how far a clock's rate may be off, are difference constraints: the shortest
@@ -40,9 +40,9 @@ class Bound(NamedTuple):
     """Something on one clock came before something on another.
 
     Args:
-        early: the clock of what came first.
+        early: the clock of the first event.
         early_window: in which of its windows.
-        late: the clock of what came later.
+        late: the clock of the later event.
         late_window: in which of its windows.
         seconds: the reading of the later less that of the earlier one, the least that was seen.
     """
@@ -146,7 +146,7 @@ def culprits(
     """Those of these clocks that may have broken: each without which the others agree, or each pair.
 
     Returns:
-        None where more broke than two.
+        None if more broke than two.
     """
 
     def agree(without: Iterable[str]) -> bool:
@@ -200,7 +200,7 @@ class _Graph:
 
     @property
     def broken(self) -> list[Broken]:
-        """Name which clocks broke, and between which readings: what overlaps, or nearly so, is one break."""
+        """Return the clocks that broke, and the readings between which: breaks that overlap, or nearly so, are one."""
         found: list[Broken] = []
         for clock, a, b in sorted(self.cut | {(clock, k, k) for clock, k in self.dropped}):
             begin, end = a * self.width, (b + 1) * self.width
@@ -245,7 +245,7 @@ class _Graph:
             self.edges[u][v] = (weight, link)
 
     def mend(self, guilty: Iterable[str]) -> bool:
-        """Give up what contradicts the rest: links between windows of a clock that broke, or windows.
+        """Give up the contradictions to the rest: links between windows of a clock that broke, or windows.
 
         Returns:
             Whether the rest agrees now; else the clocks that broke are others than these.
@@ -289,7 +289,7 @@ class _Graph:
         return None
 
     def solve(self) -> bool:
-        """Find the intervals; False where the rates allow none."""
+        """Find the intervals; False if the rates allow none."""
         if self.negative_cycle() is not None:
             return False
         back: list[dict[int, float]] = [{} for _ in self.names]

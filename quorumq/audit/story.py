@@ -1,4 +1,4 @@
-"""All that is said of one message, for one group: what the checks ask."""
+"""All lines about one message, for one group: the input of the checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Event(msgspec.Struct, gc=False):
     """A line about messages, as each of them sees it.
 
     Attributes:
-        grp: the name of the group, without `!dead`; None where it concerns all. ``dead`` says if it had that.
+        grp: the name of the group, without `!dead`; None if it concerns all. ``dead`` says if it had that.
         client: whether a client wrote it.
     """
 
@@ -148,7 +148,7 @@ def _once(table: Table, context: Context) -> NDArray[Any]:
 
 
 def _of_calls(table: Table, codes: Sequence[int], which: int) -> list[Any]:
-    """Tell what the calls say in one of the first fields of `Event`."""
+    """Return one of the first fields of `Event` for each call."""
     values = []
     for call in table.calls:
         group = call.group
@@ -172,7 +172,7 @@ def _known(times: Sequence[NDArray[Any]], clock: NDArray[Any]) -> list[Moment | 
 
 
 class Message:
-    """A message as all groups see it alike: how it was published, and who has a copy."""
+    """A message as all groups see it alike: its publishes, and the nodes that have a copy."""
 
     def __init__(
         self, name: tuple[str, str, int, str], seq: int, said: Sequence[Said], run: Run, has_producer: bool
@@ -210,7 +210,7 @@ class Message:
 
     @cached_property
     def rf(self) -> float | None:
-        """Tell how many replicas it has: what the topic's label says, or as all topics of the run."""
+        """Return its number of replicas: that of the topic's label, or of all topics of the run."""
         _, slash, number = self.topic.rpartition("/rf")
         return int(number) if slash and number.isdigit() else self.of_run.rf
 

@@ -29,7 +29,7 @@ BLOCK: Final = 1024
 
 
 class Writer(NamedTuple):
-    """Writer of a line: the run, who it is, and how exactly `at` is known."""
+    """Writer of a line: the run, its name, and the error of `at` in seconds."""
 
     run: str
     who: str
@@ -67,7 +67,7 @@ class More(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows, and what their numbers stand for."""
+    """Rows, and the names for which their numbers stand."""
 
     rows: NDArray[Any]
     writers: Sequence[Writer]

@@ -1,4 +1,4 @@
-"""Says what an audit came to, to a person at a terminal."""
+"""Result of an audit in words, for a person at a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows_of(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def lines_of(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Give what was not read, what is wrong with clocks, and what was found: each cause once, with the first story."""
+    """Yield the unread lines, the faults of clocks, and the findings: each cause once, with the first story."""
     for row in summary["remainder"]:
         yield f"{row['count']:,} × {row['what']}: {row['detail']}"
     for row in summary["clocks"]:

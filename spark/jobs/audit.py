@@ -1,4 +1,4 @@
-"""`python -m spark audit`: every guarantee asked of histories of any size, and what came of it."""
+"""`python -m spark audit`: every guarantee asked of histories of any size, and the result."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ PAGE: Final = "audit.html"
 
 
 def shown(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print the verdicts, and what is broken."""
+    """Print the verdicts, and the broken guarantees."""
     colours = {"holds": "green", "broken": "red", "not decidable": "yellow", "not checked": "dim"}
     table = Table(title=f"{counted(summary['runs'], 'run')}, {counted(summary['lines'], 'line')}")
     columns, rows = rows_of(summary)

@@ -1,4 +1,4 @@
-"""The analysis of dead letters: tables, the plan, and what is written of them.
+"""The analysis of dead letters: tables, the plan, and the files of both.
 
 The source is read once, into the table `letters`; all else is computed from that table, column by column. Only tops
 and totals come to the driver; the plan's messages pass through it one by one, in order, on their way into a file.
@@ -42,7 +42,7 @@ class Settings(NamedTuple):
         now: time of the analysis; ages and "still happening" count from here.
         previous: an OUT of an earlier run.
         payloads: keep keys, headers and payloads.
-        overwrite: replace OUT if it is one of ours.
+        overwrite: replace OUT if a job wrote it.
         limits: the numbers in the rules of the plan.
         decide: verdicts by failure that win over the rules.
     """
@@ -151,7 +151,7 @@ DECIDED: Final = (
 
 
 def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:
-    """The messages of a redrive plan in their order: what Spark wrote there, file by file.
+    """Yield the messages of a redrive plan in their order, from the files that Spark wrote there, one by one.
 
     By way of files: what comes from a task to the driver goes through Java's memory, and what finds no room there is
     lost, and the job with it.

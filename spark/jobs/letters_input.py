@@ -58,7 +58,7 @@ def read(
     """The dead letters of data directories, of a running cluster, or of a table in Parquet.
 
     Raises:
-        UsageError, NotFound, StorageError: there is nothing that can be read; says what.
+        UsageError, NotFound, StorageError: there is nothing that can be read; the text names it.
     """
     directories = [str(path) for path in data]
     problems: DataFrame | None
@@ -162,7 +162,7 @@ def read_previous_head(previous: Path) -> dict[str, Any]:
 
 
 def check_previous(previous: Mapping[str, Any], place: Path | None, found: Input) -> None:
-    """See that a run can be compared with this one: what only one of them looked at would be called new, or gone.
+    """Check that a run can be compared with this one: rows that only one looked at would be called new, or gone.
 
     Raises:
         UsageError: it was of another cluster, or looked at less.

@@ -109,7 +109,7 @@ class Output(NamedTuple):
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """``out`` for this process alone, by a file beside it: gone afterwards, and not locked by who was killed.
+    """``out`` for this process alone, by a file beside it: gone afterwards, and not locked by a killed process.
 
     Raises:
         UsageError: another run has it.

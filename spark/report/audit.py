@@ -79,7 +79,7 @@ DRAWN: Final = 12
 
 
 def page(summary: Row, guarantees: Mapping[str, str]) -> str:
-    """The whole report, of what summary.json says; each guarantee is a name, a colon and a sentence."""
+    """Return the whole report from summary.json; each guarantee is a name, a colon and a sentence."""
     title, top = conclusion(summary, guarantees)
     parts = [head(summary), top, numbers(summary), promises(summary, guarantees)]
     told = (violations, undecided, remainder, clocks, latency, redeliveries, faults)
@@ -93,7 +93,7 @@ def page(summary: Row, guarantees: Mapping[str, str]) -> str:
 
 
 def head(summary: Row) -> Html:
-    """Title, and what this is about."""
+    """Return the title, and the subject of the report."""
     about = f"{counted(summary['runs'], 'run')} · {counted(summary['lines'], 'line')} · read from "
     paths = summary["paths"]
     parts = [tag("h1", "Delivery audit"), tag("p", about + ", ".join(paths[:3]), class_="meta")]
@@ -441,7 +441,7 @@ def marked(name: str, level: str) -> Callable[[Row], Any]:
 
 
 def of_all(count: int, every: int) -> tuple[Any, int]:
-    """A count, and what share it is."""
+    """Return a count, and its share."""
     if not count or not every:
         return number(count), count
     return join((number(count), tag("small", percent(count / every), class_="unit"))), count

@@ -46,7 +46,7 @@ REASONS: Final = ("rejected", "max-deliveries", "expired", "unknown")
 
 
 def page(summary: Row, facts: Row) -> str:
-    """The whole report, of what summary.json says and of what `spark.jobs.letters_summary.facts_of` gives."""
+    """Return the whole report from summary.json and the result of `spark.jobs.letters_summary.facts_of`."""
     parts = [head(summary), problems(summary)]
     if summary["deaths"] or facts["failures"]:
         told = (numbers, what_to_do, failures, over_time, how_long, where, again, samples)
@@ -61,7 +61,7 @@ def page(summary: Row, facts: Row) -> str:
 
 
 def head(summary: Row) -> Html:
-    """Title, and what this is about."""
+    """Return the title, and the subject of the report."""
     about = [f"As of {clock(summary['as_of'])} UTC"]
     if summary["cluster"]:
         about.append(f"cluster {summary['cluster']}")
@@ -202,7 +202,7 @@ def over_time(summary: Row, facts: Row) -> Html:
 def stacked(
     facts: Row, what: str, rest: str, caption: str, hint: str, said: Callable[[str], str] = str
 ) -> Html:
-    """Deaths over time, with a colour for each name; ``rest`` is what those without one are called."""
+    """Return deaths over time, with a colour for each name; ``rest`` is the name of those without one."""
     times, series = pivot(facts[f"by_{what}"], what, facts["period"])
     named = [(name or rest, values, index) for name, values, index in series]
     seconds = facts["period"]["seconds"]
@@ -362,7 +362,7 @@ def sample(row: Row, found: Row, nodes: str, payloads: bool) -> Html:
 
 
 def badge(name: str) -> Callable[[Mapping[str, Any]], Html]:
-    """A word for a column, coloured as what it says."""
+    """Return a word for a column, coloured by its meaning."""
     return lambda row: tag("span", row[name], class_=f"tag {row[name]}")
 
 
@@ -452,7 +452,7 @@ def doubled(rows: Sequence[Row]) -> list[tuple[int, int]]:
 def attempts(
     rows: Sequence[Row], most: int = 12
 ) -> tuple[list[str], list[tuple[str, list[int], int]]] | None:
-    """Attempts as bars, stacked by reason; what is above ``most`` together."""
+    """Return attempts as bars, stacked by reason; those above ``most`` together."""
     if not rows:
         return None
     high = min(max(row["attempts"] for row in rows), most)
@@ -472,7 +472,7 @@ def attempts(
 
 
 def bytes_text(data: bytes) -> str:
-    """A key or payload as text where it is, else in hex, cut."""
+    """Return a key or payload as text if it is text, else in hex, cut."""
     try:
         return bytes(data).decode()
     except UnicodeDecodeError:

@@ -249,6 +249,6 @@ def note(level: str, content: Any, *, class_: str = "") -> Html:
 
 
 def cards(found: Iterable[tuple[str, str]]) -> Html:
-    """Numbers on top: what is shown large, and what it is."""
+    """Return the numbers on top: each large value, and its label."""
     each = (tag("div", join((tag("b", big), tag("span", small)), ""), class_="card") for big, small in found)
     return tag("div", join(each), class_="cards")

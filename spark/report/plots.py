@@ -22,7 +22,7 @@ COLOURS: Final = {
     "--fg": "#010101", "--soft": "#020202", "--line": "#030303", "--grid": "#040404", "--card": "#050505",
     "--burst": "#060606", **{f"--s{index}": f"#0707{index:02x}" for index in range(8)},
 }  # fmt: skip
-"""The page's colours, and what stands for them while matplotlib draws."""
+"""The page's colours, and the values that stand for them while matplotlib draws."""
 
 OTHERS: Final = 7
 """The colour of all that has none of its own."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FLAG = "spark.sql.python.filterPushdown.enabled"
-"""Spark hands filters to a source in Python only where this is on."""
+"""Spark hands filters to a source in Python only if this is on."""
 
 
 def register(session: SparkSession) -> None:
@@ -91,7 +91,7 @@ def check_schema(table: str, schema: StructType) -> None:
 
 
 class Reader(DataSourceReader):
-    """A batch read. Spark applies all filters; the options alone say what is read."""
+    """A batch read. Spark applies all filters; the options alone decide the rows that are read."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
@@ -100,7 +100,7 @@ class Reader(DataSourceReader):
 
     @property
     def place(self) -> Any:
-        """The module that plans and reads: imported by who needs it alone."""
+        """The module that plans and reads: imported only when needed."""
         name = "histories" if self.options.table == "history" else "live" if self.options.nodes else "offline"
         return importlib.import_module(f".{name}", __package__)
 

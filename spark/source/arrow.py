@@ -29,7 +29,7 @@ class Same(NamedTuple):
 
 
 Values = list[Any] | Same | Callable[[], list[Any]]
-"""A column of a block: its values, one for all, or what makes them where the column is wanted."""
+"""A column of a block: its values, one for all, or a function that makes them if the column is wanted."""
 
 
 def time_of(ms: int | None) -> int | None:
@@ -43,7 +43,7 @@ def shown_ms(ms: int) -> int:
 
 
 def known_time(ms: int) -> int | None:
-    """The same, where 0 says that it is not known."""
+    """The same, with 0 for a value that is not known."""
     return time_of(ms or None)
 
 
@@ -67,7 +67,7 @@ class Batches:
         return not self.names.isdisjoint(names)
 
     def add(self, rows: int, size: int, values: Mapping[str, Values]) -> Iterator[pa.RecordBatch]:
-        """Add rows with ``size`` bytes of payloads and texts; gives out what was there before, if that is full."""
+        """Add rows with ``size`` bytes of payloads and texts; yield the earlier rows, if these are full."""
         size += rows * ROW_BYTES
         if self._rows and (self._rows + rows > ROWS_MAX or self._bytes + size > BYTES_MAX):
             yield from self.rest()

@@ -1,4 +1,4 @@
-"""Each copy of each batch as it lies in one node's journal, and what cannot be read of it."""
+"""Each copy of each batch as it lies in one node's journal, and the problems of reading it."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Numbers(NamedTuple):
 
 
 class SegmentPlan(NamedTuple):
-    """One file of a journal, and what of it counts."""
+    """One file of a journal, and the part of it that counts."""
 
     number: int
     bytes: int
@@ -162,7 +162,7 @@ class OpenFile:
         return os.fstat(self.fd).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """These bytes; fewer where the file ends. A page that the disk cannot read is a StorageError."""
+        """Return these bytes; fewer if the file ends. A page that the disk cannot read is a StorageError."""
         parts: list[bytes] = []
         while length > 0:
             try:
@@ -227,7 +227,7 @@ class FoundBatch(NamedTuple):
 
 
 class OpenDirectory:
-    """A directory's segments, all open: what a task read from here on cannot be deleted under it.
+    """A directory's segments, all open: a node cannot delete a file under the task from here on.
 
     Args:
         directory: as planned.

@@ -67,7 +67,7 @@ def plan(options: Options, wanted: Wanted) -> list[LiveTask]:
     """One task for each topic partition.
 
     Raises:
-        TooFewReplicas: no node answered within the timeout; says what was tried.
+        TooFewReplicas: no node answered within the timeout; names the nodes tried.
     """
 
     async def ask() -> m.MetadataReply:
@@ -159,7 +159,7 @@ class Looker:
     async def pages(
         self, group: str, which: str, *, member: str = "", bodies: bool = False, complete: bool = False
     ) -> AsyncIterator[m.BrowseReply]:
-        """A listing, page by page; where bodies are asked for, each page has those of all its items."""
+        """A listing, page by page; if bodies are asked for, each page has those of all its items."""
         cursor: tuple[int, int] | None = (0, 0)
         after: Span | None = None
         limit = PAGE
@@ -348,7 +348,7 @@ class Looker:
         part: WireSlice | None,
         shift: int,
     ) -> Block:
-        """Rows of what of ``span`` is still to be given out."""
+        """Yield rows of the part of ``span`` that is still to be given out."""
         letter = record.letter
         if letter is None:
             return

@@ -84,7 +84,7 @@ class MergingReader(Reader):
         frame: Frame,
         within: Mapping[PartitionId, SpanMap[Any]] | None = None,
     ) -> None:
-        """Note a batch, or what of it is ``within`` spans."""
+        """Note a batch, or the part of it ``within`` spans."""
         found = self.open_directories[at].batch(plan, frame)
         if found is None:
             return
@@ -101,7 +101,7 @@ class MergingReader(Reader):
             self.index.add(key, Place(at, plan.number, frame.offset, *times, found.damaged), spans)
 
     def take_closed(self, frame: Frame, record: OriginsClosed) -> None:
-        """Note origins that are over: what else is said of them is void."""
+        """Note origins that are over: other records of them are void."""
         if self.task.keys is None or record.partition in self.task.keys:
             closed = self.closed.setdefault(record.partition, ClosedOrigins())
             for span in record.spans:

@@ -86,7 +86,7 @@ def absent(directories: Iterable[Directory], registers: Registers) -> Iterator[P
 
 
 def check_nodes(directories: Iterable[Directory]) -> None:
-    """Refuse what cannot be merged: two directories of one node, or of two clusters."""
+    """Refuse directories that cannot be merged: two of one node, or of two clusters."""
     by_node: dict[str, Directory] = {}
     cluster: Directory | None = None
     for found in directories:

@@ -224,7 +224,7 @@ def _check_place(
 
 
 def micros(value: object) -> int | None:
-    """A timestamp that Spark pushed down, in microseconds since 1970; None where it is none."""
+    """A timestamp that Spark pushed down, in microseconds since 1970; None if it is none."""
     if not isinstance(value, datetime):
         return None
     at = value if value.tzinfo is not None else value.replace(tzinfo=UTC)

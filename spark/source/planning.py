@@ -109,7 +109,7 @@ def plan_directory(path: str, report: Report) -> Planned:
 
     Raises:
         UsageError: there is no such directory, or it is no node's.
-        StorageError: written by a newer quorumq, cannot be read, or what ``report`` raises.
+        StorageError: written by a newer quorumq, cannot be read, or ``report`` raises it.
     """
     last: SegmentGone | None = None
     for _ in range(PLANS_MAX):
@@ -124,7 +124,7 @@ def plan_directory(path: str, report: Report) -> Planned:
 
 
 def segments_in(path: str) -> list[int]:
-    """The numbers of the complete segments in a directory, in order; UsageError where it is no node's."""
+    """The numbers of the complete segments in a directory, in order; UsageError if it is no node's."""
     try:
         names = os.listdir(path)
     except FileNotFoundError:
@@ -232,7 +232,7 @@ class _Planner:
     # ------------------------------------------------------------ the newest segment
 
     def _newest_start(self, found: list[int]) -> SegmentStart:
-        """The first record of the newest segment; where that cannot be read, of the newest that can."""
+        """The first record of the newest segment; if that cannot be read, of the newest that can."""
         first = ""
         for number in reversed(found):
             start, reason = self._start_of(number)
@@ -299,7 +299,7 @@ class _Planner:
             return scan.torn.offset
 
     def _take(self, file: OpenFile, segment: int, frame: Frame) -> None:
-        """Note what a frame says of batches and registers."""
+        """Note the batches and registers of a frame."""
         if frame.type in (BATCH_STORED, BATCH_MOVED):
             stored, moved = batch_of(file.name, frame)
             header = stored.batch.header

@@ -1,4 +1,4 @@
-"""One Spark task over data directories: what it reads, and what all that read have in common."""
+"""One Spark task over data directories: its input, and the common part of all readers."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Reader:
         ]
 
     def open(self) -> None:
-        """Open all files; where the node has reclaimed one since the plan was made, plan its directory again."""
+        """Open all files; if the node has reclaimed one since the plan was made, plan its directory again."""
         for directory in self.task.directories:
             found = directory
             for attempt in range(PLANS_MAX):

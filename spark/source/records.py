@@ -1,4 +1,4 @@
-"""The records of groups of all nodes, merged: tombstones, and dead letters with what became of them.
+"""The records of groups of all nodes, merged: tombstones, and dead letters with their fates.
 
 What is kept in memory is a few numbers per run of tombstones, and per dead letter where its text lies.
 """
@@ -183,7 +183,7 @@ def letter_columns(
 
 
 class LettersReader(RecordsReader):
-    """`deadletters`: every letter that the journals have, and what became of its message."""
+    """`deadletters`: every letter that the journals have, and the fate of its message."""
 
     letters = True
 
@@ -202,7 +202,7 @@ class LettersReader(RecordsReader):
         yield from self.letters_found()
 
     def letters_found(self) -> Iterator[pa.RecordBatch]:
-        """Rows of what `died` has: a second pass over the batches, then over the letters, in the order of the files."""
+        """Yield rows of the letters in `died`: a second pass over the batches, then over the letters, in file order."""
         if self.out.wants(*CONTENT, "crc", "published_at"):
             within: dict[PartitionId, SpanMap[bool]] = {}
             for (key, _), letters in self.died.items():

@@ -43,13 +43,13 @@ NOTHING = -1
 
 
 class Gap(StorageError):
-    """A node's journal does not reach back to where it was read to."""
+    """A node's journal does not reach back to the position up to which it was read."""
 
     code = "journal-gap"
 
 
 class Entry(NamedTuple):
-    """One DEAD record that a node got: at which position of its journal, and what it says."""
+    """One DEAD record that a node got: its position in the journal, and its content."""
 
     position: int
     key: PartitionId
@@ -63,7 +63,7 @@ class Tail:
 
     Args:
         path: the data directory.
-        since: everything behind this position is read; NOTHING begins with what is appended from now on.
+        since: everything behind this position is read; NOTHING begins with records appended from now on.
 
     Attributes:
         node, directory: names of its node and directory.
@@ -119,7 +119,7 @@ class Tail:
         return start
 
     def poll(self) -> None:
-        """Read what was appended since, through as many segments as there are."""
+        """Read the records appended since, through as many segments as there are."""
         while True:
             later = [number for number in segments_in(self.path) if number > self.number]
             self._read()
@@ -197,7 +197,7 @@ class LettersStream(DataSourceStreamReader):
         return {}
 
     def _since(self, start: Mapping[str, Any], node: str, directory: int) -> int:
-        """Up to where a node was read: NOTHING where it was not."""
+        """Return the position up to which a node was read: NOTHING if it was not."""
         found = start.get(node)
         if found is None:
             return NOTHING
@@ -332,7 +332,7 @@ class StreamReader(LettersReader):
         return super()._entries(died)
 
     def _segment(self, at: int, plan: SegmentPlan) -> None:
-        """Merge what a segment says, and note what of it was there before or, of a node not read yet, comes now."""
+        """Merge a segment's records, and note those that were there before or, of a node not read yet, come now."""
         directory = self.open_directories[at]
         # Where its first record cannot be read, nothing is known of when it came.
         position, snapshot = 1 << 62, True

@@ -157,7 +157,7 @@ def failures(
 
 
 def _with_status(letters: DataFrame, totals: DataFrame, previous: DataFrame | None) -> DataFrame:
-    """Totals with ``status`` and ``fresh``, and what a previous run had and is no longer there."""
+    """Return totals with ``status`` and ``fresh``, and rows of a previous run that are no longer there."""
     if previous is None:
         return totals.withColumn("status", F.lit(None).cast("string")).withColumn("fresh", F.col("deaths"))
     before = previous.select(
@@ -277,7 +277,7 @@ _DIGESTS: Final = {"key": "key_digest", "payload": "digest"}
 
 
 def _named(columns: Mapping[str, str]) -> Column:
-    """For each kind what its column names: an array of kind and name."""
+    """Return the name in the column of each kind: an array of kind and name."""
     each = (F.struct(F.lit(kind).alias("kind"), F.col(name).alias("name")) for kind, name in columns.items())
     return F.array(*each)
 
