@@ -84,7 +84,7 @@ class Histories(NamedTuple):
 
 
 def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
-    """The files that these paths name: files, directories (all histories below), or patterns of either.
+    """Return the files that these paths name: files, directories (all histories below), or patterns of either.
 
     Raises:
         NotFound: a path names nothing, or a directory without a history in it.
@@ -192,7 +192,7 @@ def _bytes(session: SparkSession, stream: Any, count: int) -> bytes:
 
 
 def _chunks(session: SparkSession, path: Any, stream: Any, size: int) -> Iterator[bytes]:
-    """The bytes of a file; from the disk of this machine they come without Java."""
+    """Yield the bytes of a file; from the disk of this machine they come without Java."""
     if path.toUri().getScheme() in (None, "file"):
         with open(path.toUri().getPath(), "rb") as file:
             while chunk := file.read(1 << 20):
@@ -284,7 +284,7 @@ class Parts:
         return total
 
     def findings(self, more: Sequence[Finding]) -> DataFrame:
-        """All findings of the parts, and these."""
+        """Return the findings of all parts, and ``more``."""
         result = [it.select(F.inline("findings")) for it in self._judged]
         result.append(self._session.createDataFrame([tuple(it[:12]) for it in more], VIOLATIONS))
         return reduce(DataFrame.unionByName, result)
@@ -293,7 +293,7 @@ class Parts:
 def cut(
     columns: Iterable[tuple[pa.Array, pa.Array]], torn: Mapping[str, bytes], count: int
 ) -> Iterator[pa.Array]:
-    """Lines (`file` and `value`) into parts, each a pickled table, and summaries: null but for some rows."""
+    """Cut lines (`file` and `value`) into parts, each a pickled table, and summaries: null but for some rows."""
     lines = Lines()
     waiting: pa.Array | None = None  # as many nulls as there were rows; the last of all has what is left
     for files_, texts in columns:

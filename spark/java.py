@@ -90,7 +90,7 @@ def find_java(
     places: Sequence[str] = PLACES,
     wheel: Callable[[], Path | None] = wheel_home,
 ) -> Java:
-    """A Java that Spark runs on: the first that will do of JAVA_HOME, the PATH, the usual places and the wheel.
+    """Return a Java that Spark runs on: the first that will do of JAVA_HOME, the PATH, the usual places and the wheel.
 
     Raises:
         UsageError: there is none; names the Javas found and the package to install.
@@ -149,7 +149,7 @@ def ask(command: Path) -> tuple[Path | None, int]:
 
 
 def launcher(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
-    """A home whose bin/java runs this Java without the argument that it may not know.
+    """Return a home whose bin/java runs this Java without the argument that it may not know.
 
     It is written once, to the user's directory for caches.
 
@@ -180,7 +180,7 @@ def launcher(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
 
 @contextlib.contextmanager
 def java_home() -> Iterator[None]:
-    """JAVA_HOME is that of a Java for Spark inside, and what it was behind.
+    """Set JAVA_HOME to that of a Java for Spark inside, and to its old value afterwards.
 
     Raises:
         UsageError: there is none.

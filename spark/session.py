@@ -219,7 +219,7 @@ def interruptible() -> Iterator[None]:
 
 
 def file_path(path: Path) -> str:
-    """A place on this machine as Spark writes it: with nothing escaped, as Hadoop takes `%20` for a name."""
+    """Return a place on this machine as Spark writes it: with nothing escaped, as Hadoop takes `%20` for a name."""
     return f"file:{path.absolute()}"
 
 
@@ -293,7 +293,7 @@ def check_python(interpreter: str) -> None:
 
 
 def packages(folder: Path) -> Path:
-    """A zip of quorumq and spark in `folder`, for `addPyFile` or `spark-submit --py-files`.
+    """Return a zip of quorumq and spark in `folder`, for `addPyFile` or `spark-submit --py-files`.
 
     What they need of others is compiled, and has to be where the executors run (docs/spark.md, "On a cluster").
     """

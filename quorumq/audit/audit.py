@@ -76,7 +76,7 @@ class Audit(NamedTuple):
     judged: Judged
 
     def tables(self) -> dict[str, Rows]:
-        """The tables by their names."""
+        """Return the tables by their names."""
         return {name: rows for name, rows in self._asdict().items() if name != "judged"}
 
 

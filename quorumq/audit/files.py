@@ -169,7 +169,7 @@ def temporary() -> tempfile.TemporaryDirectory[str]:
 
 
 def check_not_empty(lines: int, unread: int, paths: Sequence[str]) -> None:
-    """See that there is anything to judge.
+    """Check that there is anything to judge.
 
     Raises:
         UsageError: the files have no line at all.

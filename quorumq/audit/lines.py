@@ -53,7 +53,7 @@ LEFT_OUT: Final = frozenset(("hold_lost", "expire"))
 
 
 def _structs() -> dict[type[msgspec.Struct], str]:
-    """The struct of each kind, with the fields that it may have."""
+    """Return the struct of each kind, with the fields that it may have."""
     result = {}
     for kind, spec in KINDS.items():
         types = {
@@ -233,7 +233,7 @@ class Lines:
         self._rows.append(self._derived(lines, rows, of) if kind == "derive" else rows)
 
     def _called(self, kind: str, lines: Sequence[Any]) -> Numbers:
-        """The number of each line's call, by the fields of it that the kind has."""
+        """Return the number of each line's call, by the fields of it that the kind has."""
         names = [it for it in Call._fields[1:-1] if it in _FIELDS_OF[kind]]
         keys: list[tuple[Any, ...]]
         if kind == "publish":
@@ -281,7 +281,7 @@ class Lines:
         return result
 
     def _derived(self, lines: Sequence[Any], rows: NDArray[Any], of: Numbers) -> NDArray[Any]:
-        """A row for each input with its output."""
+        """Return a row for each input with its output."""
         sizes = rows["stop"] - rows["start"]
         each = rows[np.repeat(np.arange(len(rows)), sizes)]
         each["crc"] = np.where(
@@ -443,7 +443,7 @@ def _bits(lines: Sequence[Any], of: Numbers, sizes: Numbers) -> list[bytes | Non
 
 
 def _codes(codes: dict[Any, int], keys: Sequence[Any]) -> Numbers:
-    """The numbers of these names, of new ones too."""
+    """Return the numbers of these names, of new ones too."""
     try:
         return np.array([codes[it] for it in keys], np.int64)
     except KeyError:
@@ -460,7 +460,7 @@ def _filled(lines: Sequence[Any], name: str, default: float) -> NDArray[Any]:
 
 
 def _outputs(into: Mapping[str, Any]) -> list[tuple[str, int, str, int, int]] | None:
-    """The outputs that a line names, each with the index among those of its input."""
+    """Return the outputs that a line names, each with the index among those of its input."""
     try:
         return [
             (str(into["topic"]), int(into["partition"]), str(origin), seq, int(into.get("index") or 0))
@@ -476,14 +476,14 @@ _CONTEXT: Final = [name for name in (*COMMON, *FIELDS) if name not in ("kind", "
 
 
 def _place_of(call: Call) -> int:
-    """1 of a listing of dead letters, 2 of a copy, 3 of a publish."""
+    """Return 1 for a listing of dead letters, 2 for a copy, 3 for a publish."""
     if call.kind == "list":
         return int(call.state == "dead")
     return {"store": 2, "publish": 3}.get(call.kind, 0)
 
 
 def _pairs(*columns: Any) -> Iterable[tuple[int, ...]]:
-    """The rows of numbers from 0 on, each once."""
+    """Return the rows of numbers from 0 on, each once."""
     if not len(columns[0]):
         return []
     sizes = [int(it.max()) + 1 for it in columns]

@@ -120,7 +120,7 @@ class _Picked:
         self.once[spot[wrong]] = False
 
     def moment(self, which: Numbers, times: Sequence[NDArray[Any]] | None = None) -> tuple[NDArray[Any], ...]:
-        """Time, low and high, and clock of these events."""
+        """Return time, low and high, and clock of these events."""
         rows = self._events.of[which]
         return (*(it[rows] for it in times or self._events.at), self._events.clock[rows])
 

@@ -64,7 +64,7 @@ class Setting(NamedTuple):
 
 
 def _number(value: Any) -> str:
-    """3 and 3.0 are one number."""
+    """Return the number of a value: 3 and 3.0 are one number."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     try:
         return str(float(text)).removesuffix(".0")

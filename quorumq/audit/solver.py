@@ -143,7 +143,7 @@ def _reached(clock: str, steps: Mapping[str, set[str]]) -> set[str]:
 def culprits(
     bounds: Sequence[Bound], clocks: Sequence[str], width: float, reference: str = ""
 ) -> set[str] | None:
-    """Those of these clocks that may have broken: each without which the others agree, or each pair.
+    """Return the clocks that may have broken: each without which the others agree, or each pair.
 
     Returns:
         None if more broke than two.
@@ -267,7 +267,7 @@ class _Graph:
         return True
 
     def negative_cycle(self) -> list[int] | None:
-        """The nodes of a cycle of negative length, in order; else None, and `potential` allows all edges."""
+        """Return the nodes of a cycle of negative length, in order; else None, and `potential` allows all edges."""
         count = len(self.names)
         dist = [0.0] * count
         before: list[int] = [-1] * count
@@ -304,7 +304,7 @@ class _Graph:
         return True
 
     def measured(self) -> dict[str, tuple[float, float]]:
-        """The rate that the intervals leave to each clock, and how far it may be wrong."""
+        """Return the rate that the intervals leave to each clock, and its greatest error."""
         found = {}
         for clock, some in self.chains.items():
             placed = [(k * self.width, *it) for k in some if (it := self._placed(clock, k)) is not None]
@@ -328,7 +328,7 @@ class _Graph:
         return (low, high) if low > -math.inf and high < math.inf else None
 
     def filled(self, windows: Mapping[str, Iterable[int]]) -> Iterator[Window]:
-        """Each of these windows that can be placed: by its own bounds, or by those of its neighbours."""
+        """Yield each of these windows that can be placed: by its own bounds, or by those of its neighbours."""
         bad: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for clock, begin, end in self.broken:
             margin = min(end - begin, BREAK_S)  # set back, it shows times again that have no bounds there
@@ -361,7 +361,7 @@ class _Graph:
 
 
 def _cycle(before: Sequence[int]) -> list[int] | None:
-    """A cycle among these predecessors, in the order of its edges."""
+    """Return a cycle among these predecessors, in the order of its edges."""
     state = [0] * len(before)
     for start in range(len(before)):
         node, path = start, []
@@ -377,7 +377,7 @@ def _cycle(before: Sequence[int]) -> list[int] | None:
 
 
 def _shortest(edges: Sequence[Mapping[int, float]], potential: Sequence[float]) -> list[float]:
-    """The length of the shortest path from node 0 to each; a potential makes all edges at least 0 long."""
+    """Return the length of the shortest path from node 0 to each; a potential makes all edges at least 0 long."""
     dist = [math.inf] * len(edges)
     dist[0] = 0.0
     heap = [(0.0, 0)]

@@ -100,7 +100,7 @@ class Events:
         self.space, self.seq = space[self.starts], seq[self.starts]
 
     def messages(self, which: NDArray[np.bool_]) -> Iterator[tuple[int, int, list[Said]]]:
-        """These messages: the number of the space, that of each, and what is said of it."""
+        """Return these messages: the number of the space, that of each, and the lines about it."""
         starts, ends = self.starts[which], self.ends[which]
         picked = spread(starts, ends - starts)
         rows, of = np.unique(self.of[picked], return_inverse=True)
@@ -134,7 +134,7 @@ class Events:
 
 
 def _once(table: Table, context: Context) -> NDArray[Any]:
-    """The rows, each once of a file that was given twice, and none that reaches into another part."""
+    """Return the rows, each once of a file that was given twice, and none that reaches into another part."""
     rows = by_block(table.rows)
     twice = np.array([(it.run, it.who) in context.doubled for it in table.writers], bool)
     if not twice.any() or not len(rows):
@@ -260,7 +260,7 @@ class Story:
         return result
 
     def purged(self, dead: bool) -> Iterator[Purge]:
-        """The purges that named it, or all there were."""
+        """Yield the purges that named it, or all there were."""
         return (
             it
             for it in self.place.purges
@@ -268,7 +268,7 @@ class Story:
         )
 
     def lines(self) -> list[str]:
-        """The story in words, in the order of one clock; of times that are not known exactly with how exactly."""
+        """Return the story in words, in the order of one clock; times that are not exact come with their error."""
         every = [*self.message.shared, *self.mine]
         items = sorted(every, key=lambda it: it.event.at.t)
         stated = [_line(it) for it in items[:STORY_MAX]]

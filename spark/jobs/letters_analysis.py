@@ -56,7 +56,7 @@ class Settings(NamedTuple):
 
 
 def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
-    """Analyse, and write OUT.
+    """Analyse dead letters, and write OUT.
 
     Returns:
         the summary, as it is in OUT/summary.json (docs/spark.md).
@@ -79,7 +79,7 @@ def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
 
 
 def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFrame]:
-    """Every table of TABLES, written under ``tables`` and read back from there.
+    """Write every table of TABLES under ``tables``, and return them read back from there.
 
     ``period`` besides: one row with the first and the last plausible time of death and the width of a bucket.
     """
@@ -163,7 +163,7 @@ def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:
 
 
 def write_plan(frames: Mapping[str, DataFrame], path: Path, found: Input, settings: Settings) -> int:
-    """The redrive plan as JSON Lines (docs/spark.md, "The redrive plan"); how many messages it has."""
+    """Write the redrive plan as JSON Lines (docs/spark.md, "The redrive plan"); return its number of messages."""
     decisions = frames["decisions"].orderBy("rank").toLocalIterator()
     chosen = frames["decisions"].where("verdict = 'redrive'").agg(F.sum("messages").alias("count")).first()
     total = int(chosen["count"] or 0) if chosen is not None else 0

@@ -55,7 +55,7 @@ def read(
     topics: Iterable[str] = (),
     groups: Iterable[str] = (),
 ) -> Input:
-    """The dead letters of data directories, of a running cluster, or of a table in Parquet.
+    """Return the dead letters of data directories, of a running cluster, or of a table in Parquet.
 
     Raises:
         UsageError, NotFound, StorageError: there is nothing that can be read; the text names it.
@@ -87,7 +87,7 @@ def read(
 
 
 def read_parquet(session: SparkSession, place: Path) -> DataFrame:
-    """The rows of the table `deadletters` in a directory.
+    """Return the rows of the table `deadletters` in a directory.
 
     Raises:
         NotFound: there is no Parquet in it.
@@ -144,7 +144,7 @@ def cluster_of_directories(directories: Iterable[str]) -> str | None:
 
 
 def cluster_of_nodes(nodes: str) -> str:
-    """The id of the cluster that answers at these addresses."""
+    """Return the id of the cluster that answers at these addresses."""
 
     async def ask() -> str:
         async with connect(names_in(nodes), timeout=10.0) as client:
@@ -154,7 +154,7 @@ def cluster_of_nodes(nodes: str) -> str:
 
 
 def read_previous_head(previous: Path) -> dict[str, Any]:
-    """The summary of a run, and the table that is compared with must be there."""
+    """Return the summary of a run; the table that is compared with must be there."""
     summary = OUTPUT.read_head(previous)
     if not (previous / "tables" / "failures").is_dir():
         raise StorageError(f"{previous}/tables/failures is missing: the run that wrote it was not complete")

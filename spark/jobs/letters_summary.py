@@ -130,7 +130,7 @@ def summarised(
 
 
 def series(frames: Mapping[str, DataFrame], failures: list[dict[str, Any]]) -> dict[str, Any]:
-    """Deaths over time: of the largest kinds of failures and the rest, of each group, and of each version."""
+    """Return deaths over time: of the largest kinds of failures and the rest, of each group, and of each version."""
     names = list(dict.fromkeys(row["failure"] for row in failures if row["deaths"]))[:SERIES]
     counts = frames["counts"]
     kind = F.when(F.col("failure").isin(names), F.col("failure")).otherwise(F.lit("")) if names else F.lit("")
@@ -159,7 +159,7 @@ def series(frames: Mapping[str, DataFrame], failures: list[dict[str, Any]]) -> d
 def shown_samples(
     frames: Mapping[str, DataFrame], failures: list[dict[str, Any]], payloads: bool
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """A message for each of the largest kinds of failures, long texts cut; with its key and payload if wanted."""
+    """Return a message for each of the largest kinds of failures, long texts cut; with key and payload if wanted."""
     session = frames["samples"].sparkSession
     kinds = [(row["topic"], row["group"], row["failure"]) for row in failures[:SAMPLES_SHOWN]]
     wanted = session.createDataFrame(kinds, "topic string, `group` string, failure string")
@@ -179,18 +179,18 @@ def shown_samples(
 
 
 def plain(row: Row | None) -> dict[str, Any]:
-    """A row as a dictionary; times with their zone."""
+    """Return a row as a dictionary; times with their zone."""
     assert row is not None
     return {name: utc(found) for name, found in row.asDict().items()}
 
 
 def utc(found: Any) -> Any:
-    """A time in UTC; Spark gives times in the zone of this process, without saying so."""
+    """Return a time in UTC; Spark gives times in the zone of this process, without saying so."""
     return found.astimezone(UTC) if isinstance(found, datetime) else found
 
 
 def iso(at: datetime | None) -> str | None:
-    """A time as text, to the millisecond."""
+    """Return a time as text, to the millisecond."""
     return (
         at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         if at is not None

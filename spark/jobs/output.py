@@ -60,7 +60,7 @@ class Output(NamedTuple):
             raise UsageError(f"{out} exists: give --overwrite to replace it, or --out another directory")
 
     def read_head(self, out: Path) -> dict[str, Any]:
-        """The summary of a run, if it is one that can be read here."""
+        """Return the summary of a run, if it is one that can be read here."""
         path = out / SUMMARY
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
@@ -76,7 +76,7 @@ class Output(NamedTuple):
 
     @contextmanager
     def staged(self, out: Path, overwrite: bool) -> Iterator[Path]:
-        """A directory that becomes ``out``, in one rename, if nothing is raised.
+        """Yield a directory that becomes ``out``, in one rename, if nothing is raised.
 
         Raises:
             UsageError: another run writes to ``out``, or it is there and must not be replaced.
@@ -109,7 +109,7 @@ class Output(NamedTuple):
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """``out`` for this process alone, by a file beside it: gone afterwards, and not locked by a killed process.
+    """Lock ``out`` for this process, by a file beside it: gone afterwards, and not locked by a killed process.
 
     Raises:
         UsageError: another run has it.

@@ -149,7 +149,7 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
 
 
 def numbers(summary: Row) -> Html:
-    """The numbers on top."""
+    """Return the numbers on top."""
     verdicts = summary["verdicts"]
     found = [
         (number(sum(row["broken"] for row in verdicts)), "times broken"),
@@ -174,7 +174,7 @@ def numbers(summary: Row) -> Html:
 
 
 def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
-    """The guarantees and their verdicts."""
+    """Return the guarantees and their verdicts."""
 
     def about(row: Row) -> Html:
         called, promise = named(row["guarantee"], guarantees)
@@ -349,7 +349,7 @@ def latency(summary: Row) -> Html:
 
 
 def redeliveries(summary: Row) -> Html:
-    """Why messages were delivered again."""
+    """Return the reasons why messages were delivered again."""
     rows, more = summary["redeliveries"], cut(summary, "redeliveries")
     totals: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -386,7 +386,7 @@ def listed(summary: Row, name: str, columns: Sequence[Column], *, empty: str) ->
 
 
 def badge(verdict: str) -> Html:
-    """A verdict, coloured."""
+    """Return a verdict, coloured."""
     return tag("span", verdict, class_=f"tag {VERDICTS[verdict]}")
 
 
@@ -397,7 +397,7 @@ def named(guarantee: str, guarantees: Mapping[str, str]) -> tuple[str, str]:
 
 
 def verb(several: Sequence[Any], one: str = "is", more: str = "are") -> str:
-    """Is, or are."""
+    """Return "is" or "are"."""
     return one if len(several) == 1 else more
 
 
@@ -431,7 +431,7 @@ def consequence(row: Row) -> str:
 
 
 def marked(name: str, level: str) -> Callable[[Row], Any]:
-    """A count for a column, coloured unless it is 0."""
+    """Return a count for a column, coloured unless it is 0."""
 
     def shown(row: Row) -> tuple[Html, int]:
         count = row[name]
@@ -448,7 +448,7 @@ def of_all(count: int, every: int) -> tuple[Any, int]:
 
 
 def apart(seconds: float | None) -> Any:
-    """A difference of two clocks, to sort by."""
+    """Return a difference of two clocks, to sort by."""
     return "" if seconds is None else (f"{seconds:+,.4f} s", seconds)
 
 
@@ -458,7 +458,7 @@ def within(seconds: float | None) -> Any:
 
 
 def faster(rate: float | None, doubt: float | None) -> Any:
-    """A difference of two rates, in parts per million."""
+    """Return a difference of two rates, in parts per million."""
     return (
         "" if rate is None or doubt is None else (f"{round(1e6 * rate):+,d} ± {1e6 * doubt:,.0f} ppm", rate)
     )

@@ -99,7 +99,7 @@ def problems(summary: Row) -> Html:
 
 
 def numbers(summary: Row, facts: Row) -> Html:
-    """The numbers on top."""
+    """Return the numbers on top."""
     settled = summary["deaths"] - summary["dead"]
     found = [
         (number(summary["dead"]), "dead letters now"),
@@ -118,7 +118,7 @@ def numbers(summary: Row, facts: Row) -> Html:
 
 
 def what_to_do(summary: Row, facts: Row) -> Html:
-    """The plan."""
+    """Return the plan."""
     plan = summary["plan"]
     columns = [
         Column("Verdict", of=badge("verdict")), Column("Messages", "n"), Column("Failure", of=failure),
@@ -139,7 +139,7 @@ def what_to_do(summary: Row, facts: Row) -> Html:
 
 
 def failures(summary: Row, facts: Row) -> Html:
-    """Kinds of failures."""
+    """Return the kinds of failures."""
     columns = [
         DEAD, Column("Deaths", "n", "with those settled since"), SHARE,
         Column("Failure", "", "its fingerprint, or the reason", failure), Column("Error", "w", of=error),
@@ -158,7 +158,7 @@ def failures(summary: Row, facts: Row) -> Html:
 
 
 def over_time(summary: Row, facts: Row) -> Html:
-    """When they died."""
+    """Return the times at which they died."""
     width = plots.width_of(facts["period"]["seconds"])
     if not facts["by_failure"]:
         text = "No dead letter has a plausible time of death, so there is nothing to draw."
@@ -214,7 +214,7 @@ def stacked(
 
 
 def how_long(summary: Row, facts: Row) -> Html:
-    """Times to death, attempts, sizes, ages."""
+    """Return times to death, attempts, sizes, ages."""
     found = facts["to_death"]
     drawn: list[Html] = []
     if found:
@@ -255,7 +255,7 @@ def how_long(summary: Row, facts: Row) -> Html:
 
 
 def where(summary: Row, facts: Row) -> Html:
-    """Versions, hosts, consumers, nodes; was it a deploy?"""
+    """Return versions, hosts, consumers and nodes, and the deploys that may be the cause."""
     parts: list[str] = []
     if any(row["version"] for row in facts["by_version"]):
         parts.append(stacked(facts, "version", "(none)", "Deaths by consumer version", "UTC"))
@@ -285,7 +285,7 @@ def where(summary: Row, facts: Row) -> Html:
 
 
 def again(summary: Row, facts: Row) -> Html:
-    """Poison."""
+    """Return the poison."""
     columns = [
         Column("What", of=lambda row: tag("span", row["kind"].replace("message", "redrive loop"), class_="tag")),
         Column("Name", "", "SHA-256 of the key or payload",
@@ -304,7 +304,7 @@ def again(summary: Row, facts: Row) -> Html:
 
 
 def samples(summary: Row, facts: Row) -> Html:
-    """A message of each kind of failure, and how to go on with it."""
+    """Return a message of each kind of failure, with the commands to go on with it."""
     left_out = f"Keys, headers and payloads are left out; {COMMAND} deadletters --payloads shows them."
     found = facts["samples"]
     each = [
@@ -316,13 +316,13 @@ def samples(summary: Row, facts: Row) -> Html:
 
 
 def said_nodes(summary: Row) -> str:
-    """The nodes of a cluster that was read live, as the command line has them."""
+    """Return the nodes of a cluster that was read live, as the command line has them."""
     nodes = filter(None, map(str.strip, summary["nodes"].split(",")))
     return "".join(f" --node {shlex.quote(node)}" for node in nodes)
 
 
 def sample(row: Row, found: Row, nodes: str, payloads: bool) -> Html:
-    """One message."""
+    """Return one message."""
     place = f"{shlex.quote(row['topic'])} --group {shlex.quote(row['group'])}"
     # A dead letter without a fingerprint is found by its partition, as nothing else in the command line names its kind.
     kind = (
@@ -372,7 +372,7 @@ def per(name: str, unit: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def failure(row: Mapping[str, Any]) -> Html:
-    """A kind of failure, linked to its sample."""
+    """Return a kind of failure, linked to its sample."""
     if row["failure"] is None:
         return EMPTY
     return tag("a", tag("code", row["failure"]), href="#" + anchor(row))
@@ -386,14 +386,14 @@ def anchor(row: Mapping[str, Any]) -> str:
 
 
 def error(row: Mapping[str, Any]) -> Html:
-    """Class and first line of an error."""
+    """Return class and first line of an error."""
     first = next(iter(row["message"].strip().splitlines()), "")
     text = ": ".join(filter(None, (row["error_class"], first))) or row["reason"]
     return esc(text if len(text) <= 160 else text[:159] + "…")
 
 
 def label_of(name: str, facts: Row) -> str:
-    """A kind of failure in a legend: its fingerprint and its class."""
+    """Return a kind of failure in a legend: its fingerprint and its class."""
     classes = [
         row["error_class"] for row in facts["failures"] if row["failure"] == name and row["error_class"]
     ]
@@ -403,7 +403,7 @@ def label_of(name: str, facts: Row) -> str:
 def pivot(
     rows: Sequence[Row], name: str, period: Row
 ) -> tuple[list[datetime], list[tuple[str, list[int], int]]]:
-    """Counts per bucket as a list for each name, every bucket of the period: the largest first, the rest last."""
+    """Return counts in every bucket of the period as a list for each name: the largest first, the rest last."""
     step = period["seconds"]
     first = int(period["begin"].timestamp()) // step * step
     last = int(period["end"].timestamp()) // step * step
@@ -422,7 +422,7 @@ def pivot(
 
 
 def filled(rows: Sequence[Row]) -> list[Row]:
-    """A histogram of powers of ten with its empty buckets."""
+    """Return a histogram of powers of ten with its empty buckets."""
     made: list[Row] = []
     for row in rows:
         while made and row["seconds_from"] > made[-1]["seconds_to"] * 1.001:
@@ -433,14 +433,14 @@ def filled(rows: Sequence[Row]) -> list[Row]:
 
 
 def rough(seconds: float) -> str:
-    """A time in one unit, for below a bar."""
+    """Return a time in one unit, for below a bar."""
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
     length, name = next((unit for unit in units if seconds >= unit[0]), units[-1])
     return f"{seconds / length:.0f} {name}"
 
 
 def doubled(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """A histogram of powers of two with its empty buckets: from, count."""
+    """Return a histogram of powers of two with its empty buckets: from, count."""
     found = {row["size_from"]: row["deaths"] for row in rows}
     sizes, low = [], min(found)
     while low <= max(found):
@@ -480,7 +480,7 @@ def bytes_text(data: bytes) -> str:
 
 
 def clock(text: str) -> str:
-    """A time of the summary for people."""
+    """Return a time of the summary for people."""
     return text[:19].replace("T", " ")
 
 

@@ -23,7 +23,7 @@ EMPTY: Final = Html("")
 
 
 def esc(value: Any) -> Html:
-    """``value`` as HTML; characters that no document may contain, and those that reorder text, are written out."""
+    """Return ``value`` as HTML; characters that no document may contain, or that reorder text, are written out."""
     if isinstance(value, Html):
         return value
     if value is None:
@@ -46,7 +46,7 @@ _REORDER: Final = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def tag(name: str, content: Any = "", **attributes: Any) -> Html:
-    """An element; ``class_`` is class, and attributes that are None are left out."""
+    """Return an element; ``class_`` is class, and attributes that are None are left out."""
     said = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{esc(value)}"'
         for key, value in attributes.items()
@@ -61,7 +61,7 @@ def join(parts: Iterable[Any], between: str = "\n") -> Html:
 
 
 def page(title: str, body: Html) -> str:
-    """A whole document. Its policy forbids loading anything and running any script but ours."""
+    """Return a whole document. Its policy forbids loading anything and running any script but ours."""
     here = files(__package__)
     style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -99,7 +99,7 @@ def counted(count: int, one: str, more: str | None = None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share: 12 %, 0.3 %."""
+    """Return a share: 12 %, 0.3 %."""
     if share is None:
         return ""
     size = 100 * share
@@ -107,7 +107,7 @@ def percent(share: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time for people, two units at most: 350 ms, 4.2 s, 3 min 20 s, 2 h, 5 d 3 h."""
+    """Return a time for people, two units at most: 350 ms, 4.2 s, 3 min 20 s, 2 h, 5 d 3 h."""
     if seconds is None:
         return ""
     if seconds < 0:
@@ -127,7 +127,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes: 900 B, 1.5 KiB, 2 MiB."""
+    """Return a size: 900 B, 1.5 KiB, 2 MiB."""
     if count is None:
         return ""
     for unit in ("B", "KiB", "MiB"):
@@ -138,7 +138,7 @@ def size(count: float | None) -> str:
 
 
 def time(at: datetime | None) -> str:
-    """A time of day in UTC, to the second."""
+    """Return a time of day in UTC, to the second."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if at is not None else ""
 
 
@@ -223,12 +223,12 @@ def soft(text: str) -> Html:
 
 
 def share(count: int, every: int) -> Any:
-    """A share, to sort by."""
+    """Return a share, to sort by."""
     return (percent(count / every), count / every) if every else ""
 
 
 def shared(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """A share for a column, to sort by."""
+    """Return a share for a column, to sort by."""
     return lambda row: (percent(row[name]), row[name])
 
 
@@ -238,13 +238,13 @@ def took(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def figure(caption: str, hint: str, svg: Html, *, legend: Html = EMPTY, wide: bool = False) -> Html:
-    """A plot with its caption."""
+    """Return a plot with its caption."""
     head = tag("figcaption", join((caption, tag("small", hint)), ""))
     return tag("figure", join((head, svg, legend)), class_="wide" if wide else None)
 
 
 def note(level: str, content: Any, *, class_: str = "") -> Html:
-    """A box: "bad", "warn", "good" or "plain"."""
+    """Return a box: "bad", "warn", "good" or "plain"."""
     return tag("div", content, class_=" ".join(filter(None, ("note", level, class_))))
 
 

@@ -29,7 +29,7 @@ OTHERS: Final = 7
 
 
 def colour(index: int) -> str:
-    """The placeholder of a series' colour."""
+    """Return the placeholder of a series' colour."""
     return COLOURS[f"--s{min(index, OTHERS)}"]
 
 
@@ -44,7 +44,7 @@ def draw(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def style(axes: Axes) -> None:
-    """Quiet axes."""
+    """Make the axes quiet."""
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(COLOURS["--line"])
@@ -54,7 +54,7 @@ def style(axes: Axes) -> None:
 
 
 def whole(axes: Axes) -> None:
-    """Counts on the y axis: from 0, whole numbers, few."""
+    """Set the counts on the y axis: from 0, whole numbers, few."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.set_ylim(bottom=0)
@@ -102,7 +102,7 @@ def stacked(
     seconds: int,
     series: Sequence[tuple[str, Sequence[int], int]],
 ) -> Html:
-    """Counts per bucket, one series on the other: for each its name, counts and colour."""
+    """Return counts per bucket, one series on the other: for each its name, counts and colour."""
     figure, axes = draw(900, 260)
     starts = [at.replace(tzinfo=None) for at in times]
     days = seconds / 86400
@@ -115,7 +115,7 @@ def stacked(
 def stack(
     axes: Axes, places: Sequence[Any], series: Sequence[tuple[str, Sequence[int], int]], **how: Any
 ) -> list[int]:
-    """Bars of each series on those of the ones before; how high they are together."""
+    """Draw the bars of each series on those of the ones before; return their heights together."""
     below = [0] * len(places)
     for _, found, index in series:
         axes.bar(places, found, bottom=below, color=colour(index), linewidth=0, **how)
@@ -124,7 +124,7 @@ def stack(
 
 
 def timed(axes: Axes, starts: Sequence[datetime], days: float) -> None:
-    """Times on the x axis, few and short, from the first bucket to the end of the last."""
+    """Set the times on the x axis, few and short, from the first bucket to the end of the last."""
     from datetime import timedelta
 
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -170,7 +170,7 @@ def small_multiples(
     rows: Sequence[tuple[str, Sequence[datetime], Sequence[int], Sequence[bool], float]],
     seconds: int,
 ) -> Html:
-    """One line of bars for each name over the same time, bursts in red: name, times, counts, bursts, the usual."""
+    """Draw a line of bars for each name over the same time, bursts in red: name, times, counts, bursts, the usual."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(900 / 72, (34 + 74 * len(rows)) / 72), layout="constrained")
@@ -195,7 +195,7 @@ def small_multiples(
 
 
 def ranges(name: str, label: str, rows: Sequence[tuple[str, float, float, float]]) -> Html:
-    """Durations on one logarithmic axis, a line for each name: p50 to p99 as a bar, a dot for the longest; seconds."""
+    """Draw seconds on one logarithmic axis, a line for each name: p50 to p99 as a bar, a dot for the longest."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     figure, axes = draw(900, 60 + 26 * len(rows))
@@ -225,7 +225,7 @@ def ranges(name: str, label: str, rows: Sequence[tuple[str, float, float, float]
 
 
 def tick(seconds: float) -> str:
-    """A power of ten of seconds below an axis."""
+    """Return a power of ten of seconds below an axis."""
     return (
         f"{seconds:,.0f} s"
         if seconds >= 1
@@ -245,7 +245,7 @@ def legend(series: Sequence[tuple[str, int]]) -> Html:
 
 
 def short(text: str, most: int = 28) -> str:
-    """Text that fits below a plot."""
+    """Return text that fits below a plot."""
     text = visible(text).replace("\n", " ")
     return text if len(text) <= most else text[: most - 1] + "…"
 

@@ -76,7 +76,7 @@ class QuorumqDataSource(DataSource):
 
 
 def check_schema(table: str, schema: StructType) -> None:
-    """See that a schema that the caller gave is one of columns of the table.
+    """Check that a schema that the caller gave is one of columns of the table.
 
     Raises:
         UsageError: another column, or another type.

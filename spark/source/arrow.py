@@ -33,22 +33,22 @@ Values = list[Any] | Same | Callable[[], list[Any]]
 
 
 def time_of(ms: int | None) -> int | None:
-    """Milliseconds since 1970 as Spark's timestamps count; None for None."""
+    """Return milliseconds since 1970 as Spark's timestamps count; None for None."""
     return None if ms is None else 1000 * shown_ms(ms)
 
 
 def shown_ms(ms: int) -> int:
-    """Milliseconds since 1970 as the tables have them."""
+    """Return milliseconds since 1970 as the tables have them."""
     return max(MS_MIN, min(ms, MS_MAX))
 
 
 def known_time(ms: int) -> int | None:
-    """The same, with 0 for a value that is not known."""
+    """Return the same, with 0 for a value that is not known."""
     return time_of(ms or None)
 
 
 def small(number: int) -> int:
-    """A count for a column of 32 bits."""
+    """Return a count for a column of 32 bits."""
     return min(number, INT_MAX)
 
 

@@ -28,7 +28,7 @@ class HistoryFile(InputPartition):
 
 
 def plan(options: Options, wanted: Wanted) -> list[HistoryFile]:
-    """One task for each file; of a directory, its files called `*.jsonl` or `*.jsonl.gz`, however deep.
+    """Return one task for each file; for a directory, its files called `*.jsonl` or `*.jsonl.gz`, at any depth.
 
     Raises:
         UsageError: there is no such file, or none in a directory.
@@ -46,7 +46,7 @@ def plan(options: Options, wanted: Wanted) -> list[HistoryFile]:
 
 
 def read(task: HistoryFile, options: Options, wanted: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The lines of one file. A last line without its newline is the mark of a killed writer, and left out.
+    """Yield the lines of one file. A last line without its newline is the mark of a killed writer, and left out.
 
     Raises:
         StorageError: a line that is not of the schema: names file and line.
@@ -76,7 +76,7 @@ def _value(column: Column, value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Half a character, which JSON can say and UTF-8 cannot, as a question mark."""
+    """Return a value with a question mark for half a character, which JSON can say and UTF-8 cannot."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     return [_text(item) for item in value] if isinstance(value, list) else value

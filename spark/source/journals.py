@@ -74,7 +74,7 @@ def refuse(problem: Problem) -> None:
 
 
 def ignore(problem: Problem) -> None:
-    """`onDamage` = report, in every table but `problems`, which lists them."""
+    """Pass over a problem: `onDamage` = report, in every table but `problems`, which lists them."""
 
 
 class Numbers(NamedTuple):
@@ -85,7 +85,7 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, ranges: Iterable[tuple[int, int]]) -> Numbers:
-        """Ranges in any order, overlapping or not."""
+        """Return the set of ranges in any order, overlapping or not."""
         firsts: list[int] = []
         stops: list[int] = []
         for first, stop in sorted(ranges):
@@ -158,7 +158,7 @@ class OpenFile:
         os.close(self.fd)
 
     def size(self) -> int:
-        """Its length now."""
+        """Return its length now."""
         return os.fstat(self.fd).st_size
 
     def read(self, offset: int, length: int) -> bytes:
@@ -179,7 +179,7 @@ class OpenFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def scan(self, size: int, salt: int = 0) -> Scan:
-        """A scan of the first ``size`` bytes that jumps over bodies."""
+        """Return a scan of the first ``size`` bytes that jumps over bodies."""
         return Scan(self.read, size, salt, check_bodies=False)
 
 
@@ -200,7 +200,7 @@ def frames_of(
 
 
 def decoded(name: str, frame: Frame) -> Any:
-    """The record of a frame; StorageError for one that this version does not know."""
+    """Return the record of a frame; StorageError for one that this version does not know."""
     try:
         return decode_record(frame.fields)
     except BadValue as error:
@@ -211,7 +211,7 @@ def decoded(name: str, frame: Frame) -> Any:
 
 
 def batch_of(name: str, frame: Frame) -> tuple[BatchStored, BatchMoved | None]:
-    """The batch of a frame that has one, and the BatchMoved that it came in."""
+    """Return the batch of a frame that has one, and the BatchMoved that it came in."""
     record = decoded(name, frame)
     if isinstance(record, BatchMoved):
         return record.stored, record
@@ -257,7 +257,7 @@ class OpenDirectory:
         self.files = {}
 
     def frames(self, plan: SegmentPlan, report: Report) -> Iterator[Frame]:
-        """Every record of a segment that is open."""
+        """Yield every record of a segment that is open."""
         return frames_of(self.files[plan.number], plan, self.plan.node, self.plan.directory, report)
 
     def batch(self, plan: SegmentPlan, frame: Frame) -> FoundBatch | None:
@@ -277,7 +277,7 @@ class OpenDirectory:
         return data if len(data) == frame.body_length and crc32c(data) == frame.body_crc else None
 
     def frame_at(self, segment: int, offset: int) -> Frame:
-        """A record that was read before, once more."""
+        """Return a record that was read before, once more."""
         plan = next(plan for plan in self.plan.segments if plan.number == segment)
         found = self.files[segment].scan(plan.bytes, salt_of(self.plan.directory, segment)).frame(offset)
         if isinstance(found, Bad):
@@ -287,7 +287,7 @@ class OpenDirectory:
         return found
 
     def body_problem(self, segment: int, frame: Frame, reason: str = "") -> Problem:
-        """That a batch's body is damaged."""
+        """Return the problem that a batch's body is damaged."""
         place = (self.plan.node, self.plan.path, segment, frame.offset, frame.body_length)
         reason = reason or "the body of the batch does not match its checksum"
         return Problem(*place, "body", reason, "this copy of its messages")

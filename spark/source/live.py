@@ -64,7 +64,7 @@ class LiveTask(InputPartition):
 
 
 def plan(options: Options, wanted: Wanted) -> list[LiveTask]:
-    """One task for each topic partition.
+    """Return one task for each topic partition.
 
     Raises:
         TooFewReplicas: no node answered within the timeout; names the nodes tried.
@@ -96,7 +96,7 @@ def plan(options: Options, wanted: Wanted) -> list[LiveTask]:
 
 
 def read(task: LiveTask, options: Options, wanted: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows of one task."""
+    """Yield the rows of one task."""
     found: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(AHEAD)
     stopped = threading.Event()
 
@@ -159,7 +159,7 @@ class Looker:
     async def pages(
         self, group: str, which: str, *, member: str = "", bodies: bool = False, complete: bool = False
     ) -> AsyncIterator[m.BrowseReply]:
-        """A listing, page by page; if bodies are asked for, each page has those of all its items."""
+        """Yield a listing, page by page; if bodies are asked for, each page has those of all its items."""
         cursor: tuple[int, int] | None = (0, 0)
         after: Span | None = None
         limit = PAGE
@@ -282,7 +282,7 @@ class Looker:
     # ------------------------------------------------------------------ records
 
     async def _records(self, group: str, which: str) -> SpanMap[Held]:
-        """The highest record that any replica has, and which have it."""
+        """Return the highest record that any replica has, and the replicas that have it."""
         found: SpanMap[Held] = SpanMap()
 
         async def look(at: int, member: str) -> None:
@@ -391,12 +391,12 @@ class Looker:
 
 
 def nodes_with(record: Record, known: Held | None) -> int:
-    """The replicas that have exactly this record."""
+    """Return the replicas that have exactly this record."""
     return known.nodes if known is not None and known[:3] == record[:3] else 0
 
 
 def sections_of(page: m.BrowseReply) -> Iterator[tuple[WireSlice, int, Span]]:
-    """Every run of messages whose bytes a page has: the slice, the index of its first record in it, and the span."""
+    """Yield every run of messages whose bytes a page has: the slice, the index of its first record, and the span."""
     for part in cast("tuple[WireSlice, ...]", page.slices):
         at = 0
         for section in part.header.sections:

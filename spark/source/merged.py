@@ -52,7 +52,7 @@ class Index:
         self.spans: dict[PartitionId, SpanMap[tuple[int, ...]]] = {}
 
     def add(self, key: PartitionId, place: Place, spans: Iterable[Span]) -> None:
-        """A batch that has these messages."""
+        """Add a batch that has these messages."""
         number = len(self.places)
         self.places.append(place)
         found = self.spans.setdefault(key, SpanMap())
@@ -113,7 +113,7 @@ class MergingReader(Reader):
         return closed is not None and origin in closed
 
     def frame_of(self, number: int) -> tuple[OpenDirectory, Place, Frame]:
-        """A batch's place and its record, read again."""
+        """Return a batch's place and its record, read again."""
         place = self.index.places[number]
         directory = self.open_directories[place.directory]
         return directory, place, directory.frame_at(place.segment, place.offset)

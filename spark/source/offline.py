@@ -29,7 +29,7 @@ from .records import LettersReader, TombstonesReader
 
 
 def plan(options: Options, wanted: Wanted) -> list[Task]:
-    """The tasks of a read: on the driver.
+    """Return the tasks of a read: on the driver.
 
     Raises:
         UsageError: a directory that is no node's, two of one node, or of two clusters.
@@ -71,7 +71,7 @@ def survey(options: Options) -> tuple[list[Planned], Registers, Counter[Partitio
 
 
 def absent(directories: Iterable[Directory], registers: Registers) -> Iterator[Problem]:
-    """The nodes whose directories are to be given too: without them a list of dead letters need not be complete."""
+    """Yield a problem for each node whose directory is absent: a list of dead letters may be incomplete without it."""
     given = {found.node for found in directories}
     lacking: dict[str, list[str]] = {}
     for topic in sorted(registers.topics.values(), key=lambda topic: topic.name):
@@ -108,7 +108,7 @@ def check_nodes(directories: Iterable[Directory]) -> None:
 def wanted_keys(
     sizes: Mapping[PartitionId, int], registers: Registers, options: Options, wanted: Wanted, *, deleted: bool
 ) -> frozenset[PartitionId]:
-    """The topic partitions that options and filters leave."""
+    """Return the topic partitions that options and filters leave."""
 
     def is_wanted(key: PartitionId) -> bool:
         topic = registers.topics.get(key.topic)
@@ -128,7 +128,7 @@ def wanted_keys(
 def _together(
     keys: frozenset[PartitionId], sizes: Mapping[PartitionId, int], most: int
 ) -> Iterator[frozenset[PartitionId]]:
-    """Topic partitions that one task reads: small ones together, as each task reads all headers."""
+    """Yield topic partitions that one task reads: small ones together, as each task reads all headers."""
     some: list[PartitionId] = []
     size = 0
     for key in sorted(keys):
@@ -148,7 +148,7 @@ def _segment_tasks(
     options: Options,
     wanted: Wanted,
 ) -> list[Task]:
-    """One task for each range of a node's segments."""
+    """Return one task for each range of a node's segments."""
     tasks: list[Task] = []
     copies = options.table == "copies"
     for directory in directories:
@@ -178,7 +178,7 @@ def _segment_tasks(
 
 
 def read(task: Task, options: Options, wanted: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows of one task."""
+    """Yield the rows of one task."""
     table = {
         "copies": CopiesReader,
         "problems": ProblemsReader,

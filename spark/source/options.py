@@ -89,7 +89,7 @@ class Options(NamedTuple):
 
 
 def names_in(value: str) -> tuple[str, ...]:
-    """The names in an option: a JSON list, or separated by commas."""
+    """Return the names in an option: a JSON list, or separated by commas."""
     text = value.strip()
     if text.startswith("["):
         try:
@@ -114,7 +114,7 @@ def known_only(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, 
 
 
 def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """An option that is true or false."""
+    """Return an option that is true or false."""
     value = options.get(name, str(default)).strip().lower()
     if value not in ("true", "false"):
         raise UsageError(f"option {name} is {value!r}: it must be true or false")
@@ -122,7 +122,7 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def number(options: Mapping[str, str], name: str, default: float, least: float) -> float:
-    """An option that is a number."""
+    """Return an option that is a number."""
     value = options.get(name, "")
     try:
         found = float(value) if value else default
@@ -134,7 +134,7 @@ def number(options: Mapping[str, str], name: str, default: float, least: float) 
 
 
 def one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """An option with a few values; the first is the default."""
+    """Return an option with a few values; the first is the default."""
     value = options.get(name, allowed[0])
     if value not in allowed:
         raise UsageError(f"option {name} is {value!r}: it must be {' or '.join(allowed)}")
@@ -224,7 +224,7 @@ def _check_place(
 
 
 def micros(value: object) -> int | None:
-    """A timestamp that Spark pushed down, in microseconds since 1970; None if it is none."""
+    """Return a timestamp that Spark pushed down, in microseconds since 1970; None if it is none."""
     if not isinstance(value, datetime):
         return None
     at = value if value.tzinfo is not None else value.replace(tzinfo=UTC)

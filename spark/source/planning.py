@@ -85,7 +85,7 @@ class Registers:
             self.take(group)
 
     def only(self, ids: Collection[bytes]) -> Registers:
-        """Those of some topics."""
+        """Return those of some topics."""
         found = Registers()
         found.topics = {name: topic for name, topic in self.topics.items() if name in ids}
         found.groups = {name: group for name, group in self.groups.items() if name[0] in ids}
@@ -124,7 +124,7 @@ def plan_directory(path: str, report: Report) -> Planned:
 
 
 def segments_in(path: str) -> list[int]:
-    """The numbers of the complete segments in a directory, in order; UsageError if it is no node's."""
+    """Return the numbers of the complete segments in a directory, in order; UsageError if it is no node's."""
     try:
         names = os.listdir(path)
     except FileNotFoundError:
@@ -232,7 +232,7 @@ class _Planner:
     # ------------------------------------------------------------ the newest segment
 
     def _newest_start(self, found: list[int]) -> SegmentStart:
-        """The first record of the newest segment; if that cannot be read, of the newest that can."""
+        """Return the first record of the newest segment; if that cannot be read, of the newest that can."""
         first = ""
         for number in reversed(found):
             start, reason = self._start_of(number)
@@ -260,7 +260,7 @@ class _Planner:
         return record, ""
 
     def _earlier(self, start: SegmentStart, found: list[int]) -> list[Earlier]:
-        """The older segments that count, as far as they are there."""
+        """Return the older segments that count, as far as they are there."""
         wanted = list(start.earlier)
         if start.segment != found[-1]:  # the newest one's list is not known: all segments that are there
             listed = {entry.segment for entry in wanted}
@@ -340,7 +340,7 @@ class _Planner:
                 self._take(file, entry.segment, frame)
 
     def _footer(self, entry: Earlier, directory: int) -> tuple[PartitionRange, ...] | None:
-        """The footer of an older segment, if it has one: it ends where the segment does."""
+        """Return the footer of an older segment, if it has one: it ends where the segment does."""
         with OpenFile(self.path, entry.segment) as file:
             scan = file.scan(entry.bytes, salt_of(directory, entry.segment))
             for look in FOOTER_LOOK:

@@ -60,7 +60,7 @@ def holds_any(segment: SegmentPlan, keys: frozenset[PartitionId] | None, column:
 
 
 def headers_text(headers: Mapping[str, HeaderValue]) -> dict[str, str | None]:
-    """Headers as texts; bytes that are no text are written out, truth is `true` and `false`."""
+    """Return headers as texts; bytes that are no text are written out, truth is `true` and `false`."""
     return {name: _header_text(value) for name, value in headers.items()}
 
 
@@ -75,7 +75,7 @@ def _header_text(value: HeaderValue) -> str | None:
 
 
 def names(key: PartitionId, span: Span, topic: str) -> dict[str, Values]:
-    """The columns that name messages."""
+    """Return the columns that name messages."""
     origin, start, stop = span
     head = str(MessageId(key, origin, 0))[:-1]
     return {
@@ -89,7 +89,7 @@ def names(key: PartitionId, span: Span, topic: str) -> dict[str, Values]:
 
 
 def span_columns(key: PartitionId, topic: str, group: str, span: Span) -> dict[str, Values]:
-    """The columns that name a span of messages as a group has it."""
+    """Return the columns that name a span of messages as a group has it."""
     return {
         "topic": Same(topic),
         "topic_id": Same(key.topic.hex()),
@@ -122,7 +122,7 @@ class Loaded(NamedTuple):
     body: bytes | None
 
     def parts(self, span: Span) -> Iterator[tuple[Span, int]]:
-        """The parts of a span that are in this batch, with the index of the first record of each."""
+        """Yield the parts of a span that are in this batch, with the index of the first record of each."""
         at = 0
         for section in self.header.sections:
             start, stop = max(section.start, span.start), min(section.stop, span.stop)
@@ -131,7 +131,7 @@ class Loaded(NamedTuple):
             at += section.size
 
     def crcs(self, first: int, count: int) -> list[str]:
-        """The CRCs of records, as in a history."""
+        """Return the CRCs of records, as in a history."""
         return [f"{self.header.crc_of(index):08x}" for index in range(first, first + count)]
 
 
@@ -152,7 +152,7 @@ class Reader:
     # ------------------------------------------------------------------ files
 
     def segments_of(self, directory: Directory) -> list[SegmentPlan]:
-        """The segments that this table needs of a directory."""
+        """Return the segments that this table needs of a directory."""
         if self.task.segments is not None:
             return [plan for plan in directory.segments if plan.number in self.task.segments]
         return [
@@ -195,7 +195,7 @@ class Reader:
             directory.close()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """All that the task reads."""
+        """Yield all that the task reads."""
         try:
             self.open()
             yield from self.rows()
@@ -204,7 +204,7 @@ class Reader:
             self.close()
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of rows."""
+        """Yield Arrow batches of rows."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ common
@@ -214,7 +214,7 @@ class Reader:
         return key.topic.hex() if topic is None else topic.name
 
     def nodes_of(self, mask: int) -> list[str]:
-        """The names of nodes in a bit mask over the directories, sorted."""
+        """Return the names of nodes in a bit mask over the directories, sorted."""
         return sorted(found.plan.node for at, found in enumerate(self.open_directories) if mask >> at & 1)
 
     def mine(self, origin: Origin) -> bool:

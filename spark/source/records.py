@@ -143,7 +143,7 @@ class TombstonesReader(RecordsReader):
 
 
 def blocks(span: Span) -> Iterator[Span]:
-    """A span in parts of ROWS_AT_ONCE."""
+    """Yield a span in parts of ROWS_AT_ONCE."""
     for start in range(span.start, span.stop, ROWS_AT_ONCE):
         yield span._replace(start=start, stop=min(span.stop, start + ROWS_AT_ONCE))
 

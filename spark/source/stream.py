@@ -165,7 +165,7 @@ class Tail:
         del self.waiting[:count]
 
     def forget(self, position: int) -> None:
-        """Everything up to here was given out for good."""
+        """Drop the entries up to here: they were given out for good."""
         self.base = max(self.base, position)
         self.entries = [entry for entry in self.entries if entry.position > position]
 
@@ -217,7 +217,7 @@ class LettersStream(DataSourceStreamReader):
             )
 
     def _tail(self, path: str, start: Mapping[str, Any]) -> tuple[Tail, int]:
-        """A directory's tail, read up to now, and since when it was to be read."""
+        """Return a directory's tail, read up to now, and the position from which it was to be read."""
         tail = self.tails.get(path)
         if tail is not None:
             try:

@@ -128,7 +128,7 @@ class Writer(DataSourceWriter):
 
 
 def binary(value: str | bytes | bytearray | None) -> bytes | None:
-    """A text or binary column as bytes."""
+    """Return a text or binary column as bytes."""
     return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
 
 
@@ -186,7 +186,7 @@ class Publisher:
                 await self._send(PartitionId(topic.id, partition), sorted(batch), batch)
 
     def name(self, row: Row, topic: Topic) -> Named:
-        """A row's message and its name.
+        """Return a row's message and its name.
 
         Raises:
             UsageError, TooLarge: it is no message; says which row, and why.

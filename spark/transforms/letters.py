@@ -91,7 +91,7 @@ TO_DEATH: Final = """
 
 
 def letters(deadletters: DataFrame, now: datetime, *, payloads: bool = False) -> DataFrame:
-    """A row for each death: the table `deadletters` in, LETTERS out, CONTENT too with ``payloads``."""
+    """Return a row for each death: the table `deadletters` in, LETTERS out, CONTENT too with ``payloads``."""
     reason = F.when(F.col("reason") == "", F.lit("unknown")).otherwise(F.col("reason"))
     dated = (F.col("died_at") >= F.lit(PLAUSIBLE_FROM).cast("timestamp")) & (
         F.col("died_at") <= F.lit(now) + F.expr(f"INTERVAL {PLAUSIBLE_AHEAD}")
@@ -113,7 +113,7 @@ def failures(
     now: datetime,
     previous: DataFrame | None = None,
 ) -> DataFrame:
-    """Kinds of failures: LETTERS, SAMPLES_OF and PLACES in, and a previous run's PREVIOUS; FAILURES out.
+    """Return kinds of failures: LETTERS, SAMPLES_OF and PLACES in, and a previous run's PREVIOUS; FAILURES out.
 
     ``status`` is null without a previous run. Else a kind is `new` if that run did not have it; `gone` if nothing died
     of it since and nothing of it is dead; `regressed` if it died again after it was gone or settled; else `ongoing`.
@@ -187,7 +187,7 @@ def _with_status(letters: DataFrame, totals: DataFrame, previous: DataFrame | No
 
 
 def samples(letters: DataFrame, most: int = SAMPLES) -> DataFrame:
-    """A few dead letters of each kind, those still dead first, then the newest: LETTERS in, SAMPLES_OF out."""
+    """Return a few dead letters of each kind, those still dead first, then the newest: LETTERS in, SAMPLES_OF out."""
     newest = (
         F.col("resolution") != "dead",
         F.col("died_at").desc_nulls_last(),
@@ -231,7 +231,7 @@ def ages(letters: DataFrame, now: datetime) -> DataFrame:
 
 
 def places(letters: DataFrame, now: datetime) -> DataFrame:
-    """Deaths by consumer version, host, consumer and node: LETTERS in, PLACES out, with ``kind`` of those names.
+    """Return deaths by consumer version, host, consumer and node: LETTERS in, PLACES out, with ``kind`` of those names.
 
     Rows of kind `version-of-failure` say which versions each kind of failure was seen with; ``failure`` is that kind.
     """
@@ -331,7 +331,7 @@ def attempts(letters: DataFrame, now: datetime) -> DataFrame:
 
 
 def sizes(letters: DataFrame, now: datetime) -> DataFrame:
-    """Payload sizes in powers of two, `size_from` to below `size_to`: LETTERS in, SIZES out; null: not known."""
+    """Return payload sizes in powers of two, `size_from` to below `size_to`: LETTERS in, SIZES out; null: not known."""
     low = F.expr("CASE WHEN size = 0 THEN 0 WHEN size > 0 THEN bigint(pow(2.0, int(floor(log2(size))))) END")
     made = (
         letters.groupBy(*GROUP, low.alias("size_from"))
@@ -342,7 +342,7 @@ def sizes(letters: DataFrame, now: datetime) -> DataFrame:
 
 
 def to_death(letters: DataFrame, now: datetime) -> DataFrame:
-    """Time from publish to death in seconds, four buckets to a power of ten: LETTERS in, TO_DEATH out.
+    """Return time from publish to death in seconds, four buckets to a power of ten: LETTERS in, TO_DEATH out.
 
     Below a millisecond is in the bucket that begins with 0; unknown and negative times are left out.
     """
@@ -372,13 +372,13 @@ def tally() -> list[Column]:
 
 
 def tallied() -> list[Column]:
-    """The same of rows that `tally` has made."""
+    """Return the same of rows that `tally` has made."""
     first, last = F.min("first_died_at").alias("first_died_at"), F.max("last_died_at").alias("last_died_at")
     return [*summed("deaths", "dead"), first, last]
 
 
 def summed(*names: str) -> list[Column]:
-    """The sums of columns, under the same names."""
+    """Return the sums of columns, under the same names."""
     return [F.sum(name).alias(name) for name in names]
 
 
@@ -393,14 +393,14 @@ def seconds_of(time: Column) -> Column:
 
 
 def with_facts(rows: DataFrame, facts: Mapping[str, str | Column]) -> DataFrame:
-    """The rows with more columns; a text is SQL, and may ask for those before it."""
+    """Return the rows with more columns; a text is SQL, and may ask for those before it."""
     for name, fact in facts.items():
         rows = rows.withColumn(name, F.expr(fact) if isinstance(fact, str) else fact)
     return rows
 
 
 def shaped(frame: DataFrame, schema: str, now: datetime | None = None) -> DataFrame:
-    """Exactly the columns of a schema, with its types; with ``now`` its day as ``date``."""
+    """Return exactly the columns of a schema, with its types; with ``now`` its day as ``date``."""
     if now is not None:
         frame = frame.withColumn("date", F.to_date(F.lit(now)))
     fields = StructType.fromDDL(schema).fields

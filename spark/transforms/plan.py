@@ -103,7 +103,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def _span(seconds: int) -> str:
-    """A time in words: "1 hour", "2 hours", "90 seconds"."""
+    """Return a time in words: "1 hour", "2 hours", "90 seconds"."""
     for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds % size == 0 and seconds:
             count = seconds // size
@@ -227,7 +227,7 @@ def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
 
 
 def say(text: str, **named: Column) -> Column:
-    """``text`` with values in it, each ``named`` or else an expression of SQL; a null is shown as nothing."""
+    """Return ``text`` with values in it, each ``named`` or an expression of SQL; a null is shown as nothing."""
     parts = []
     for words, name, _, _ in Formatter().parse(text):
         if words:

@@ -84,7 +84,7 @@ def rates(counts: DataFrame, begin: datetime, end: datetime, seconds: int) -> Da
 
 
 def bursts(rates: DataFrame, counts: DataFrame, seconds: int) -> DataFrame:
-    """Bursts that touch are one, with the kind of failure that died most in it: RATES and COUNTS in, BURSTS out."""
+    """Return bursts, joined if they touch, with the kind of failure that died most: RATES and COUNTS in, BURSTS out."""
     before = Window.partitionBy(*GROUP).orderBy("from_at")
     gap = seconds_of(F.col("from_at")) - seconds_of(F.lag("from_at").over(before))
     runs = (
@@ -169,7 +169,7 @@ def deploys(
 
 
 def bucket_seconds(span: float, most: int = 96) -> int:
-    """The width of a bucket, so that ``span`` seconds are at most about ``most`` of them."""
+    """Return the width of a bucket, so that ``span`` seconds are at most about ``most`` of them."""
     steps: Sequence[int] = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400)
     return next((step for step in steps if span / step <= most), 86400 * (1 + int(span / 86400 / most)))
 
