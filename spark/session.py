@@ -1,8 +1,8 @@
 """One way to a Spark session in which everything of quorumq works.
 
-Three ways lead here: `python -m spark` on a machine, where we choose the Java and start it; a notebook, where a
-session may be there already; and spark-submit, where Java runs before Python does and what was said to spark-submit
-stands. Spark's own log is silent unless QUORUMQ_SPARK_LOG asks for it: what goes wrong arrives as an exception.
+Three ways lead here. `python -m spark` on a machine chooses the Java and starts it. A notebook may have a session
+already. With spark-submit Java runs before Python, and the options of spark-submit stand. Spark's own log is silent
+unless QUORUMQ_SPARK_LOG asks for it: failures arrive as exceptions.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def check_python(interpreter: str) -> None:
 def packages(folder: Path) -> Path:
     """Return a zip of quorumq and spark in `folder`, for `addPyFile` or `spark-submit --py-files`.
 
-    What they need of others is compiled, and has to be where the executors run (docs/spark.md, "On a cluster").
+    Packages that they need are compiled, and have to be on the executors' machines (docs/spark.md, "On a cluster").
     """
     files: dict[Path, Path] = {}
     for name, package in (

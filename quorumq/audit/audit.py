@@ -194,7 +194,7 @@ def overall(rows: Rows) -> Rows:
 
 
 def latency(sums: Sums) -> Rows:
-    """Return how long messages waited for their first delivery, and how often they were delivered.
+    """Return the seconds that messages waited for their first delivery, and their numbers of deliveries.
 
     Counted from when the publish was sent, or confirmed if a history says no more. ``untimed``: messages without a
     known time, because a clock is not placed, or no client wrote of the publish. Quantiles are exact to 1 %.

@@ -45,7 +45,7 @@ class Clock(NamedTuple):
     """The clock by which a writer wrote.
 
     Attributes:
-        several: whether its run has several.
+        several: True if its run has several.
         clock: its number; NOWHERE if lines of two are not told apart, or if it broke.
         machine: its number, even if it broke.
         base, rate, wander: by `base` and `rate` alone each reading has a time in the order of the clock; NaN of one
@@ -501,8 +501,8 @@ def _said(placed: Placed) -> set[str]:
 
 
 def _day(items: Sequence[Stretch]) -> tuple[float | None, float]:
-    """Tell how far the time of day is ahead of the clock, in the middle, and by how much more than rates may explain
-    that changed."""
+    """Return the median seconds that the time of day is ahead of the clock, and the seconds by which that changed more
+    than rates may explain."""
     days = sorted(it.day for it in items for _ in range(min(it.lines, 100)) if it.day is not None)
     if not days:
         return None, 0.0

@@ -69,7 +69,7 @@ class Confirmed(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """A request from latest: when it was sent, and done, and whether it was to rewind a group that is there."""
+    """A request from latest: moments of its send and its end; ``rewind`` if it was to rewind an existing group."""
 
     sent: Moment
     done: Moment | None
@@ -130,8 +130,8 @@ class Purge(NamedTuple):
     """A purge of a place that did not fail: of dead letters or the backlog, by name or of all.
 
     Attributes:
-        sent, done: None if it was not confirmed.
-        generation: the confirmed one when it was sent.
+        sent, done: moments of the request and of its confirmation; None without one.
+        generation: the confirmed generation when it was sent.
     """
 
     dead: bool

@@ -450,7 +450,7 @@ def _of(where: Where, event: Event) -> Where:
 
 
 def _latency(story: Story, result: Sequence[Delivery], out: Judged) -> None:
-    """Count how long it waited for its first delivery, and how often it was delivered."""
+    """Count its wait for its first delivery, in seconds, and its number of deliveries."""
     live = [it for it in result if it.is_open]
     if not live:
         return

@@ -1,4 +1,4 @@
-"""Each message for each group, and how it ended: G1, G5, G6, G7, groups and delays as asked."""
+"""Each message for each group, and its end: G1, G5, G6, G7, groups and delays as asked."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ class Fate:
 
     @property
     def redrive_asked(self) -> int:
-        """The highest number that was asked for; -1 of none."""
+        """The highest number that was asked for; -1 without one."""
         return max((it.n for it in self.redrives if it.outcome == "invoke"), default=-1)
 
     @cached_property

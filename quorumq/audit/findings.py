@@ -1,6 +1,6 @@
-"""Keeps findings of checks, each with its evidence in words, and counts.
+"""Findings of checks, each with its evidence in words, and counts.
 
-A finding is `broken` where the clocks prove it, `not decidable` where they do not, or where what is missing from an
+A finding is `broken` if the clocks prove it. It is `not decidable` if they do not, or if lines missing from an
 incomplete history could explain it. Nothing is said to hold because it was not looked at: each judge counts.
 """
 
@@ -40,9 +40,9 @@ class Proof(NamedTuple):
     """The evidence that a guarantee was not kept.
 
     Attributes:
-        text: in words.
-        sure: it is broken, else not decidable.
-        at: when it was, in seconds of the run; None: as the judge says.
+        text: the evidence in words.
+        sure: True if it is broken, else it is not decidable.
+        at: time in seconds of the run; None for the time that the judge gives.
     """
 
     text: str
@@ -119,7 +119,7 @@ class Sums:
             self.longest[key] = max(value, self.longest.get(key, value))
 
     def waited(self, key: tuple[str, str, str], value: float) -> None:
-        """Count how long a message waited, to 1 %."""
+        """Count the wait of a message, in seconds, to 1 %."""
         self.waits.setdefault(key, Counter())[bucket(value)] += 1
         self.longest[key] = max(value, self.longest.get(key, value))
 

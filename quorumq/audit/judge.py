@@ -1,7 +1,7 @@
-"""Judges a part of a history: a plain function of a table.
+"""Judgement of a part of a history: a plain function of a table.
 
-Each message is asked for each group: its deliveries, its holds and how it ended. What one part counts is added to what
-others do, so it does not matter how a history is cut.
+Each message is asked for each group: its deliveries, its holds and its end. The counts of one part are added to those
+of others, so the cuts of a history do not matter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Points in time of several clocks, and their order.
 
-Of one clock two readings are compared exactly. Of two clocks only intervals say which came first, and where they
-overlap nothing does: so there are two questions, `sure` and `maybe`.
+Two readings of one clock are compared exactly. For two clocks only intervals say which came first, and if they overlap
+nothing does. So there are two questions, `sure` and `maybe`.
 """
 
 from __future__ import annotations

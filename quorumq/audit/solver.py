@@ -1,12 +1,12 @@
 """Readings of several clocks at one moment, solved from the order of events.
 
 An event on one clock that surely came before an event on another bounds how far the one may be ahead of the other.
-All such bounds of a run together, with how far a clock's rate may be off, are difference constraints: the shortest
-paths to and from one clock give the narrowest interval that they allow, and a cycle of negative length says that no
-clocks of such rates wrote this. Nothing here knows what a line means; `quorumq.audit.clocks` makes bounds.
+All such bounds of a run, with the greatest error of a clock's rate, are difference constraints. The shortest paths to
+and from one clock give the narrowest interval that they allow. A cycle of negative length says that no clocks of such
+rates wrote this. Nothing here knows the meaning of a line; `quorumq.audit.clocks` makes bounds.
 
 A clock is placed window by window of its own reading, so that it may drift. First each may run as wrong as the
-protocol allows; the intervals then say how fast each ran, and are made again with what is left of that doubt.
+protocol allows. The intervals then give the rate of each, and are made again with the rest of that doubt.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Bound(NamedTuple):
 
     Args:
         early: the clock of the first event.
-        early_window: in which of its windows.
+        early_window: number of its window.
         late: the clock of the later event.
-        late_window: in which of its windows.
+        late_window: number of its window.
         seconds: the reading of the later less that of the earlier one, the least that was seen.
     """
 
@@ -195,7 +195,7 @@ class _Graph:
         self._build()
 
     def rate(self, clock: str) -> tuple[float, float]:
-        """Tell how fast the reference runs beside this clock, and how far that may be wrong."""
+        """Return the rate of the reference above that of this clock, and its greatest error."""
         return self.rates.get(clock, (0.0, RATE_MAX))
 
     @property
@@ -248,7 +248,7 @@ class _Graph:
         """Give up the contradictions to the rest: links between windows of a clock that broke, or windows.
 
         Returns:
-            Whether the rest agrees now; else the clocks that broke are others than these.
+            True if the rest agrees now; else the clocks that broke are others than these.
         """
         while (cycle := self.negative_cycle()) is not None:
             links = {

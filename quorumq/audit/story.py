@@ -27,7 +27,7 @@ class Event(msgspec.Struct, gc=False):
 
     Attributes:
         grp: the name of the group, without `!dead`; None if it concerns all. ``dead`` says if it had that.
-        client: whether a client wrote it.
+        client: True if a client wrote it.
     """
 
     kind: str

@@ -153,8 +153,8 @@ DECIDED: Final = (
 def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:
     """Yield the messages of a redrive plan in their order, from the files that Spark wrote there, one by one.
 
-    By way of files: what comes from a task to the driver goes through Java's memory, and what finds no room there is
-    lost, and the job with it.
+    They come by way of files, because rows from a task to the driver go through Java's memory. If they find no room
+    there, they are lost, and the job with them.
     """
     for part in sorted(folder.glob("part-*"), key=lambda path: int(path.name.split("-")[1])):
         with ParquetFile(part) as file:

@@ -46,7 +46,7 @@ class Output(NamedTuple):
 
     def _check(self, out: Path, overwrite: bool) -> None:
         with suppress(FileNotFoundError):
-            out.stat()  # where this cannot be known, `exists` says no from Python 3.14 on
+            out.stat()  # if this cannot be known, `exists` says no from Python 3.14 on
         if out.is_mount():
             raise UsageError(
                 f"{out} is a mount point, which cannot be replaced: give --out a directory in it"

@@ -1,8 +1,8 @@
 """The report on dead letters.
 
-From the top: what could not be read, the numbers, what to do, then why: kinds of failures, when, how long it took,
-where, what dies again, and a message of each kind with the commands to go on. It takes plain values, so that it can
-be tested without Spark, and shows tops: all rows are in the tables.
+From the top: unreadable data, the numbers, the plan. Then the reasons: kinds of failures, times, durations, versions
+and hosts, poison, and a message of each kind with the commands to go on. It takes plain values, so that it can be
+tested without Spark. It shows tops: all rows are in the tables.
 """
 
 from __future__ import annotations

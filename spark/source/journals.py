@@ -107,7 +107,7 @@ class SegmentPlan(NamedTuple):
     number: int
     bytes: int
     newest: bool
-    state: bool  # its small state counts: the newest's, or every segment's where the newest is damaged
+    state: bool  # its small state counts: the newest's, or every segment's if the newest is damaged
     dead: Numbers = Numbers()  # batches that are not needed there
     moved: Numbers = Numbers()  # batches that were copied into a younger segment
     damaged: frozenset[int] = frozenset()  # offsets of batches whose bodies are known to be damaged

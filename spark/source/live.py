@@ -1,8 +1,8 @@
 """Tables out of a running cluster, by PEEK alone: nothing is held, counted or consumed.
 
-One Spark task looks at one topic partition. It asks each replica for spans first, which costs little, so that it
-knows who has what; then one after the other for bodies, page by page, until everything that was listed has come.
-What it keeps in memory is spans; a page is at most 8 MiB.
+One Spark task looks at one topic partition. It asks each replica for spans first, which costs little, so that it knows
+the messages of each. Then it asks one after the other for bodies, page by page, until all listed messages have come.
+It keeps only spans in memory; a page is at most 8 MiB.
 
 The client is async and Spark pulls, so the client runs in a thread of its own, a few batches ahead.
 """

@@ -1,6 +1,6 @@
 """The records of groups of all nodes, merged: tombstones, and dead letters with their fates.
 
-What is kept in memory is a few numbers per run of tombstones, and per dead letter where its text lies.
+Memory holds a few numbers per run of tombstones, and per dead letter the place of its text.
 """
 
 from __future__ import annotations

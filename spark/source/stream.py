@@ -1,14 +1,13 @@
 """Following dead letters in the journals of nodes.
 
-An offset is a position in each node's journal: how many records it had (docs/file-format.md), as far as they are
-durable, so that it never goes back. Between two offsets a node got some DEAD records. The same letter reaches several
-nodes, now or later, so it is given out by the batch in which the first of them got it: a task looks whether any node
-had it before.
+An offset is a position in each node's journal: its number of records (docs/file-format.md), as far as they are durable,
+so that it never goes back. Between two offsets a node got some DEAD records. The same letter reaches several nodes, now
+or later. So the batch in which the first node got it gives it out: a task checks if any node had it before.
 
-The driver follows the journals as they grow, and keeps the file it reads open: what a roll deletes, it has read to
-the end. Only a query that was down while a node rolled can find that the journal does not reach back. What a task has
-to know of the time between two offsets (which records are new, which came after) it gets from the driver, because a
-snapshot does not say when what is in it came.
+The driver follows the journals as they grow, and keeps the file it reads open. So it reads a file to the end even if a
+roll deletes it. Only a query that was down while a node rolled can find that the journal does not reach back. The
+driver tells a task which records are new between two offsets, and which came after. A snapshot does not say when its
+records came.
 """
 
 from __future__ import annotations
@@ -334,7 +333,7 @@ class StreamReader(LettersReader):
     def _segment(self, at: int, plan: SegmentPlan) -> None:
         """Merge a segment's records, and note those that were there before or, of a node not read yet, come now."""
         directory = self.open_directories[at]
-        # Where its first record cannot be read, nothing is known of when it came.
+        # If its first record cannot be read, the time at which it came is not known.
         position, snapshot = 1 << 62, True
         for frame in directory.frames(plan, self.report):
             if frame.offset == 0:
