@@ -42,8 +42,8 @@ def gated(message):
         time.sleep(0.02)
 
 async def endless(message):
-    import trio
-    await trio.sleep_forever()
+    import asyncio
+    await asyncio.Event().wait()
 
 def stuck(message):
     time.sleep(0.5)

@@ -144,10 +144,9 @@ def test_every_step_does_what_the_page_shows(tmp_path: Path) -> None:
     assert steps_of(install) == [Step(command, "", None) for command in INSTALL]
     assert "`pip install .`" in README
     terminal = Terminal(tmp_path)
-    program = program.replace("...  # your work", "print(message.payload)  # your work")
     try:
         for language, text in [
-            ("", first), ("python", f"# readme.py\n{program}"), ("", "$ python readme.py\nb'19.png'\n^C\n"), *blocks
+            ("", first), ("python", f"# readme.py\n{program}"), ("", "$ python readme.py\nresized b'19.png'\n^C\n"), *blocks
         ]:  # fmt: skip
             if language == "python":
                 name = text.splitlines()[0].removeprefix("# ")

@@ -67,7 +67,7 @@ def test_a_run_of_several_clocks_is_refused_by_name(
     else:
         assert done.exit_code == 64
         assert "run 'r' has lines by 2 clocks (those of node:a, node:b)" in done.output
-        assert "python -m spark audit" in done.output
+        assert "quorumq audit" in done.output
 
 
 def test_a_writer_without_its_first_line_has_a_clock_of_its_own(tmp_path: Path) -> None:
