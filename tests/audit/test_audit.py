@@ -288,8 +288,9 @@ def test_no_wrong_clock_breaks_a_guarantee(seen: Seen, clocks: str) -> None:
 
 
 def test_what_is_good_holds_by_clocks_that_are_years_apart(seen: Seen) -> None:
-    """Where the lines connect all clocks; but for settings, which may be written faster one after the
-    other than clocks can be told apart.
+    """Connected clocks decide everything but what follows faster than they can be told apart.
+
+    Two settings may; and a node may win a message sooner after the end of another hold than the clocks' doubt.
     """
     connected = {
         run
@@ -302,7 +303,10 @@ def test_what_is_good_holds_by_clocks_that_are_years_apart(seen: Seen) -> None:
         for (run, guarantee), row in seen.verdicts.items()
         if run in connected and guarantee != "settings"
     )
-    assert set(said) == {"holds", "not checked"}
+    close = [run for run in sorted(connected) if seen.verdicts[(run, "G2")]["verdict"] == "not decidable"]
+    assert len(close) <= 1, close
+    assert set(said) - ({"not decidable"} if close else set()) == {"holds", "not checked"}
+    assert said["not decidable"] == len(close)
     assert said["holds"] > 4 * len(connected)
 
 

@@ -146,8 +146,11 @@ def test_every_step_does_what_the_page_shows(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     try:
         for language, text in [
-            ("", first), ("python", f"# readme.py\n{program}"), ("", "$ python readme.py\nresized b'19.png'\n^C\n"), *blocks
-        ]:  # fmt: skip
+            ("", first),
+            ("python", f"# readme.py\n{program}"),
+            ("", "$ python readme.py\nresized b'19.png'\n^C\n"),
+            *blocks,
+        ]:
             if language == "python":
                 name = text.splitlines()[0].removeprefix("# ")
                 (tmp_path / name).write_text(terminal.here(text))
