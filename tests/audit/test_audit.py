@@ -98,7 +98,7 @@ def of_machines(seeds: int) -> Iterator[tuple[str, list[Row]]]:
 
 
 def all_serve(rows: list[Row]) -> bool:
-    """Whether each node won what a client was handed then: so that its clock can be placed."""
+    """Return True if each node won a message that a client got then, so that its clock can be placed."""
     handed = {row["owner"] for row in rows if row["kind"] == "deliver"}
     nodes = {row["who"] for row in rows if row["who"].startswith("node:")}
     return nodes == {row["who"] for row in rows if row["kind"] == "hold_won" and row["owner"] in handed}
@@ -112,7 +112,7 @@ def audited(paths: Sequence[Path], folder: Path, *, drained: bool = False) -> tu
 
 
 class Seen(NamedTuple):
-    """What the audit said, and what the judges say."""
+    """Verdicts of the audit and of the simulator's judges."""
 
     verdicts: dict[tuple[str, str], dict[str, Any]]
     violations: list[dict[str, Any]]
@@ -161,7 +161,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def has_judge(row: dict[str, Any]) -> bool:
-    """Whether a judge of the simulator asks what this finding says."""
+    """Return True if a judge of the simulator checks for this finding."""
     of_nodes = row["guarantee"] == "G7" and " and not by " in row["text"]
     return not of_nodes and (row["guarantee"] != "G6" or "conflict" in row["text"])
 
@@ -521,7 +521,7 @@ def test_a_path_that_names_no_history_is_refused(tmp_path: Path) -> None:
 
 
 def unread_in(*texts: bytes, name: str = "h.jsonl", folder: Path) -> tuple[int, list[Unread]]:
-    """How many lines were read, and what was not."""
+    """Return the number of lines read, and the places that were not."""
     for number, text in enumerate(texts):
         (folder / f"{number}-{name}").write_bytes(text)
     summary, _ = read(files([str(folder)]), folder / "parts")

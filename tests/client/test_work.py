@@ -626,7 +626,7 @@ async def test_leaving_the_program_in_a_handler_leaves_the_pool_too() -> None:
 
 
 class Wrapped(Exception):
-    """What a library of a handler raises around what happened."""
+    """Error that a handler's library raises around the real cause."""
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -34,7 +34,7 @@ def published(cluster: Cluster, count: int, **settings: object) -> tuple[Topic, 
 
 
 def counts(cluster: Cluster, node: str = "a") -> tuple[int, int, int]:
-    """How many messages are ready, dying and dead there."""
+    """Return the numbers of messages that are ready, dying and dead there."""
     part = part_of(replica_of(cluster, node), "g", cluster.now)
     return part.ready, part.dying, part.dead
 

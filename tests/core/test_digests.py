@@ -97,7 +97,7 @@ def test_a_tree_is_a_function_of_its_content(changes: list[tuple[int, int]], man
 
 
 def test_sums_and_places_depend_on_the_key() -> None:
-    """Who does not know the key can neither aim origins at a node of the tree nor have digests cancel out."""
+    """A client without the key can neither aim origins at a node of the tree nor make digests cancel out."""
     other = Keyed(b"another key, too")
     name = named(ORIGINS[0])
     assert KEYED.place(name) != other.place(name)
@@ -133,7 +133,7 @@ def test_a_topic_has_a_key_that_no_two_topics_share_and_that_stays() -> None:
 
 
 def test_replicas_compare_alike_again_under_a_key_that_was_merged_in() -> None:
-    """Where a topic was chosen twice, as its directories were lost, the later register gives the key."""
+    """The later register gives the key if a topic was chosen twice because its directories were lost."""
     cluster, topic = filled(100)
     cluster.checks = True
     newer = topic._replace(digest_key=b"n" * 16, made=topic.made._replace(time=topic.made.time + 1))
