@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumq.core.messages import AlterTopicReply, OpenSession, OpenSessionReply
-from quorumq.core.types import Origin, PartitionId, Topic
+from quorumq.core.types import PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.guest import MISTYPED, Guest
 from sim.clients.operator import Operator
@@ -123,12 +123,12 @@ class Arrivals:
         def opened(answer: Any, _: Any) -> None:
             if isinstance(answer, OpenSessionReply):
                 for seq, at in enumerate(sorted(rng.random() for _ in range(12))):
-                    operator.later(0.5 * at, send, answer.origin, seq)
+                    operator.later(0.5 * at, send, answer.producer_id, seq)
 
-        def send(origin: Origin, seq: int) -> None:
+        def send(producer_id: ProducerId, seq: int) -> None:
             made = EPOCH_MS + int(1000 * self.world.time)
             partition = PartitionId(topic.id, seq % topic.partitions)
-            batch = build_batch(partition, origin, seq // topic.partitions, made, [Message(b"%d" % seq)])
+            batch = build_batch(partition, producer_id, seq // topic.partitions, made, [Message(b"%d" % seq)])
             operator.send_batch(batch, rng.choice(nodes), 0, lambda answer, _: None)
 
         operator.ask(rng.choice(nodes), OpenSession(), operator.timeout, opened)

@@ -72,8 +72,8 @@ def diagram(
         raise click.UsageError(str(error.args[0])) from None
     try:
         if message:
-            origin, number = story.find(message)
-            story.focus = f"{origin}[{number}]"
+            producer_id, number = story.find(message)
+            story.focus = f"{producer_id}[{number}]"
             for line in follow(story, message):
                 click.echo(line)
             if output is None:

@@ -9,7 +9,7 @@ from quorumq.core.messages import Peeked, PeekRequest
 from quorumq.core.partition.replica import Replica
 from quorumq.core.spans import SpanMap
 from quorumq.core.topics import SETTINGS
-from quorumq.core.types import STAMP_ZERO, Kind, NodeId, Now, Origin, PartitionId, Record, Span, Topic
+from quorumq.core.types import STAMP_ZERO, Kind, NodeId, Now, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.history import spans_value
 from sim.clients.producer import Producer
 from sim.clients.surroundings import STRAY_GROUP, Surroundings
@@ -93,18 +93,18 @@ class Drain:
                     {name: digest_of(view, among) for name, view in views.items() if view is not None},
                 )
 
-    def expected(self) -> dict[PartitionId, dict[Origin, int]]:
-        """Return the number of messages of each origin that each replica must know, of topics that are not over."""
-        expected: dict[PartitionId, dict[Origin, int]] = {}
+    def expected(self) -> dict[PartitionId, dict[ProducerId, int]]:
+        """Return the number of messages of each producer id that each replica must know, of topics that are not over."""
+        expected: dict[PartitionId, dict[ProducerId, int]] = {}
         for producer in self.producers:
-            for (partition, origin), count in producer.published.items():
+            for (partition, producer_id), count in producer.published.items():
                 if not self.topics.is_over(partition.topic):
-                    expected.setdefault(partition, {})[origin] = count
-        for (partition, origin), known in self.topics.confirmed_outputs.items():
-            expected.setdefault(partition, {})[origin] = len(known)
+                    expected.setdefault(partition, {})[producer_id] = count
+        for (partition, producer_id), known in self.topics.confirmed_outputs.items():
+            expected.setdefault(partition, {})[producer_id] = len(known)
         return expected
 
-    def unsettled_at(self, host: Host, expected: dict[PartitionId, dict[Origin, int]]) -> Iterator[str]:
+    def unsettled_at(self, host: Host, expected: dict[PartitionId, dict[ProducerId, int]]) -> Iterator[str]:
         """Yield the parts that one node still lacks."""
         core = host.core
         if core is None or not host.started or not core.state.vouched:
@@ -116,11 +116,11 @@ class Drain:
             where = f"node {host.name}, {self.topics.name_of(partition)}/{partition.number}"
             if any(map(host.journal.is_set_aside, replica.batches.stored)):
                 yield f"{where}: a damaged batch is not repaired"
-            for origin, count in expected.get(partition, {}).items():
-                here = known_of(replica, origin)
-                lacks = here < count and origin not in replica.batches.closed
-                if lacks and not self.is_gone_everywhere(replica, origin, count):
-                    yield f"{where}: {here} of {count} messages of origin {origin}"
+            for producer_id, count in expected.get(partition, {}).items():
+                here = known_of(replica, producer_id)
+                lacks = here < count and producer_id not in replica.batches.closed
+                if lacks and not self.is_gone_everywhere(replica, producer_id, count):
+                    yield f"{where}: {here} of {count} messages of producer id {producer_id}"
             # Others than producers may have published.
             if partition not in expected and not replica.batches.stored:
                 continue
@@ -134,15 +134,15 @@ class Drain:
                     if open_spans := view.readable(span, covered):
                         yield f"{where}: group {group} has not settled {open_spans[0]}"
 
-    def is_gone_everywhere(self, here: Replica, origin: Origin, count: int) -> bool:
+    def is_gone_everywhere(self, here: Replica, producer_id: ProducerId, count: int) -> bool:
         """Return True if nodes reclaimed messages that this replica never got, and that a group that came later wants.
 
         It counts as absent then: replicas that compare find no difference, and no node has it to give.
         """
         cores = cores_of(self.hosts).values()
         replicas = [core.replicas[here.partition] for core in cores if here.partition in core.replicas]
-        return any(known_of(other, origin) == count for other in replicas) and all(
-            other.batches.content(origin) == here.batches.content(origin) for other in replicas
+        return any(known_of(other, producer_id) == count for other in replicas) and all(
+            other.batches.content(producer_id) == here.batches.content(producer_id) for other in replicas
         )
 
     def one_by_one(self) -> int:
@@ -184,11 +184,13 @@ class Drain:
         self.list_closed(complete)
 
     def list_closed(self, complete: bool) -> None:
-        """List purged messages of origins that a replica keeps only as numbers."""
+        """List purged messages of producer ids that a replica keeps only as numbers."""
         for (partition, group), purged in self.observer.purged.items():
             replicas = [core.replicas.get(partition) for core in cores_of(self.hosts).values()]
             for span, (name, record) in purged.items():
-                if any(replica is not None and span.origin in replica.batches.closed for replica in replicas):
+                if any(
+                    replica is not None and span.producer_id in replica.batches.closed for replica in replicas
+                ):
                     self.note_listed(name, partition, group, record.kind.name.lower(), span, record, complete)
 
     def note_listed(
@@ -221,10 +223,12 @@ def settings_of(topic: Topic) -> dict[str, Any]:
     return {"partitions": topic.partitions} | {name: getattr(topic, name) for name in SETTINGS}
 
 
-def known_of(replica: Replica, origin: Origin) -> int:
-    """Return the number of messages of an origin that a replica has or reclaimed."""
+def known_of(replica: Replica, producer_id: ProducerId) -> int:
+    """Return the number of messages of a producer id that a replica has or reclaimed."""
     batches = replica.batches
-    return sum(span.size for table in (batches.present, batches.reclaimed) for span in table.spans_of(origin))
+    return sum(
+        span.size for table in (batches.present, batches.reclaimed) for span in table.spans_of(producer_id)
+    )
 
 
 def differing(what: str, found: dict[NodeId, Any]) -> Iterator[str]:
@@ -239,10 +243,10 @@ def differing(what: str, found: dict[NodeId, Any]) -> Iterator[str]:
 def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:
     """Return the values that two replicas must agree on in the end: the records, letters by their ballot.
 
-    Nothing is kept of an origin that was closed, which takes its time to spread.
+    Nothing is kept of a producer id that was closed, which takes its time to spread.
     """
     agreed: SpanMap[tuple[Any, ...]] = SpanMap()
     for span, record in view.records.items():
-        if not any(span.origin in replica.batches.closed for replica in replicas):
+        if not any(span.producer_id in replica.batches.closed for replica in replicas):
             agreed.set(span, (*record[:3], record.letter.ballot if record.letter is not None else None))
     return tuple(agreed.items())

@@ -113,7 +113,7 @@ class Host(Machine):
             heartbeat=options.heartbeat,
             sync_interval=options.sync_interval,
             sync_grace=options.sync_grace,
-            origin_idle=options.origin_idle,
+            session_idle=options.session_idle,
             packed_above=options.node_names.index(name),  # so that replicas differ in it
             auto_create_topics=options.implicit,
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumq.core.messages import AlterTopicReply, OpenSession, OpenSessionReply
-from quorumq.core.types import Origin, PartitionId, Receipt, Topic
+from quorumq.core.types import PartitionId, ProducerId, Receipt, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
@@ -193,12 +193,12 @@ class Moments:
 
         def opened(answer: Any, _: Any) -> None:
             if isinstance(answer, OpenSessionReply):
-                then(lambda: publish(answer.origin))
+                then(lambda: publish(answer.producer_id))
 
-        def publish(origin: Origin) -> None:
+        def publish(producer_id: ProducerId) -> None:
             made = EPOCH_MS + int(self.world.time * 1000)
             for number in range(topic.partitions):
-                batch = build_batch(PartitionId(topic.id, number), origin, 0, made, [Message(b"beside")])
+                batch = build_batch(PartitionId(topic.id, number), producer_id, 0, made, [Message(b"beside")])
                 operator.send_batch(batch, node, 0, lambda answer, _: None)
 
         operator.ask(node, OpenSession(), operator.timeout, opened)

@@ -91,7 +91,7 @@ class Options:
     relay: bool = False
     fault_time: float = 6.0  # seconds of faults before everything is healed
     check: float = 0.0  # share of the steps of cores that are followed by the core's own `check`
-    # Runs of equal values of one origin that a span map keeps in a tuple, before it sorts them otherwise.
+    # Runs of equal values of one producer id that a span map keeps in a tuple, before it sorts them otherwise.
     small: int = field(default=512, repr=False)
     # Runs of messages that one step of a core votes on, the other limits of a step being as low; 0: as ever.
     room: int = field(default=0, repr=False)
@@ -105,7 +105,7 @@ class Options:
     mortal: float = 0.0  # share of batches that are published with a TTL of up to ``ttl``
     ttl: float = 0.0  # see there
     by_topic: float = 0.0  # share of rejects that leave their delay to the topic's backoff list
-    origin_idle: float = 86_400.0  # seconds after which a session with nothing left may be closed
+    session_idle: float = 86_400.0  # seconds after which a session with nothing left may be closed
 
     @property
     def backoff(self) -> tuple[float, ...]:

@@ -114,7 +114,7 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
         options = dataclasses.replace(options, room=room, **many)
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
-        options = dataclasses.replace(options, origin_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
+        options = dataclasses.replace(options, session_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
     recall = sometimes(rng, 0.25, 0.01, 0.05) / 4
     if options.batch_messages > 100:  # a recall reads the whole journal anew
         recall /= 10

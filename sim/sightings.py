@@ -10,7 +10,7 @@ from typing import Any
 
 from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release, Store, StoreReply
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import AttemptsCounted, GroupPut, OriginsClosed, RecordsMerged, TopicPut
+from quorumq.core.records import AttemptsCounted, GroupPut, RecordsMerged, SessionsClosed, TopicPut
 from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, NodeId, PartitionId, Span
 from quorumq.history import spans_value
 from sim.observer import Observer
@@ -83,8 +83,8 @@ class Sightings:
                 self.observer.note_register(self.name, record.group)
             elif kind is TopicPut:
                 self.observer.topics.registers.seen(self.name, record.topic)
-            elif kind is OriginsClosed:
-                self.world.saw("an origin was closed")
+            elif kind is SessionsClosed:
+                self.world.saw("a producer id was closed")
             elif kind is RecordsMerged:
                 for span, value in record.entries:
                     if value.kind in (Kind.SKIPPED, Kind.PURGED):

@@ -55,7 +55,7 @@ SOMETIMES: tuple[str, ...] = (
     "a HOLD asked for what was not due",
     "a replica voted on what it had not seen",
     "a message expired",
-    "an origin was closed",
+    "a producer id was closed",
     "a producer heard that its session is closed",
     "two changes of a topic at once",
     "a change of a topic was confirmed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorumq.core.types import Origin, PartitionId, Receipt, Span, Topic, topic_id
+from quorumq.core.types import PartitionId, ProducerId, Receipt, Span, Topic, topic_id
 from quorumq.history import owner_text, spans_value
 from sim.options import Options
 from sim.world import SimError
@@ -74,9 +74,9 @@ class Topics:
         self.registers = Registers()
         self.newest = 0  # number of deletions of the name before the newest that is there for certain
         self.deleted: dict[bytes, bool] = {}  # topics with a sent DELETE: True for those certainly deleted
-        self.published_to: dict[Origin, str] = {}
+        self.published_to: dict[ProducerId, str] = {}
         # Confirmed outputs: the batch in which each was first.
-        self.confirmed_outputs: dict[tuple[PartitionId, Origin], dict[int, tuple[Span, ...]]] = {}
+        self.confirmed_outputs: dict[tuple[PartitionId, ProducerId], dict[int, tuple[Span, ...]]] = {}
         self.current: Topic | None = None
         self.outputs: Topic | None = None
         self.gone = False

@@ -51,10 +51,10 @@ class SimError(AssertionError):
 
 
 class Clock:
-    """The clocks of one machine: a monotonic one with a rate and an origin of its own, and a time of day.
+    """The clocks of one machine: a monotonic one with a rate and a producer id of its own, and a time of day.
 
     Args:
-        rng: draws the rate and the origins.
+        rng: draws the rate and the producer ids.
         rate_max: maximum distance of the rate from 1.
         wall_offset: maximum error of the time of day, in seconds.
     """

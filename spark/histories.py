@@ -36,7 +36,7 @@ SUMMARY: Final = -1
 """The part that is of no message: the lines about runs as a whole."""
 
 VIOLATIONS: Final = (
-    "run STRING, guarantee STRING, verdict STRING, topic STRING, partition INT, `group` STRING, origin STRING, "
+    "run STRING, guarantee STRING, verdict STRING, topic STRING, partition INT, `group` STRING, producer_id STRING, "
     "seq BIGINT, id STRING, at DOUBLE, text STRING, cause STRING"
 )
 BLOBS: Final = "ARRAY<STRUCT<part: INT, blob: BINARY>>"

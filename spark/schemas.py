@@ -25,7 +25,7 @@ TIME: Final = T.TimestampType()
 FLAG: Final = T.BooleanType()
 SECONDS: Final = T.DoubleType()
 SPANS: Final = T.ArrayType(
-    T.StructType().add("origin", TEXT, False).add("start", NUMBER, False).add("stop", NUMBER, False),
+    T.StructType().add("producer_id", TEXT, False).add("start", NUMBER, False).add("stop", NUMBER, False),
     containsNull=False,
 )
 
@@ -44,8 +44,8 @@ _NAME: Final = (
     Column("topic", TEXT, "the topic's name; its id in hex where no register says the name"),
     Column("topic_id", TEXT, "the topic's id in hex: another one after the topic was deleted and made again"),
     Column("partition", SMALL, "the partition's number"),
-    Column("origin", TEXT, "who numbered the message, as in a history: `node.n.nonce.k`"),
-    Column("seq", NUMBER, "the message's number within its origin and partition"),
+    Column("producer_id", TEXT, "who numbered the message, as in a history: `node.n.nonce.k`"),
+    Column("seq", NUMBER, "the message's number within its producer id and partition"),
 )
 _CONTENT: Final = (
     Column("key", BYTES, "the message's key", True),
@@ -59,7 +59,7 @@ _SPAN: Final = (
     Column("topic_id", TEXT, "the topic's id in hex"),
     Column("partition", SMALL, "the partition's number"),
     Column("group", TEXT, "the group's name"),
-    Column("origin", TEXT, "the origin of the messages"),
+    Column("producer_id", TEXT, "the producer id of the messages"),
     Column("start", NUMBER, "the first number"),
     Column("stop", NUMBER, "the number behind the last"),
 )

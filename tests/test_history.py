@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+from quorumq.core.types import Incarnation, Owner, ProducerId, Span, Stamp
 from quorumq.history import (
     COMMON,
     FIELDS,
@@ -22,17 +22,17 @@ from quorumq.history import (
     HistoryWriter,
     check_row,
     histories_of,
-    origin_text,
     owner_text,
-    parse_origin,
     parse_owner,
+    parse_producer_id,
+    producer_id_text,
     read_history,
     spans_value,
     token_text,
 )
 
 PAGE = Path(__file__).parents[1] / "docs" / "history.md"
-ORIGIN = Origin("node-a", 3, (1 << 64) - 1, 7)
+PRODUCER_ID = ProducerId("node-a", 3, (1 << 64) - 1, 7)
 OWNER = Owner("node-b", Incarnation(2, 255), Stamp(1 << 57, "node-b"))
 
 EXAMPLES: dict[str, object] = {
@@ -42,7 +42,7 @@ EXAMPLES: dict[str, object] = {
     "number": 1.5,
     "flag": True,
     "object": {"x": 1},
-    "spans": spans_value([Span(ORIGIN, 0, 10)]),
+    "spans": spans_value([Span(PRODUCER_ID, 0, 10)]),
     "owner": owner_text(OWNER),
     "token": token_text(OWNER.ballot),
     "who": "sim",
@@ -250,11 +250,13 @@ nodes = st.from_regex(r"[a-z0-9-]{1,32}", fullmatch=True)
 
 @given(nodes, numbers, numbers, numbers, st.integers(0, 1 << 40))
 def test_values_come_back_from_their_text(node: str, n: int, nonce: int, time: int, start: int) -> None:
-    origin = Origin(node, n, nonce, start)
+    producer_id = ProducerId(node, n, nonce, start)
     owner = Owner(node, Incarnation(n, nonce), Stamp(time, node))
-    assert parse_origin(origin_text(origin)) == origin
+    assert parse_producer_id(producer_id_text(producer_id)) == producer_id
     assert parse_owner(owner_text(owner)) == owner
-    assert spans_value([Span(origin, start, start + 1)]) == [[origin_text(origin), start, start + 1]]
+    assert spans_value([Span(producer_id, start, start + 1)]) == [
+        [producer_id_text(producer_id), start, start + 1]
+    ]
 
 
 @given(st.tuples(numbers, nodes), st.tuples(numbers, nodes))

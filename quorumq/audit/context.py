@@ -140,9 +140,9 @@ class Purge(NamedTuple):
     done: Moment | None
     generation: int
 
-    def names(self, origin: str, seq: int) -> bool:
+    def names(self, producer_id: str, seq: int) -> bool:
         """Return True if it was of this message, or of all there are."""
-        return self.spans is None or any(o == origin and a <= seq < b for o, a, b in self.spans)
+        return self.spans is None or any(o == producer_id and a <= seq < b for o, a, b in self.spans)
 
 
 class Place(NamedTuple):
@@ -167,7 +167,7 @@ class Context(NamedTuple):
     Attributes:
         groups: existing groups by run and topic, sorted. A group that was asked for, without another line about it,
             may never have existed.
-        origins: run and origin that a producer wrote of.
+        producer ids: run and producer id that a producer wrote of.
         read: run and topic of messages that were delivered or listed.
         into: run and topic of outputs that were derived.
         faults: fault, begin, end and nodes, by run.
@@ -179,7 +179,7 @@ class Context(NamedTuple):
     of_groups: Mapping[tuple[str, str, str], Group]
     of_places: Mapping[tuple[str, str, int, str], Place]
     groups: Mapping[tuple[str, str], tuple[str, ...]]
-    origins: frozenset[tuple[str, str]]
+    producer_ids: frozenset[tuple[str, str]]
     read: frozenset[tuple[str, str]]
     into: frozenset[tuple[str, str]]
     faults: Mapping[str, Sequence[tuple[str, float, float, tuple[str, ...]]]]
@@ -416,7 +416,7 @@ def contexts(
     }
     of_groups, groups = _groups(summary, rows, by_run)
     return Context(
-        runs, of_groups, _places(summary, rows, of_groups, runs, times), groups, frozenset(summary.origins),
+        runs, of_groups, _places(summary, rows, of_groups, runs, times), groups, frozenset(summary.producer_ids),
         frozenset((run, topic) for run, topic, call in summary.calls if call.kind in ("deliver", "list")),
         frozenset(summary.into),
         {run: result for run, items in sorted(by_run.items()) if (result := faults_of(items))},

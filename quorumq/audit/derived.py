@@ -21,14 +21,14 @@ from quorumq.audit.story import Story, crc_text
 
 DERIVED: Final = "derived"
 PREFIX: Final = "~derived."
-"""Prefix of the origin of an output."""
+"""Prefix of the producer id of an output."""
 
 
 class Name(NamedTuple):
     """A message of a topic."""
 
     partition: int
-    origin: str
+    producer_id: str
     seq: int
 
 
@@ -75,11 +75,11 @@ class Output(NamedTuple):
     @property
     def is_output(self) -> bool:
         """Say if it has the name of one."""
-        return self.output.origin.startswith(PREFIX)
+        return self.output.producer_id.startswith(PREFIX)
 
 
 def _in_words(name: Name) -> str:
-    return f"{name.origin}[{name.seq}] of partition {name.partition}"
+    return f"{name.producer_id}[{name.seq}] of partition {name.partition}"
 
 
 class Message(NamedTuple):
@@ -103,17 +103,19 @@ def collect(story: Story, where: Where, context: Context, out: Judged) -> None:
         items: dict[tuple[str, int], list[tuple[float, Name, str]]] = {}
         for event, crc in story.mine:
             if event.kind == "derive" and event.into is not None:
-                topic, partition, origin, seq, index = event.into
+                topic, partition, producer_id, seq, index = event.into
                 text = crc_text(crc) if crc >= 0 else ""
-                items.setdefault((topic, index), []).append((event.at.t, Name(partition, origin, seq), text))
+                items.setdefault((topic, index), []).append(
+                    (event.at.t, Name(partition, producer_id, seq), text)
+                )
         for (into, index), rows in items.items():
             _input(into, index, rows, min(acks, default=None), where, context, out)
     message = story.message
-    if message.origin.startswith(PREFIX):
+    if message.producer_id.startswith(PREFIX):
         got = [it for it in story.mine if it.event.kind == "deliver"]
         if got or any(it.state == "dead" for it in story.of("list", dead=None)):
             crcs = tuple(sorted({crc_text(it.crc) for it in got if it.crc >= 0}))
-            name = Name(message.partition, message.origin, message.seq)
+            name = Name(message.partition, message.producer_id, message.seq)
             first = min((it.event.at.t for it in got), default=None)
             out.got.append(Got(message.run, message.topic, name, first, crcs))
 
@@ -239,8 +241,8 @@ def _output(
         topic,
         output.partition,
         "",
-        output.origin,
+        output.producer_id,
         output.seq,
-        f"{topic}/{output.partition}/{output.origin}/{output.seq}",
+        f"{topic}/{output.partition}/{output.producer_id}/{output.seq}",
     )
     out.ask(OF_MESSAGES, about, where, delivered)

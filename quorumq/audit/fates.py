@@ -374,7 +374,11 @@ def outlived(it: Fate) -> Proof | None:
 def retried_otherwise(it: Fate) -> Proof | None:
     """Ask if a retry has the bytes of the first try."""
     message = it.message
-    if not it.is_first or message.first_crc == message.last_crc or message.origin.startswith("~derived."):
+    if (
+        not it.is_first
+        or message.first_crc == message.last_crc
+        or message.producer_id.startswith("~derived.")
+    ):
         return None
     text = f"published as {crc_text(message.first_crc)} and as {crc_text(message.last_crc)}"
     return Proof(text, at=message.last_try and message.last_try.t)
@@ -540,7 +544,7 @@ def _divergence(it: Fate, out: Judged) -> None:
         message = it.message
         row: dict[str, Any] = {
             "run": message.run, "topic": message.topic, "partition": message.partition, "group": it.story.grp,
-            "origin": message.origin, "seq": message.seq, "listed_by": ", ".join(nodes),
+            "producer_id": message.producer_id, "seq": message.seq, "listed_by": ", ".join(nodes),
             "missing_at": ", ".join(absent),
         }  # fmt: skip
         out.divergence.append(row)

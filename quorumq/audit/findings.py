@@ -65,7 +65,7 @@ class Check(NamedTuple, Generic[T]):
 
 
 class Finding(NamedTuple):
-    """Something broken, or undecided about one message, topic or run. ``origin`` is None if it is of no message."""
+    """Something broken, or undecided about one message, topic or run. ``producer_id`` is None if it is of no message."""
 
     run: str
     guarantee: str
@@ -73,7 +73,7 @@ class Finding(NamedTuple):
     topic: str | None
     partition: int | None
     group: str | None
-    origin: str | None
+    producer_id: str | None
     seq: int | None
     id: str | None
     at: float | None
@@ -89,7 +89,7 @@ class Where(NamedTuple):
     topic: str | None = None
     partition: int | None = None
     group: str | None = None
-    origin: str | None = None
+    producer_id: str | None = None
     seq: int | None = None
     id: str | None = None
 

@@ -36,7 +36,9 @@ def judge(table: Table, context: Context, *, screened: bool = True) -> Judged:
     for space, seq, said in events.messages(which):
         name = table.spaces[space]
         run = context.runs[name.run]
-        _message(Message(name, seq, said, run, (name.run, name.origin) in context.origins), context, out)
+        _message(
+            Message(name, seq, said, run, (name.run, name.producer_id) in context.producer_ids), context, out
+        )
     _faults(events, out)
     return out
 
@@ -60,7 +62,9 @@ def _story(
     group = context.of_groups.get((message.run, message.topic, grp), NO_GROUP)
     place = context.of_places.get((message.run, message.topic, message.partition, grp), NO_PLACE)
     story = Story(message, grp, turn, mine, group, place)
-    where = Where(message.run, message.topic, message.partition, grp, message.origin, message.seq, message.id)
+    where = Where(
+        message.run, message.topic, message.partition, grp, message.producer_id, message.seq, message.id
+    )
     if mine:
         deliveries.judge(story, where, out)
         holds.judge(story, where, out)

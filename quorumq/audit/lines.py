@@ -18,7 +18,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quorumq.audit.reasons import ORIGIN, ROLES, SPAN_MESSAGES_MAX, TOKEN, WHO, Unread, refused, torn, type_of
+from quorumq.audit.reasons import (
+    PRODUCER_ID,
+    ROLES,
+    SPAN_MESSAGES_MAX,
+    TOKEN,
+    WHO,
+    Unread,
+    refused,
+    torn,
+    type_of,
+)
 from quorumq.audit.solver import RATE_MAX
 from quorumq.audit.table import ROW, Call, Floats, More, Numbers, Space, Table, Writer, spread
 from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, VERSION, Row
@@ -108,7 +118,7 @@ class Summary(NamedTuple):
         calls: run, topic and call of each call.
         lists: run, topic, partition, group and writer of each listing of dead letters.
         stores: run, topic, partition and writer of each place with stored messages.
-        origins: run and origin of published messages.
+        producer ids: run and producer id of published messages.
         into: run and topic of derived outputs.
         unread: lines that could not be read.
         files: the runs of each file, at most two.
@@ -119,7 +129,7 @@ class Summary(NamedTuple):
     calls: set[tuple[str, str, Call]]
     lists: set[tuple[str, str, int, str, str]]
     stores: set[tuple[str, str, int, str]]
-    origins: set[tuple[str, str]]
+    producer_ids: set[tuple[str, str]]
     into: set[tuple[str, str]]
     unread: list[Unread]
     files: dict[str, set[str]]
@@ -334,7 +344,7 @@ class Lines:
         for space, writer in _pairs(stored["space"], stored["writer"]):
             stores.add((*spaces[space][:3], table.writers[writer].who))
         made = np.unique(rows["space"][calls == 3]).tolist()
-        origins = {(spaces[it].run, spaces[it].origin) for it in made}
+        producer_ids = {(spaces[it].run, spaces[it].producer_id) for it in made}
         inputs = rows[rows["more"] > 0]
         into = {
             (spaces[space].run, output[0])
@@ -347,7 +357,7 @@ class Lines:
             stated,
             lists,
             stores,
-            origins,
+            producer_ids,
             into,
             self._unread,
             self._files,
@@ -413,7 +423,7 @@ def _columns(kind: str, lines: Sequence[Any]) -> _Columns | None:
     starts, stops = (np.array([it[which] for it in spans], np.int64) for which in (1, 2))
     if ((starts < 0) | (stops <= starts) | (stops - starts > SPAN_MESSAGES_MAX)).any():
         return None
-    if not all(map(ORIGIN.fullmatch, {it[0] for it in spans})):
+    if not all(map(PRODUCER_ID.fullmatch, {it[0] for it in spans})):
         return None
     if kind == "settings" and any(it.history > VERSION for it in lines):
         return None
@@ -463,8 +473,8 @@ def _outputs(into: Mapping[str, Any]) -> list[tuple[str, int, str, int, int]] | 
     """Return the outputs that a line names, each with the index among those of its input."""
     try:
         return [
-            (str(into["topic"]), int(into["partition"]), str(origin), seq, int(into.get("index") or 0))
-            for origin, start, stop in into["spans"]
+            (str(into["topic"]), int(into["partition"]), str(producer_id), seq, int(into.get("index") or 0))
+            for producer_id, start, stop in into["spans"]
             for seq in range(int(start), min(int(stop), int(start) + SPAN_MESSAGES_MAX))
         ]
     except (KeyError, TypeError, ValueError):

@@ -63,7 +63,7 @@ def plain(events: Events, out: Judged) -> Flags:
     for role in (_DELIVERED, _ACK, _ACKED):
         result &= counts[role] == there
     result &= counts[_WON] <= there
-    result &= ~np.array([it.origin.startswith("~derived.") for it in table.spaces])[events.space]
+    result &= ~np.array([it.producer_id.startswith("~derived.") for it in table.spaces])[events.space]
     if not result.any():
         return result
     picked = _Picked(events, roles, message, result)

@@ -34,7 +34,7 @@ _SHAPES: Final[dict[str, Any]] = {
 _COUNTS: Final = frozenset(("attempt", "history", "n", "partition"))
 ROLES: Final = {"n": "node", "c": "client", "s": "sim"}
 WHO: Final = re.compile("sim|(node|client):.+", re.DOTALL)
-ORIGIN: Final = re.compile(r"[^.]+\.[0-9]+\.[0-9a-fA-F]+\.[0-9]+")
+PRODUCER_ID: Final = re.compile(r"[^.]+\.[0-9]+\.[0-9a-fA-F]+\.[0-9]+")
 TOKEN: Final = re.compile("[0-9]{20}@.+", re.DOTALL)
 
 
@@ -150,8 +150,9 @@ def _fits(name: str, field: Field, value: Any) -> bool:
 def _are_spans(value: Any) -> bool:
     try:
         return all(
-            ORIGIN.fullmatch(origin) and 0 <= start < stop <= min(start + SPAN_MESSAGES_MAX, 1 << 62)
-            for origin, start, stop in msgspec.convert(value, list[tuple[str, int, int]])
+            PRODUCER_ID.fullmatch(producer_id)
+            and 0 <= start < stop <= min(start + SPAN_MESSAGES_MAX, 1 << 62)
+            for producer_id, start, stop in msgspec.convert(value, list[tuple[str, int, int]])
         )
     except msgspec.ValidationError:
         return False

@@ -177,7 +177,7 @@ class Message:
     def __init__(
         self, name: tuple[str, str, int, str], seq: int, said: Sequence[Said], run: Run, has_producer: bool
     ) -> None:
-        self.run, self.topic, self.partition, self.origin = name
+        self.run, self.topic, self.partition, self.producer_id = name
         self.seq, self.said, self.of_run, self.has_producer = seq, said, run, has_producer
         self.shared = [it for it in said if it.event.grp is None]
         publishes = [it for it in self.shared if it.event.kind == "publish"]
@@ -206,7 +206,7 @@ class Message:
     @property
     def id(self) -> str:
         """The name of the message."""
-        return f"{self.topic}/{self.partition}/{self.origin}/{self.seq}"
+        return f"{self.topic}/{self.partition}/{self.producer_id}/{self.seq}"
 
     @cached_property
     def rf(self) -> float | None:
@@ -264,7 +264,7 @@ class Story:
         return (
             it
             for it in self.place.purges
-            if it.dead == dead and it.names(self.message.origin, self.message.seq)
+            if it.dead == dead and it.names(self.message.producer_id, self.message.seq)
         )
 
     def lines(self) -> list[str]:

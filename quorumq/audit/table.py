@@ -25,7 +25,7 @@ ROW: Final = np.dtype([
 absent times NaN."""
 
 BLOCK: Final = 1024
-"""Number of messages of one origin, from a multiple of it on, that are in one part."""
+"""Number of messages of one producer id, from a multiple of it on, that are in one part."""
 
 
 class Writer(NamedTuple):
@@ -42,7 +42,7 @@ class Space(NamedTuple):
     run: str
     topic: str
     partition: int
-    origin: str
+    producer_id: str
 
 
 class Call(NamedTuple):
@@ -63,7 +63,7 @@ class More(NamedTuple):
     due: float | None = None
     dies: float | None = None
     into: tuple[str, int, str, int, int] | None = None
-    """Topic, partition, origin, number and index."""
+    """Topic, partition, producer id, number and index."""
 
 
 class Table(NamedTuple):

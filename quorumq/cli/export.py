@@ -69,7 +69,7 @@ def line_of(found: Found, topic: str) -> dict[str, Any]:
 
     assert found.message is not None
     return {
-        "id": str(MessageId(found.partition, found.origin, found.seq)),
+        "id": str(MessageId(found.partition, found.producer_id, found.seq)),
         "topic": topic,
         "partition": found.partition.number,
         "published_ms": found.published_ms,

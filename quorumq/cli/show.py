@@ -163,14 +163,17 @@ def _lines(paths: tuple[Path, ...], life: Life) -> list[Row]:
     """Return the lines that histories have on the message."""
     if not paths:
         return []
-    from quorumq.history import origin_text, read_history, topic_label
+    from quorumq.history import producer_id_text, read_history, topic_label
 
-    label, origin = topic_label(life.id.partition.topic, life.topic), origin_text(life.id.origin)
+    label, producer_id = (
+        topic_label(life.id.partition.topic, life.topic),
+        producer_id_text(life.id.producer_id),
+    )
     return [
         row
         for row in read_history(paths)
         if (row.get("topic"), row.get("partition")) == (label, life.id.partition.number)
-        and any(span[0] == origin and span[1] <= life.id.seq < span[2] for span in row.get("spans", ()))
+        and any(span[0] == producer_id and span[1] <= life.id.seq < span[2] for span in row.get("spans", ()))
     ]
 
 

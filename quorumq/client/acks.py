@@ -190,7 +190,9 @@ def on_acked(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleR
 def ack_refused(ticket: Settleable, verdict: m.Verdict) -> QuorumqError:
     """Return the error for a refused ack."""
     if verdict.outcome == AlreadyResolved.code:
-        where = f"{ticket.delivery.receipt.span.origin}[{ticket.seq}] of {ticket.delivery.receipt.group!r}"
+        where = (
+            f"{ticket.delivery.receipt.span.producer_id}[{ticket.seq}] of {ticket.delivery.receipt.group!r}"
+        )
         return AlreadyResolved(
             f"{where} is no dead letter any more: {verdict.detail or 'it was redriven or purged'}"
         )

@@ -23,7 +23,7 @@ from quorumq.client.message import MessageId, Source, again
 from quorumq.client.times import Duration, check_order, delay_ms, number_of, ttl_ms
 from quorumq.core.errors import Conflict, QuorumqError, UsageError
 from quorumq.core.limits import BATCH_MESSAGES_MAX
-from quorumq.core.types import Batch, Origin, PartitionId, Span, Topic
+from quorumq.core.types import Batch, PartitionId, ProducerId, Span, Topic
 from quorumq.history import topic_label
 from quorumq.wire.batch import SECTIONS_MAX, pack_sections
 
@@ -134,8 +134,8 @@ class RecordBatch:
     size: int = 0  # bytes
     count: int = 0
     batch: Batch | None = None  # once it is numbered and encoded
-    origin: Origin | None = None
-    seal: bytes = b""  # the seal of the origin's session
+    producer_id: ProducerId | None = None
+    seal: bytes = b""  # the seal of the producer id's session
     first: int = 0
     sent: bool = False
     done: bool = False
@@ -167,23 +167,23 @@ class RecordBatch:
         self.count += len(records)
         return index
 
-    def number(self, origin: Origin, seal: bytes, first: int, wall_ms: int) -> None:
+    def number(self, producer_id: ProducerId, seal: bytes, first: int, wall_ms: int) -> None:
         """Name the messages of this complete batch, and encode it once and for all."""
-        self.origin, self.seal, self.first = origin, seal, first
-        sections = (Span(origin, first, first + self.count),)
+        self.producer_id, self.seal, self.first = producer_id, seal, first
+        sections = (Span(producer_id, first, first + self.count),)
         self.batch = pack_sections(self.partition, sections, wall_ms, self.records, **self.times._asdict())
         self.records = []
 
     def id_of(self, index: int) -> MessageId:
         """Return the id of one of its messages."""
-        assert self.origin is not None
-        return MessageId(self.partition, self.origin, self.first + index)
+        assert self.producer_id is not None
+        return MessageId(self.partition, self.producer_id, self.first + index)
 
     def ids(self, index: int, count: int) -> list[MessageId]:
         """Return the ids of ``count`` of its messages, from ``index`` on."""
-        assert self.origin is not None
+        assert self.producer_id is not None
         first = self.first + index
-        names = zip(repeat(self.partition), repeat(self.origin), range(first, first + count))
+        names = zip(repeat(self.partition), repeat(self.producer_id), range(first, first + count))
         return list(map(_new_tuple, repeat(MessageId), names))
 
     def finish(self, error: QuorumqError | None) -> None:
@@ -231,9 +231,9 @@ class RecordBatch:
 class DerivedParcel(RecordBatch):
     """A batch of messages that came with their names: sections in place of one run of numbers."""
 
-    names: list[tuple[Origin, int]] = field(default_factory=list)
+    names: list[tuple[ProducerId, int]] = field(default_factory=list)
     inputs: list[tuple[Source, int]] = field(default_factory=list)  # and which output: for the history
-    places: dict[tuple[Origin, int], int] = field(default_factory=dict)
+    places: dict[tuple[ProducerId, int], int] = field(default_factory=dict)
     runs: int = 0  # sections that it takes, or fewer
 
     @property
@@ -241,7 +241,7 @@ class DerivedParcel(RecordBatch):
         """Return True if no message may be added, however small."""
         return super().full or self.runs >= SECTIONS_MAX
 
-    def place(self, name: tuple[Origin, int], record: bytes) -> int:
+    def place(self, name: tuple[ProducerId, int], record: bytes) -> int:
         """Append a record under its name; its index, which it has already if it was added before.
 
         Raises:
@@ -275,7 +275,7 @@ class DerivedParcel(RecordBatch):
             of = source.id
             label = topic_label(of.partition.topic, source.topic)
             yield Output(
-                label, of.partition.number, source.group, of.origin, index,
+                label, of.partition.number, source.group, of.producer_id, index,
                 topic, self.partition.number, name, seq, crc32c(record),
             )  # fmt: skip
 

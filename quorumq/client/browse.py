@@ -23,7 +23,7 @@ from quorumq.core.errors import (
 )
 from quorumq.core.printable import plural
 from quorumq.core.spans import SpanSet
-from quorumq.core.types import Kind, Origin, PartitionId, Span, just_before
+from quorumq.core.types import Kind, PartitionId, ProducerId, Span, just_before
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.values import WireSlice
 
@@ -46,8 +46,8 @@ class Peek(NamedTuple):
 
     def ids(self, topic: bytes) -> list[MessageId]:
         """Return the ids of the messages, given the topic's id."""
-        origin, start, stop = self.peeked.span
-        return [MessageId(PartitionId(topic, self.partition), origin, seq) for seq in range(start, stop)]
+        producer_id, start, stop = self.peeked.span
+        return [MessageId(PartitionId(topic, self.partition), producer_id, seq) for seq in range(start, stop)]
 
 
 class Redriven(NamedTuple):
@@ -179,9 +179,9 @@ class BrowseCalls(Calls):
             after: Span | None = None
             while at < len(names):
                 # Messages between are skipped. But a page may end before the message, and then the next one follows it.
-                skip = just_before(names[at].origin, names[at].seq)
+                skip = just_before(names[at].producer_id, names[at].seq)
                 if after is None or (
-                    skip is not None and (skip.origin, skip.stop) > (after.origin, after.stop)
+                    skip is not None and (skip.producer_id, skip.stop) > (after.producer_id, after.stop)
                 ):
                     after = skip
                 request = m.BrowseRequest(topic, number, group, "all", (0, 0), most, False, True, after)
@@ -190,14 +190,14 @@ class BrowseCalls(Calls):
                 begin = at
                 for item in page.items:
                     span = item.span
-                    while at < len(names) and names[at][1:] < (span.origin, span.start):
+                    while at < len(names) and names[at][1:] < (span.producer_id, span.start):
                         at += 1
-                    while at < len(names) and names[at][1:] < (span.origin, span.stop):
+                    while at < len(names) and names[at][1:] < (span.producer_id, span.stop):
                         one = span._replace(start=names[at].seq, stop=names[at].seq + 1)
                         found[names[at]] = Peek(topic, number, item._replace(span=one), 0, {})
                         at += 1
                 after = page.upto
-                while at < len(names) and (after is None or names[at][1:] < (after.origin, after.stop)):
+                while at < len(names) and (after is None or names[at][1:] < (after.producer_id, after.stop)):
                     at += 1
                 # Messages that are close together are worth long pages, others short ones.
                 most = min(2 * most, PEEK_LIMIT) if 2 * (at - begin) >= len(page.items) else LOOKUP_FIRST
@@ -278,23 +278,27 @@ def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
     return None
 
 
-def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[Origin, int], tuple[int, Parts]]:
+def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[ProducerId, int], tuple[int, Parts]]:
     """Return published time and parts of each message in slices; those that are damaged are left out."""
-    found: dict[tuple[Origin, int], tuple[int, Parts]] = {}
+    found: dict[tuple[ProducerId, int], tuple[int, Parts]] = {}
     for part in slices:
         parts = iter(readable(part))
-        for origin, start, stop in part.header.sections:
+        for producer_id, start, stop in part.header.sections:
             for seq in range(start, stop):
                 body = next(parts)
                 if body is not None:
-                    found[(origin, seq)] = (part.header.published_ms, body)
+                    found[(producer_id, seq)] = (part.header.published_ms, body)
     return found
 
 
-def within(span: Span, found: dict[tuple[Origin, int], tuple[int, Parts]]) -> tuple[int, dict[int, Parts]]:
+def within(
+    span: Span, found: dict[tuple[ProducerId, int], tuple[int, Parts]]
+) -> tuple[int, dict[int, Parts]]:
     """Return the earliest published time and the parts, by number, of the messages in ``span``."""
     mine = {
-        seq: found[(span.origin, seq)] for seq in range(span.start, span.stop) if (span.origin, seq) in found
+        seq: found[(span.producer_id, seq)]
+        for seq in range(span.start, span.stop)
+        if (span.producer_id, seq) in found
     }
     published = min((time for time, _ in mine.values()), default=0)
     return published, {seq: parts for seq, (_, parts) in mine.items()}

@@ -5,7 +5,7 @@ is then delivered again, and published again: were the second output numbered an
 an output is named after its input, by everyone in the same way, and the second publish is a retry of the first
 (docs/protocol.md, section 3, PUBLISH, and promise G6): an output that is there already is not stored again.
 
-The name is (partition, origin, number). The number is the input's. The origin is a hash over what tells outputs of
+The name is (partition, producer id, number). The number is the input's. The producer id is a hash over what tells outputs of
 equal numbers apart. The partition must be the same at every retry, so nothing goes into it that may change: neither
 how many partitions the topic has today, nor a turn that a producer keeps.
 """
@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from quorumq.client.message import MessageId
 from quorumq.client.partitioner import Partitioner
 from quorumq.core.spans import merge_spans
-from quorumq.core.types import DERIVED, Origin, Span, Topic
+from quorumq.core.types import DERIVED, ProducerId, Span, Topic
 
 
-def derived_origin(source: MessageId, group: str, output: bytes, index: int) -> Origin:
-    """Return the origin of what ``group`` derives from ``source``. Part of the API: it never changes.
+def derived_producer_id(source: MessageId, group: str, output: bytes, index: int) -> ProducerId:
+    """Return the producer id of what ``group`` derives from ``source``. Part of the API: it never changes.
 
     Args:
         source: the id of the input.
@@ -34,7 +34,7 @@ def derived_origin(source: MessageId, group: str, output: bytes, index: int) -> 
     parts = ("quorumq derived", topic.hex(), number, node, n, nonce, k, output.hex(), index, group)
     digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=16).digest()
     n, k, nonce = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))
-    return Origin(DERIVED, n, nonce, k)
+    return ProducerId(DERIVED, n, nonce, k)
 
 
 def derived_partition(source: MessageId, key: bytes | None, topic: Topic, partitioner: Partitioner) -> int:
@@ -48,6 +48,6 @@ def derived_partition(source: MessageId, key: bytes | None, topic: Topic, partit
     return partitioner(key, born) if key is not None else source.partition.number % born
 
 
-def runs_of(names: Iterable[tuple[Origin, int]]) -> tuple[Span, ...]:
+def runs_of(names: Iterable[tuple[ProducerId, int]]) -> tuple[Span, ...]:
     """Return names as the sections of a batch: one for each run of numbers."""
-    return merge_spans(Span(origin, seq, seq + 1) for origin, seq in names)
+    return merge_spans(Span(producer_id, seq, seq + 1) for producer_id, seq in names)

@@ -216,7 +216,7 @@ def spans_of(
     found: dict[int, list[Span]] = {}
     for name in sorted(ids_of(ids)):
         check_topic(name, register)
-        found.setdefault(name.partition.number, []).append(Span(name.origin, name.seq, name.seq + 1))
+        found.setdefault(name.partition.number, []).append(Span(name.producer_id, name.seq, name.seq + 1))
     return [
         (number, merge_spans(some[at : at + FETCH_NAMED_MAX]))
         for number, some in sorted(found.items())

@@ -17,7 +17,7 @@ from quorumq.client.message import Message, deadline_of
 from quorumq.core import messages as m
 from quorumq.core.errors import Code
 from quorumq.core.spans import merge_spans
-from quorumq.core.types import BatchHeader, Origin, PartitionId, Receipt, Span, Topic
+from quorumq.core.types import BatchHeader, PartitionId, ProducerId, Receipt, Span, Topic
 from quorumq.history import (
     HistoryWriter,
     label_after,
@@ -67,12 +67,12 @@ class History:
         for delivery, found in groupby(messages, key=_delivery):
             for until, some in groupby(found, key=_deadline):
                 mine = list(some)
-                origin, first, _ = delivery.receipt.span
+                producer_id, first, _ = delivery.receipt.span
                 crcs = "".join(delivery.crcs[8 * (x.seq - first) : 8 * (x.seq - first) + 8] for x in mine)
                 self.write(
                     "deliver",
                     **held(delivery.receipt, topic_label(delivery.receipt.partition.topic, delivery.topic)),
-                    spans=spans_value(_runs(origin, (message.seq for message in mine))),
+                    spans=spans_value(_runs(producer_id, (message.seq for message in mine))),
                     token=token_text(delivery.receipt.owner.ballot),
                     attempt=delivery.attempt,
                     until=until,
@@ -137,7 +137,7 @@ class History:
                 topic=first.topic,
                 partition=first.partition,
                 group=first.group,
-                spans=spans_value(_runs(first.origin, [it.seq for it in mine])),
+                spans=spans_value(_runs(first.producer_id, [it.seq for it in mine])),
                 crcs="".join(f"{it.crc:08x}" for it in mine),
                 into={
                     "topic": self.label(first.into),
@@ -158,18 +158,18 @@ class Output(NamedTuple):
     topic: str  # the input's, like all that follow
     partition: int
     group: str
-    origin: Origin
+    producer_id: ProducerId
     which: int  # number of this output among several of one input
     into: str  # the topic's name
     into_partition: int
-    name: Origin
+    name: ProducerId
     seq: int
     crc: int  # CRC-32C of the output's record
 
 
-def _runs(origin: Origin, numbers: Iterable[int]) -> tuple[Span, ...]:
+def _runs(producer_id: ProducerId, numbers: Iterable[int]) -> tuple[Span, ...]:
     """Return numbers as spans."""
-    return merge_spans(Span(origin, number, number + 1) for number in numbers)
+    return merge_spans(Span(producer_id, number, number + 1) for number in numbers)
 
 
 def topic_name(partition: PartitionId, topics: dict[bytes, str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from quorumq.client.times import Duration
 from quorumq.core.errors import BadReceipt, QuorumqError, Unanswered, UsageError
 from quorumq.core.limits import DEADLINE_SHARE
-from quorumq.core.types import Letter, Origin, PartitionId, Receipt, Span, Stamp, Topic
+from quorumq.core.types import Letter, PartitionId, ProducerId, Receipt, Span, Stamp, Topic
 from quorumq.wire import cbor
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.batch import Message as Parts
@@ -52,12 +52,12 @@ class MessageId(NamedTuple):
     """The name of a message, for ever: its numbering producer, and its number."""
 
     partition: PartitionId
-    origin: Origin
+    producer_id: ProducerId
     seq: int
 
     def __str__(self) -> str:
         topic, number = self.partition
-        node, n, nonce, k = self.origin
+        node, n, nonce, k = self.producer_id
         return f"{topic.hex()}/{number}/{node}.{n}.{nonce:016x}.{k}/{self.seq}"
 
     @classmethod
@@ -69,7 +69,7 @@ class MessageId(NamedTuple):
         topic, number, node, n, nonce, k, seq = found.groups()
         return cls(
             PartitionId(bytes.fromhex(topic), int(number)),
-            Origin(node, int(n), int(nonce, 16), int(k)),
+            ProducerId(node, int(n), int(nonce, 16), int(k)),
             int(seq),
         )
 
@@ -255,7 +255,7 @@ class Message(Settleable):
     def id(self) -> MessageId:
         """Its name, the same in every delivery."""
         receipt = self.delivery.receipt
-        return MessageId(receipt.partition, receipt.span.origin, self.seq)
+        return MessageId(receipt.partition, receipt.span.producer_id, self.seq)
 
     @property
     def topic(self) -> str:
@@ -304,7 +304,7 @@ class Message(Settleable):
     def receipt(self) -> SealedNamed:
         """The receipt, for settling it elsewhere: see `receipt_to_text`."""
         return SealedNamed(
-            self.delivery.sealed, (Span(self.delivery.receipt.span.origin, self.seq, self.seq + 1),)
+            self.delivery.sealed, (Span(self.delivery.receipt.span.producer_id, self.seq, self.seq + 1),)
         )
 
     @property
@@ -325,7 +325,7 @@ class Message(Settleable):
 
     def __repr__(self) -> str:
         shown = self.payload if len(self.payload) <= 32 else self.payload[:32] + b"..."
-        return f"<Message {self.topic}/{self.partition} {self.delivery.receipt.span.origin}[{self.seq}] {shown!r}>"
+        return f"<Message {self.topic}/{self.partition} {self.delivery.receipt.span.producer_id}[{self.seq}] {shown!r}>"
 
     # ----------------------------------------------------------------- settling it
 
@@ -438,8 +438,8 @@ def receipt_from_text(text: str) -> SealedNamed:
         raw = base64.b64decode(text.strip() + "=" * (-len(text.strip()) % 4), altchars=b"-_", validate=True)
         value: Any = cbor.load(raw, "a receipt")
         sealed, parts = value
-        origin = read_receipt(sealed).span.origin
-        return SealedNamed(sealed, tuple(Span(origin, int(start), int(stop)) for start, stop in parts))
+        producer_id = read_receipt(sealed).span.producer_id
+        return SealedNamed(sealed, tuple(Span(producer_id, int(start), int(stop)) for start, stop in parts))
     except (binascii.Error, BadValue, BadReceipt, TypeError, ValueError) as exc:
         raise BadReceipt(
             f"not a receipt: {text[:40]!r}; give back the text of the delivery unchanged"

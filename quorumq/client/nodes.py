@@ -21,9 +21,9 @@ from quorumq.core.errors import (
     Busy,
     NotFound,
     NotStored,
-    OriginClosed,
     OutcomeUnknown,
     QuorumqError,
+    SessionClosed,
     StorageFull,
     TooFewReplicas,
     Unanswered,
@@ -353,7 +353,7 @@ class Nodes:
 
         Raises:
             UsageError: a node refused it for good. `NotFound` only once every node that could be reached has said so:
-                a node that was away may not have heard of a new topic yet. `OriginClosed` only if no earlier attempt
+                a node that was away may not have heard of a new topic yet. `SessionClosed` only if no earlier attempt
                 may have been carried out; else OutcomeUnknown, from that.
             NotStored, OutcomeUnknown, TooFewReplicas, StorageFull, Busy: the time is over, or would be by when a quota
                 lets it go on; the text says what was tried.
@@ -410,7 +410,7 @@ class Nodes:
                     missing = error
                     continue
                 refused = True
-                if isinstance(error, OriginClosed) and attempts.sent:
+                if isinstance(error, SessionClosed) and attempts.sent:
                     # An earlier attempt may have stored it at replicas that this one did not ask.
                     attempts.note(where, str(error))
                     raise attempts.error(clock() - began, writes=writes) from error

@@ -20,13 +20,13 @@ from trio.lowlevel import ParkingLot
 
 from quorumq.client.batches import DerivedParcel, RecordBatch, Run, Times
 from quorumq.client.context import Context
-from quorumq.client.derived import derived_origin
+from quorumq.client.derived import derived_producer_id
 from quorumq.client.message import Source
 from quorumq.client.sending import Session
 from quorumq.core.errors import NotStored, OutcomeUnknown, QuorumqError
 from quorumq.core.limits import BATCH_MESSAGES_MAX, KIB
 from quorumq.core.printable import plural
-from quorumq.core.types import Origin, PartitionId
+from quorumq.core.types import PartitionId, ProducerId
 
 BATCH_BYTES: Final = 64 * KIB
 """Bytes at which a batch closes by default, if no other of its partition is under way."""
@@ -48,8 +48,8 @@ class PartitionQueue:
     most: int  # bytes at which `open` closes
     open: RecordBatch | None = None
     unanswered: int = 0  # closed and not done
-    origin: Origin | None = None
-    next_seq: int = 0  # under `origin`
+    producer_id: ProducerId | None = None
+    next_seq: int = 0  # under `producer_id`
 
     @property
     def numbers(self) -> bool:
@@ -130,8 +130,8 @@ class Outbox:
         assert isinstance(record_batch, DerivedParcel)
         before = record_batch.count
         source_id = source.id
-        origin = derived_origin(source_id, source.group, partition.topic, index)
-        place = record_batch.place((origin, source_id.seq), record)
+        producer_id = derived_producer_id(source_id, source.group, partition.topic, index)
+        place = record_batch.place((producer_id, source_id.seq), record)
         if self.context.history is not None and record_batch.count > before:
             record_batch.inputs.append((source, index))
         self._taken(queue, record_batch, len(record) if record_batch.count > before else 0, queue.most)
@@ -196,18 +196,18 @@ class Outbox:
         del self._open[queue]
         record_batch.made = self.context.clock()
         if queue.numbers:
-            origin = self.session.origin
-            assert origin is not None
-            if queue.origin != origin:
-                queue.origin, queue.next_seq = origin, 0
-            record_batch.number(queue.origin, self.session.seal, queue.next_seq, self.context.wall_ms())
+            producer_id = self.session.producer_id
+            assert producer_id is not None
+            if queue.producer_id != producer_id:
+                queue.producer_id, queue.next_seq = producer_id, 0
+            record_batch.number(queue.producer_id, self.session.seal, queue.next_seq, self.context.wall_ms())
             queue.next_seq += record_batch.count
         self._count(queue, 1)
         self.closed.append((queue, record_batch))
 
     def _can_close(self, queue: PartitionQueue) -> bool:
         """Return True if a session can number its batch. Else the old one was closed, and another is opened."""
-        return not queue.numbers or self.session.origin is not None
+        return not queue.numbers or self.session.producer_id is not None
 
     def close(self, queue: PartitionQueue) -> None:
         """Close the queue's batch, if there is one, nothing is under way, and it can be numbered."""
@@ -257,9 +257,9 @@ class Outbox:
         """
         self._queues = {key: queue for key, queue in self._queues.items() if queue.partition.topic == topic}
 
-    def used(self, origin: Origin) -> list[PartitionId]:
-        """Return the partitions that something was numbered for under ``origin``."""
-        return [queue.partition for queue in self._queues.values() if queue.origin == origin]
+    def used(self, producer_id: ProducerId) -> list[PartitionId]:
+        """Return the partitions that something was numbered for under ``producer_id``."""
+        return [queue.partition for queue in self._queues.values() if queue.producer_id == producer_id]
 
     def finish(self, record_batch: RecordBatch, error: QuorumqError | None) -> None:
         """Finish a batch: it is confirmed, or given up with ``error``."""

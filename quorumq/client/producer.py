@@ -27,7 +27,7 @@ from quorumq.client.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, PartitionQu
 from quorumq.client.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.sending import Sender, Session
 from quorumq.client.times import Duration
-from quorumq.core.errors import NotFound, NotStored, OriginClosed, QuorumqError, UsageError
+from quorumq.core.errors import NotFound, NotStored, QuorumqError, SessionClosed, UsageError
 from quorumq.core.limits import BATCH_BYTES_MAX, MIB
 from quorumq.core.printable import plural
 from quorumq.core.types import PartitionId, Topic
@@ -171,8 +171,8 @@ class Producer:
             raise self._given_up(unheard)
 
     async def _close_session(self) -> None:
-        origin = self._session.origin
-        used = self._outbox.used(origin) if origin is not None else []
+        producer_id = self._session.producer_id
+        used = self._outbox.used(producer_id) if producer_id is not None else []
         if (
             used and not self._outbox.failed
         ):  # a session that is not closed is closed for being idle, some day
@@ -578,9 +578,9 @@ class Producer:
             await self._sender.send(record_batch)
         except QuorumqError as exc:
             error = exc
-            closed = isinstance(exc.__cause__ or exc, OriginClosed)
-            if closed and self._session.origin == record_batch.origin:
-                self._session.origin = None  # later batches are numbered under a new session
+            closed = isinstance(exc.__cause__ or exc, SessionClosed)
+            if closed and self._session.producer_id == record_batch.producer_id:
+                self._session.producer_id = None  # later batches are numbered under a new session
                 assert self._nursery is not None
                 self._nursery.start_soon(self._reopen)
             register = self._register

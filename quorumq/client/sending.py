@@ -12,24 +12,24 @@ from quorumq.client.batches import DerivedParcel, RecordBatch
 from quorumq.client.context import Context
 from quorumq.client.nodes import left_of
 from quorumq.core import messages as m
-from quorumq.core.errors import Conflict, OriginClosed, QuorumqError
-from quorumq.core.limits import ORIGIN_IDLE_S
+from quorumq.core.errors import Conflict, QuorumqError, SessionClosed
+from quorumq.core.limits import SESSION_IDLE_S
 from quorumq.core.printable import plural
-from quorumq.core.types import Batch, Origin, PartitionId
+from quorumq.core.types import Batch, PartitionId, ProducerId
 
 CLOSE_WAIT_S: Final = 1.0
 """Seconds that a producer that ends waits until the cluster has heard that its session is over."""
 
-SESSION_S: Final = ORIGIN_IDLE_S / 2
+SESSION_S: Final = SESSION_IDLE_S / 2
 """Seconds for which a session numbers: nodes close one under which nothing comes to a partition for twice that time,
 and refuse the next batch. One message a day must not mean one failed publish a day."""
 
 
 class Session:
-    """Origin under which a producer numbers its messages."""
+    """Producer id under which a producer numbers its messages."""
 
     def __init__(self, context: Context) -> None:
-        self.origin: Origin | None = None
+        self.producer_id: ProducerId | None = None
         self.seal = b""
         self._context = context
         self._until = 0.0  # by the client's clock, which counts while the machine is suspended
@@ -37,16 +37,16 @@ class Session:
     @property
     def is_needed(self) -> bool:
         """Return True if there is no session, or one that is too old to number by."""
-        return self.origin is None or self._context.clock() >= self._until
+        return self.producer_id is None or self._context.clock() >= self._until
 
     async def open(self, timeout: float) -> None:
         """Open one; raises as any request does."""
         until = self._context.clock() + SESSION_S
         opened = await self._context.ask(m.OpenSession(), "open a session", timeout, writes=True)
-        self.origin, self.seal, self._until = opened.origin, opened.seal, until
+        self.producer_id, self.seal, self._until = opened.producer_id, opened.seal, until
 
     async def close(self, used: Sequence[PartitionId]) -> None:
-        """Tell the cluster that nothing more comes under our origin, so that it need not remember it for ever.
+        """Tell the cluster that nothing more comes under our producer id, so that it need not remember it for ever.
 
         Nothing depends on it: a session that is not closed is closed when it has been idle for a day (docs/protocol.md,
         RECLAIM).
@@ -54,9 +54,9 @@ class Session:
         Args:
             used: partitions in which it numbered anything; all of that is confirmed.
         """
-        assert self.origin is not None
-        request = m.CloseSession(self.origin, tuple(used), self.seal)
-        self.origin = None
+        assert self.producer_id is not None
+        request = m.CloseSession(self.producer_id, tuple(used), self.seal)
+        self.producer_id = None
         with trio.move_on_after(CLOSE_WAIT_S), contextlib.suppress(QuorumqError):
             await self._context.ask(request, "close a session", CLOSE_WAIT_S, writes=True)
 
@@ -96,7 +96,7 @@ class Sender(NamedTuple):
     async def _publish_derived(self, record_batch: DerivedParcel, indexes: Sequence[int]) -> None:
         try:
             await self._publish(record_batch, record_batch.packed(indexes, self.context.wall_ms()))
-        except (Conflict, OriginClosed) as exc:
+        except (Conflict, SessionClosed) as exc:
             if len(indexes) == 1:
                 record_batch.refuse(indexes[0], exc)
                 return

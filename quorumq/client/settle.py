@@ -83,17 +83,17 @@ def are_single(tickets: Sequence[Settleable]) -> bool:
 
 def spans_of(tickets: Sequence[Settleable]) -> tuple[Span, ...]:
     """Return the spans that sorted tickets of one receipt cover; a message named twice is named once."""
-    origin = tickets[0].delivery.receipt.span.origin
+    producer_id = tickets[0].delivery.receipt.span.producer_id
     spans: list[Span] = []
     start = stop = tickets[0].seq
     if are_single(tickets) and list(map(_seq, tickets)) == list(range(start, start + len(tickets))):
-        return (Span(origin, start, start + len(tickets)),)
+        return (Span(producer_id, start, start + len(tickets)),)
     for ticket in tickets:
         if ticket.seq > stop:
-            spans.append(Span(origin, start, stop))
+            spans.append(Span(producer_id, start, stop))
             start = ticket.seq
         stop = max(stop, ticket.seq + ticket.size)
-    spans.append(Span(origin, start, stop))
+    spans.append(Span(producer_id, start, stop))
     return tuple(spans)
 
 

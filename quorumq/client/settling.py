@@ -122,7 +122,7 @@ class SettleCalls(Calls):
             receipt = message.delivery.receipt
             if is_dead(receipt.group):
                 raise UsageError(
-                    f"{receipt.span.origin}[{message.seq}] of {receipt.group!r} is a dead letter already: "
+                    f"{receipt.span.producer_id}[{message.seq}] of {receipt.group!r} is a dead letter already: "
                     "ack it to purge it, or reject it to have it wait in the dead-letter queue"
                 )
         # One request has one letter, and letters tell of their own delivery.
@@ -261,7 +261,7 @@ def refusal(ticket: Settleable, verdict: m.Verdict, done: str) -> QuorumqError:
     """Return the error of a reject or an extension; ``done`` is the certain state of a message whose hold is over."""
     detail = verdict.detail
     if verdict.outcome == Code.HOLD_LOST and not detail:
-        where = f"{ticket.delivery.receipt.span.origin}[{ticket.seq}] of {ticket.delivery.topic!r}"
+        where = f"{ticket.delivery.receipt.span.producer_id}[{ticket.seq}] of {ticket.delivery.topic!r}"
         if ticket.outcome in ACKS:
             detail = f"{where} was acked before ({ticket.outcome.name}): that is final, and this did nothing"
         elif ticket.outcome in ENDINGS:

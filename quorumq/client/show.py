@@ -100,7 +100,7 @@ class ShowCalls(Calls):
                 f"topic {topic!r} has {plural(register.partitions, 'partition')}: there is no {name.partition.number}"
             )
         members = register.replicas[name.partition.number]
-        request = m.ShowRequest(name.partition, Span(name.origin, name.seq, name.seq + 1), body)
+        request = m.ShowRequest(name.partition, Span(name.producer_id, name.seq, name.seq + 1), body)
         replies, errors = await self.context.ask_each(members, request, "show a message", timeout)
         if not replies:
             raise TooFewReplicas(
@@ -124,7 +124,7 @@ class ShowCalls(Calls):
                 f"no replica knows {name}: it was never stored, or is reclaimed and every group is done with it"
             )
         first = next((reply for reply in replies.values() if reply.payload), None)
-        node, n, nonce, k = name.origin
+        node, n, nonce, k = name.producer_id
         return Life(
             name,
             topic,

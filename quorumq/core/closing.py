@@ -1,14 +1,14 @@
-"""Dropping of origins that are over.
+"""Dropping of producer ids that are over.
 
-Every producer session is an origin. For every origin each replica keeps which of its messages it knows and their state
-in each group: a few runs, but for ever, unless it is certain that nothing more comes of the origin. That takes
-all replicas of the partition (docs/protocol.md, RECLAIM, "Closing an origin"). Each promises, durably, to take no
+Every producer session is a producer id. For every producer id each replica keeps which of its messages it knows and their state
+in each group: a few runs, but for ever, unless it is certain that nothing more comes of the producer id. That takes
+all replicas of the partition (docs/protocol.md, RECLAIM, "Closing a producer id"). Each promises, durably, to take no
 further STORE of it from a client, and says that it has nothing left of it but the knowledge that it is done.
-When all have said so in one round, each in its newest incarnation, nothing of the origin can be anywhere. Its
+When all have said so in one round, each in its newest incarnation, nothing of the producer id can be anywhere. Its
 published messages are settled and reclaimed, and a batch that was not stored yet is refused from then on. Its number
 stays in a set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped.
 
-While a promise stands and the origin is not closed, anti-entropy may still bring messages that another replica stored
+While a promise stands and the producer id is not closed, anti-entropy may still bring messages that another replica stored
 before it promised. A replica that is down, or has a message left, delays closing, and nothing else.
 """
 
@@ -19,32 +19,36 @@ from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.messages import CloseReply, CloseRequest, PeerMessage
-from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, ProducerId
 
-ORIGINS_PER_ROUND = 256
-"""Origins that one round asks about."""
+PRODUCER_IDS_PER_ROUND = 256
+"""Producer ids that one round asks about."""
 
 
 class CloseCoordinator(Coordinator):
     """Asks all replicas of a partition to promise, and whether they are done. No client waits for it.
 
     Args:
-        origins: origins that this replica has promised for and is done with.
+        producer ids: producer ids that this replica has promised for and is done with.
     """
 
-    __slots__ = ("done_with", "origins", "partition")
+    __slots__ = ("done_with", "producer_ids", "partition")
 
-    def __init__(self, partition: PartitionId, origins: tuple[Origin, ...]) -> None:
+    def __init__(self, partition: PartitionId, producer_ids: tuple[ProducerId, ...]) -> None:
         super().__init__(0)
         self.partition = partition
-        self.origins = origins
-        self.done_with: dict[Origin, int] = {}  # bits of those that promised and are done
+        self.producer_ids = producer_ids
+        self.done_with: dict[ProducerId, int] = {}  # bits of those that promised and are done
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
         epoch = context.catalogue.topics[self.partition.topic].epoch
         return self.ask(
-            context, this, self.partition, CloseRequest(this.number, self.partition, epoch, self.origins), now
+            context,
+            this,
+            self.partition,
+            CloseRequest(this.number, self.partition, epoch, self.producer_ids),
+            now,
         )
 
     def on_reply(
@@ -54,17 +58,17 @@ class CloseCoordinator(Coordinator):
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
         bit = this.hear(sender, incarnation)
-        for origin in message.done:
-            self.done_with[origin] = self.done_with.get(origin, 0) | bit
+        for producer_id in message.done:
+            self.done_with[producer_id] = self.done_with.get(producer_id, 0) | bit
         if not this.everyone:
             return []
         everyone = (1 << len(this.members)) - 1
         valid = this.valid(context.state)
         replica = context.replicas.get(self.partition)
         closed = [
-            number_of(origin)
-            for origin in self.origins
-            if self.is_closed(self.done_with.get(origin, 0) & valid, everyone)
+            number_of(producer_id)
+            for producer_id in self.producer_ids
+            if self.is_closed(self.done_with.get(producer_id, 0) & valid, everyone)
         ]
         effects = replica.closing.close(closed) if replica is not None else []
         return effects + self.finish(context, None)

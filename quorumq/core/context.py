@@ -419,7 +419,7 @@ class Context:
         for found in [found for found in self.replicas if found.topic == topic.id]:
             replica = self.replicas.pop(found)
             effects += forget(sorted({*replica.batches.stored, *replica.batches.damaged}))
-        self.state.origins.pop(topic.id, None)
+        self.state.producer_ids.pop(topic.id, None)
         self.catalogue.forget_groups(topic.id)
         self.census.forget(topic.id)
         for hints in (self.state.parked, self.state.active):
@@ -490,12 +490,12 @@ class Context:
         self.peers.positions.check()
         self.hold_times.check()
         self.costly.check()
-        origins = dict.fromkeys(self.state.origins, 0)
+        producer_ids = dict.fromkeys(self.state.producer_ids, 0)
         for replica in self.replicas.values():
             replica.check(now)
-            origins[replica.partition.topic] = origins.get(replica.partition.topic, 0)
-            origins[replica.partition.topic] += len(replica.batches.present.runs)
-        assert all(self.state.origins.get(topic, 0) == count for topic, count in origins.items())
+            producer_ids[replica.partition.topic] = producer_ids.get(replica.partition.topic, 0)
+            producer_ids[replica.partition.topic] += len(replica.batches.present.runs)
+        assert all(self.state.producer_ids.get(topic, 0) == count for topic, count in producer_ids.items())
         self.check_requests()
 
     def check_requests(self) -> None:

@@ -43,10 +43,10 @@ def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span
         ours = before.receipt
         if (
             before[1:] == delivery[1:]
-            and (ours.span.origin, ours.span.stop) == (piece.origin, piece.start)
+            and (ours.span.producer_id, ours.span.stop) == (piece.producer_id, piece.start)
             and (ours._replace(span=piece) == receipt)
         ):
-            joined = Span(piece.origin, ours.span.start, piece.stop)
+            joined = Span(piece.producer_id, ours.span.start, piece.stop)
             delivery = delivery._replace(receipt=receipt._replace(span=joined))
             slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries[:-1], delivery))
         else:

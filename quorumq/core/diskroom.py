@@ -44,8 +44,8 @@ WRITTEN: Final[dict[Written, Room]] = {
     r.GroupPut: Room.NONE,
     # These make room.
     r.Reclaimed: Room.NONE,
-    r.OriginsPromised: Room.NONE,
-    r.OriginsClosed: Room.NONE,
+    r.SessionsPromised: Room.NONE,
+    r.SessionsClosed: Room.NONE,
     # Clients add these at will, again and again.
     r.BatchStored: Room.PLENTY,
     "delay": Room.PLENTY,

@@ -6,7 +6,7 @@ QuorumqError
 │   ├── TooLarge              over a limit; names the limit
 │   ├── BadReceipt            made up, altered, or from another cluster
 │   ├── Conflict              other bytes are stored under the same message id
-│   ├── OriginClosed          the producer session is closed and the batch not stored; open another
+│   ├── SessionClosed          the producer session is closed and the batch not stored; open another
 │   ├── StaleGeneration       the group was rewound since
 │   ├── AlreadyResolved       the message's record is higher than the one asked for; carries it
 │   ├── Unauthorized          not allowed here
@@ -47,7 +47,7 @@ class Code(StrEnum):
     TOO_LARGE = "too-large"
     BAD_RECEIPT = "bad-receipt"
     CONFLICT = "conflict"
-    ORIGIN_CLOSED = "origin-closed"
+    SESSION_CLOSED = "session-closed"
     STALE_GENERATION = "stale-generation"
     ALREADY_RESOLVED = "already-resolved"
     UNAUTHORIZED = "unauthorized"
@@ -110,10 +110,10 @@ class Conflict(UsageError):
     code = Code.CONFLICT
 
 
-class OriginClosed(UsageError):
+class SessionClosed(UsageError):
     """The producer session was closed before the batch was stored: it is not, and cannot be any more."""
 
-    code = Code.ORIGIN_CLOSED
+    code = Code.SESSION_CLOSED
 
 
 class StaleGeneration(UsageError):

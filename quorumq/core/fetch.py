@@ -121,15 +121,15 @@ class FetchCoordinator(GroupReader):
         effects: list[Effect] = []
         room = self.request.max_messages if self.request.idle and not self.won else 0
         for won in lot:
-            origin, start, stop = won.span
+            producer_id, start, stop = won.span
             room = min(room, won.lot - self.won_messages)
             if room > 0:
                 some = min(room, stop - start)
-                self._keep(context, won._replace(span=Span(origin, start, start + some)))
+                self._keep(context, won._replace(span=Span(producer_id, start, start + some)))
                 start += some
                 room -= some
             if start < stop:
-                spans = (Span(origin, start, stop),)
+                spans = (Span(producer_id, start, stop),)
                 effects += context.free([m.Freed(won.partition, self.request.group, won.owner, spans)], now)
         if self.won and self.won[0].lot:  # a client with the hint has come, or need not
             for partition in self.partitions:
@@ -417,15 +417,15 @@ class FetchCoordinator(GroupReader):
                 continue
             # A message that is overdue here alone may come beside the requested ones.
             room = self.request.max_messages - self.won_messages
-            origin, start, stop = part
+            producer_id, start, stop = part
             if stop - start <= room:
                 self._keep(context, won)
                 continue
             room = max(room, 0)
             if room:
-                self._keep(context, won._replace(span=Span(origin, start, start + room)))
+                self._keep(context, won._replace(span=Span(producer_id, start, start + room)))
             if stop - start > room:
-                rest = (Span(origin, start + room, stop),)
+                rest = (Span(producer_id, start + room, stop),)
                 effects += context.free([m.Freed(this.partition, self.request.group, this.owner, rest)], now)
         if attempts != NO_ATTEMPTS:
             effects += self._learn(this, span, attempts, now)

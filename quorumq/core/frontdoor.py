@@ -34,7 +34,7 @@ from quorumq.core.status import page, status
 from quorumq.core.survey import SurveyCoordinator
 from quorumq.core.survivors import DeclareCoordinator
 from quorumq.core.topics import check_alteration, check_topic_request, is_pattern
-from quorumq.core.types import Kind, NodeId, Now, Origin, PartitionId, Topic
+from quorumq.core.types import Kind, NodeId, Now, PartitionId, ProducerId, Topic
 from quorumq.core.vouching import Vouching
 
 Admitted = Coordinator | m.ClientReply
@@ -99,7 +99,7 @@ class FrontDoor:
         effects: list[Effect] = []
         if isinstance(admitted, m.CloseSessionReply) and isinstance(request, m.CloseSession):
             partitions = tuple(dict.fromkeys(request.partitions))
-            effects = self.close_session(asker, request.origin, partitions, now)
+            effects = self.close_session(asker, request.producer_id, partitions, now)
         elif isinstance(admitted, m.LeaveReply) and isinstance(request, m.LeaveRequest):
             effects = context.free_in_steps(
                 asker,
@@ -170,7 +170,7 @@ class FrontDoor:
     def _open_session(self) -> m.OpenSessionReply:
         self.sessions += 1
         me, incarnation = self.context.state.me, self.context.state.incarnation
-        return m.OpenSessionReply(Origin(me, incarnation.n, incarnation.nonce, self.sessions))
+        return m.OpenSessionReply(ProducerId(me, incarnation.n, incarnation.nonce, self.sessions))
 
     # -------------------------------------------------------------------------- topics
 
@@ -242,7 +242,7 @@ class FrontDoor:
         return m.Failed(Code.NOT_FOUND, detail)
 
     def close_session(
-        self, asker: Asker, origin: Origin, partitions: tuple[PartitionId, ...], now: Now
+        self, asker: Asker, producer_id: ProducerId, partitions: tuple[PartitionId, ...], now: Now
     ) -> list[Effect]:
         """Tell the replicas that may have something of the session. No client waits: closing takes its time anyway.
 
@@ -251,11 +251,11 @@ class FrontDoor:
         effects: list[Effect] = []
         for partition in partitions[: limits.RUNS_PER_STEP]:
             topic = self.context.catalogue.topics.get(partition.topic)
-            ask = m.CloseRequest(0, partition, topic.epoch if topic is not None else 0, (origin,))
+            ask = m.CloseRequest(0, partition, topic.epoch if topic is not None else 0, (producer_id,))
             effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
         rest = partitions[limits.RUNS_PER_STEP :]
         if rest:
-            self.context.state.at(now.mono, ("close", asker, origin, rest))
+            self.context.state.at(now.mono, ("close", asker, producer_id, rest))
         return effects
 
     # -------------------------------------------------------------------------- groups

@@ -91,7 +91,7 @@ PATTERNS_PER_REQUEST_MAX = 10
 INFLIGHT_REQUESTS_MAX = 256
 """Requests of one client connection that a node works on at once; the next waits unread."""
 
-ORIGIN_IDLE_S = 86_400.0
+SESSION_IDLE_S = 86_400.0
 """Seconds after which a producer's session is closed, once everything of it is reclaimed."""
 
 RECLAIM_BATCHES_MAX = 4096
@@ -105,7 +105,7 @@ REFRESHED_PER_STEP = 512
 LOOKS_PER_STEP = 512
 """Runs of messages, and batches, that one step looks at for groups that begin or are rewound: some 5 ms."""
 COMPARED_PER_STEP = 2048
-"""Things that one step looks at for anti-entropy: groups with digests to sum up, parts of trees, origins: some 3 ms."""
+"""Things that one step looks at for anti-entropy: groups with digests to sum up, parts of trees, producer ids: some 3 ms."""
 GROUPS_MADE_PER_STEP = 40
 """Topics in which one FETCH registers a new group at a time."""
 PEEK_SCAN_MAX = 1024
@@ -147,7 +147,7 @@ GROUP_PARTITIONS_MAX = 50_000
 """Groups of all topics, each once for each partition: a node takes some 5 KiB for each."""
 SESSIONS_PER_PARTITION_MAX = 250_000
 """Sessions with messages in a partition, some still to be delivered: no more are begun."""
-ORIGINS_PER_TOPIC_MAX = 1_000_000
+PRODUCER_IDS_PER_TOPIC_MAX = 1_000_000
 """Sessions in all of a topic's partitions that one node has, each once for each partition: no more are begun."""
 FETCH_PARTITIONS_MAX = PARTITIONS_MAX
 """Partitions that one FETCH looks at. A pattern may match more: each FETCH takes the next ones."""

@@ -15,7 +15,7 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.printable import plural
 from quorumq.core.riding import riding_hold
 from quorumq.core.rounds import Round
-from quorumq.core.types import Incarnation, NodeId, Now, Origin, PartitionId
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, ProducerId
 
 
 class PublishCoordinator(Coordinator):
@@ -74,11 +74,11 @@ class PublishCoordinator(Coordinator):
             return []
         if not stored and this.everyone:  # every replica that was asked refused, so none keeps it
             refusals = dict(self.problems.values())
-            closed = [node for node, (code, _) in self.problems.items() if code == Code.ORIGIN_CLOSED]
+            closed = [node for node, (code, _) in self.problems.items() if code == Code.SESSION_CLOSED]
             if Code.CONFLICT in refusals:
                 return self.fail(context, Code.CONFLICT, refusals[Code.CONFLICT])
             if closed and this.is_refused(this.bits_of(closed)):
-                return self.fail(context, Code.ORIGIN_CLOSED, refusals[Code.ORIGIN_CLOSED])
+                return self.fail(context, Code.SESSION_CLOSED, refusals[Code.SESSION_CLOSED])
             if refusals.keys() == {Code.STORAGE_FULL}:
                 full = plural(len(self.problems), "replica")
                 detail = f"{full} of {len(this.members)} have no room: {refusals[Code.STORAGE_FULL]}"
@@ -111,7 +111,7 @@ class StoreCoordinator(Coordinator):
         self.publishes: list[PublishCoordinator] = []
         self.stored = 0
         self._bytes = 0
-        self._stops: dict[tuple[PartitionId, Origin], int] = {}  # end of its numbers of each origin
+        self._stops: dict[tuple[PartitionId, ProducerId], int] = {}  # end of its numbers of each producer id
 
     def take(self, publish: PublishCoordinator) -> bool:
         """Let it carry one more, unless it is full, or may have one of these messages already."""
@@ -121,10 +121,10 @@ class StoreCoordinator(Coordinator):
             if len(self.publishes) >= limits.STORE_BATCHES_MAX or self._bytes + size > limits.STORE_BYTES_MAX:
                 return False
             for section in header.sections:
-                if section.start < self._stops.get((header.partition, section.origin), 0):
+                if section.start < self._stops.get((header.partition, section.producer_id), 0):
                     return False
         for section in header.sections:
-            self._stops[(header.partition, section.origin)] = section.stop
+            self._stops[(header.partition, section.producer_id)] = section.stop
         self.publishes.append(publish)
         self._bytes += size
         return True
@@ -211,18 +211,18 @@ class StoreCoordinator(Coordinator):
         return effects if under_way else effects + self.finish(context, None)
 
 
-def origins_begun(replicas: Mapping[PartitionId, Replica], publish: m.Publish) -> int:
-    """Return how many of a batch's origins are not known in its partition, as far as this node can tell.
+def producer_ids_begun(replicas: Mapping[PartitionId, Replica], publish: m.Publish) -> int:
+    """Return how many of a batch's producer ids are not known in its partition, as far as this node can tell.
 
     If it has no replica, derived ones count and sessions do not: those are mostly known.
     """
     header = publish.batch.header
     replica = replicas.get(header.partition)
-    origins = [section.origin for section in header.sections]
+    producer_ids = [section.producer_id for section in header.sections]
     if replica is None:
-        return sum(not may_close(origin) for origin in origins)
+        return sum(not may_close(producer_id) for producer_id in producer_ids)
     tables = (replica.batches.present.runs, replica.batches.reclaimed.runs)
-    return sum(not any(origin in table for table in tables) for origin in origins)
+    return sum(not any(producer_id in table for table in tables) for producer_id in producer_ids)
 
 
 def store_published(context: Context, now: Now) -> list[Effect]:

@@ -118,13 +118,13 @@ class PurgeCoordinator(SurveyCoordinator):
     def _skip(self) -> bool:
         """Move on behind the last page, or before the next named message; return False if none is left."""
         self.after = self.upto
-        upto = (self.upto.origin, self.upto.stop) if self.upto is not None else None
-        left = (span for span in self.only.items() if upto is None or (span.origin, span.stop) > upto)
+        upto = (self.upto.producer_id, self.upto.stop) if self.upto is not None else None
+        left = (span for span in self.only.items() if upto is None or (span.producer_id, span.stop) > upto)
         following = next(left, None)
         if following is None:
             return not self.only
-        place = just_before(following.origin, following.start)
-        if place is not None and (upto is None or (place.origin, place.stop) > upto):
+        place = just_before(following.producer_id, following.start)
+        if place is not None and (upto is None or (place.producer_id, place.stop) > upto):
             self.after = place
         return True
 

@@ -16,9 +16,9 @@ from quorumq.core.types import (
     Incarnation,
     Machines,
     NodeId,
-    Origin,
     Owner,
     PartitionId,
+    ProducerId,
     Span,
     Topic,
 )
@@ -182,15 +182,15 @@ class Reclaimed(NamedTuple):
     numbers: tuple[int, ...] = ()
 
 
-class OriginsPromised(NamedTuple):
-    """No further STORE of these origins is taken from a client."""
+class SessionsPromised(NamedTuple):
+    """No further STORE of these producer ids is taken from a client."""
 
     partition: PartitionId
-    origins: tuple[Origin, ...]
+    producer_ids: tuple[ProducerId, ...]
 
 
-class OriginsClosed(NamedTuple):
-    """Origins that are over everywhere, as spans of their numbers under the origin with k = 0."""
+class SessionsClosed(NamedTuple):
+    """Producer ids that are over everywhere, as spans of their numbers under the producer id with k = 0."""
 
     partition: PartitionId
     spans: tuple[Span, ...]
@@ -243,6 +243,6 @@ class CleanStopped(NamedTuple):
 
 JournalRecord = Union[
     DirectoryMade, ClusterMade, Started, Vouched, VouchingLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
-    DecisionPut, GroupPut, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, OriginsPromised,
-    OriginsClosed, CleanStopped,
+    DecisionPut, GroupPut, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, SessionsPromised,
+    SessionsClosed, CleanStopped,
 ]  # fmt: skip

@@ -22,12 +22,12 @@ from quorumq.core.records import (
     GroupPut,
     JournalRecord,
     MemoryAtStop,
-    OriginsClosed,
     PeerPosition,
     PeerSeen,
     Placed,
     Reclaimed,
     Reserved,
+    SessionsClosed,
     Started,
     TopicPut,
     Vouched,
@@ -173,10 +173,10 @@ class Replay:
         replicas = context.replicas
         self._note_clocks(context.state, now)
         # Reclaimed messages come first: a batch that is not void was stored after that, as it was wanted again.
-        # Closed origins come next: nothing is stored of them any more.
+        # Closed producer ids come next: nothing is stored of them any more.
         reclaimed = [record for record in self.partitioned if isinstance(record, Reclaimed)]
         over: list[PartitionRecord] = [
-            record for record in self.partitioned if isinstance(record, OriginsClosed)
+            record for record in self.partitioned if isinstance(record, SessionsClosed)
         ]
         void = dict.fromkeys(number for record in reclaimed for number in record.numbers)
         for gone in [*reclaimed, *over]:
@@ -185,7 +185,7 @@ class Replay:
         for record in self.partitioned:
             if isinstance(record, BatchStored):
                 self._load(context, record, now, void)
-            elif not isinstance(record, Reclaimed | OriginsClosed) and record.partition in replicas:
+            elif not isinstance(record, Reclaimed | SessionsClosed) and record.partition in replicas:
                 replicas[record.partition].recall.replay(record, now)
         if self.stop is not None:
             restore(context, self.stop, now)

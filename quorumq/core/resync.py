@@ -23,8 +23,8 @@ from quorumq.core.types import Decision, Group, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
 
-ORIGINS_MAX = 2048
-"""Origins of one answer, about; each counts once for each group."""
+PRODUCER_IDS_MAX = 2048
+"""Producer ids of one answer, about; each counts once for each group."""
 
 REGISTERS_PER_PIECE = 50
 
@@ -164,7 +164,7 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         if not replica.sync.renew():
             context.state.compare_later(message.partition)
             return []  # it asks again
-        states, following = replica.sync.everything(message.start, ORIGINS_MAX, replica.topic.epoch, now)
+        states, following = replica.sync.everything(message.start, PRODUCER_IDS_MAX, replica.topic.epoch, now)
         answers += [(nothing, state, ()) for state in states]
     answers = answers or [(nothing, None, ())]
     return [

@@ -42,7 +42,7 @@ def is_new(context: Context, replica: Replica, span: Span) -> bool:
     """Return True if nothing was heard of these messages, and none before them waits for our disk."""
     batches = replica.batches
     return (
-        span.origin not in batches.closed
+        span.producer_id not in batches.closed
         and batches.index.gaps(span) == [span]
         and not batches.reclaimed.within(span)
         and not batches.absent.within(span)
@@ -72,12 +72,12 @@ def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordin
 
 def share_of(fetch: FetchCoordinator, header: BatchHeader) -> Span | None:
     """Return the part of the batch that the FETCH has room for, from its first message on."""
-    origin, start, stop = header.sections[0]
+    producer_id, start, stop = header.sections[0]
     count = min(stop - start, fetch.request.max_messages - fetch.won_messages)
     if count <= 0:
         return None
     fits = header.end_of(count - 1) <= fetch.request.max_bytes - fetch.won_bytes
-    return Span(origin, start, start + count) if fits or (count == 1 and not fetch.won) else None
+    return Span(producer_id, start, start + count) if fits or (count == 1 and not fetch.won) else None
 
 
 def ride(

@@ -105,13 +105,13 @@ class Votes(SpanMap[int]):
     def add(self, spans: Iterable[Span], bit: int) -> None:
         """Add the vote of ``bit`` for ``spans``."""
         for span in spans:
-            origin, start, stop = span
-            runs = self.runs.get(origin)
+            producer_id, start, stop = span
+            runs = self.runs.get(producer_id)
             if runs is None:
                 self.put(span, bit)
             elif (
                 len(runs) == 1 and type(runs) is tuple and runs[0][:2] == (start, stop)
             ):  # as the first voter for the span
-                self.runs[origin] = ((start, stop, runs[0][2] | bit),)
+                self.runs[producer_id] = ((start, stop, runs[0][2] | bit),)
             else:
                 self.update(span, lambda old: (old or 0) | bit)

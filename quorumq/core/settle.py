@@ -481,9 +481,11 @@ def join_verdicts(verdicts: list[m.Verdict]) -> tuple[m.Verdict, ...]:
         if joined:
             last = joined[-1]
             if (last.item, last.outcome, last.detail) == (verdict.item, verdict.outcome, verdict.detail) and (
-                last.span.origin == verdict.span.origin and last.span.stop == verdict.span.start
+                last.span.producer_id == verdict.span.producer_id and last.span.stop == verdict.span.start
             ):
-                joined[-1] = last._replace(span=Span(last.span.origin, last.span.start, verdict.span.stop))
+                joined[-1] = last._replace(
+                    span=Span(last.span.producer_id, last.span.start, verdict.span.stop)
+                )
                 continue
         joined.append(verdict)
     return tuple(joined)

@@ -210,7 +210,7 @@ class Skipping:
         if all((it.items, it.open, it.upto) == ((), first.open, first.upto) for it in answers):
             return first.open, first.upto, first.upto or max(first.open, default=None)
         ends = [answer.upto for answer in answers if answer.upto is not None]
-        upto = min(ends, key=lambda span: (span.origin, span.stop)) if ends else None
+        upto = min(ends, key=lambda span: (span.producer_id, span.stop)) if ends else None
         known, having = SpanSet(), Votes()
         for at, answer in enumerate(answers):
             settled = until([item.span for item in answer.items], upto)
@@ -263,9 +263,9 @@ def until(spans: Iterable[Span], upto: Span | None) -> list[Span]:
     """Return the parts of these that are not behind the end of ``upto``."""
     if upto is None:
         return list(spans)
-    end = (upto.origin, upto.stop)
+    end = (upto.producer_id, upto.stop)
     return [
-        span._replace(stop=min(span.stop, upto.stop)) if span.origin == upto.origin else span
+        span._replace(stop=min(span.stop, upto.stop)) if span.producer_id == upto.producer_id else span
         for span in spans
-        if (span.origin, span.start) < end
+        if (span.producer_id, span.start) < end
     ]

@@ -24,9 +24,9 @@ from quorumq.core.types import (
     Machines,
     NodeId,
     Now,
-    Origin,
     Owner,
     PartitionId,
+    ProducerId,
     Record,
     Span,
 )
@@ -39,7 +39,7 @@ Timer = (
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
     | tuple[Literal["forget"], int]  # drop the results of the FETCH with this key
     | tuple[Literal["free"], Asker, tuple[Freed, ...]]  # the rest of the holds to give back
-    | tuple[Literal["close"], Asker, Origin, tuple[PartitionId, ...]]  # the rest of a session
+    | tuple[Literal["close"], Asker, ProducerId, tuple[PartitionId, ...]]  # the rest of a session
     # A hold of the group with this name, by that owner.
     | tuple[Literal["expire"], PartitionId, str, Span, Owner]
     | tuple[Literal["refresh"], PartitionId, str, Span]  # look at the messages available to that group
@@ -79,7 +79,7 @@ class NodeConfig:
         sync_interval: mean seconds between offers of anti-entropy to one peer (may differ).
         sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
-        origin_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may differ).
+        session_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may differ).
         packed_above: count of the newest one-message batches that a partition keeps as objects (may differ).
     """
 
@@ -95,7 +95,7 @@ class NodeConfig:
     sync_interval: float = 2.0
     sync_grace: float = 2.0
     steal_after: float = 0.05
-    origin_idle: float = limits.ORIGIN_IDLE_S
+    session_idle: float = limits.SESSION_IDLE_S
     packed_above: int = limits.PACKED_ABOVE
 
     def __post_init__(self) -> None:
@@ -173,7 +173,7 @@ class NodeState:
     timer_count: int = 0
     round_count: int = 0
     next_batch: int = 1
-    origins: dict[bytes, int] = field(default_factory=dict)  # with messages here, by topic and partition
+    producer_ids: dict[bytes, int] = field(default_factory=dict)  # with messages here, by topic and partition
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
     room: Room = Room.PLENTY  # on the disk
     memory_full: str = ""  # reason why nothing new is taken in; "" if it is

@@ -18,14 +18,14 @@ from quorumq.core.spans import SpanMap
 from quorumq.core.types import (
     NodeId,
     Now,
-    Origin,
     PartitionId,
+    ProducerId,
     Span,
     Topic,
     record_rank,
 )
 
-ANY = Span(Origin("", 0, 0, 0), 0, 1)
+ANY = Span(ProducerId("", 0, 0, 0), 0, 1)
 """Stands for the span of an item that is kept under its span, so that equal neighbours join."""
 
 
@@ -111,15 +111,15 @@ def merge_pages(answers: list[m.SurveyReply]) -> tuple[list[m.Peeked], Span | No
     It ends with the first of them to end.
     """
     ends = [answer.upto for answer in answers if answer.upto is not None]
-    upto = min(ends, key=lambda span: (span.origin, span.stop)) if ends else None
+    upto = min(ends, key=lambda span: (span.producer_id, span.stop)) if ends else None
     merged: SpanMap[m.Peeked] = SpanMap()
     for answer in answers:
         for item in answer.items:
             span = item.span
             if upto is not None:
-                if (span.origin, span.start) >= (upto.origin, upto.stop):
+                if (span.producer_id, span.start) >= (upto.producer_id, upto.stop):
                     continue
-                if span.origin == upto.origin:
+                if span.producer_id == upto.producer_id:
                     span = span._replace(stop=min(span.stop, upto.stop))
             for part, old in merged.split(span):
                 merged.set(part, _higher(old, item)._replace(span=ANY))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from quorumq.core.spans import Run, SpanMap
-from quorumq.core.types import Origin, Span
+from quorumq.core.types import ProducerId, Span
 
 V = TypeVar("V")
 
@@ -34,23 +34,23 @@ class TalliedMap(SpanMap[V]):
 
     def put(self, span: Span, value: Any) -> None:
         """Map a span to a value, as in `SpanMap`."""
-        origin, start, stop = span
-        runs = self.runs.get(origin, ())
+        producer_id, start, stop = span
+        runs = self.runs.get(producer_id, ())
         if type(runs) is not tuple or (runs and runs[-1][1] > start):  # else it comes behind all others
-            for run in self._overlap(origin, start, stop):
+            for run in self._overlap(producer_id, start, stop):
                 self._add(run, min(run[1], stop) - max(run[0], start), -1)
         if value is not None:
             kind = self.kind_of(value)
             self.tally[kind] = self.tally.get(kind, 0) + stop - start
         super().put(span, value)
 
-    def _write(self, origin: Origin, start: int, stop: int, pieces: Sequence[Run]) -> None:
-        if origin in self.runs:
-            for run in self._overlap(origin, start, stop):
+    def _write(self, producer_id: ProducerId, start: int, stop: int, pieces: Sequence[Run]) -> None:
+        if producer_id in self.runs:
+            for run in self._overlap(producer_id, start, stop):
                 self._add(run, min(run[1], stop) - max(run[0], start), -1)
         for run in pieces:
             self._add(run, run[1] - run[0], 1)
-        super()._write(origin, start, stop, pieces)
+        super()._write(producer_id, start, stop, pieces)
 
     def _add(self, run: Run, size: int, sign: int) -> None:
         kind = self.kind_of(run[2])
@@ -70,7 +70,7 @@ class TalliedMap(SpanMap[V]):
         """Assert all that holds between any two operations, the tally among it."""
         super().check()
         found: dict[int, int] = {}
-        runs: list[Any] = [run for origin in self.runs for run in self._all(origin)]
+        runs: list[Any] = [run for producer_id in self.runs for run in self._all(producer_id)]
         for run in runs:
             kind = self.kind_of(run[2])
             found[kind] = found.get(kind, 0) + run[1] - run[0]

@@ -99,8 +99,8 @@ class Timers:
                 return split.on_gathered(context, now) if isinstance(split, SplitCoordinator) else []
             case ("free" | "close", asker, *_) if waits:
                 context.costly.put(asker, costs.runs(len(timer[-1])), timer)
-            case ("close", asker, origin, partitions):
-                return self.door.close_session(asker, origin, partitions, now)
+            case ("close", asker, producer_id, partitions):
+                return self.door.close_session(asker, producer_id, partitions, now)
             case ("look" | "compare" | "sweep",) | ("batch", *_) if waits:
                 context.costly.put(NOBODY, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):

@@ -32,7 +32,7 @@ class Incarnation(NamedTuple):
     nonce: int
 
 
-class Origin(NamedTuple):
+class ProducerId(NamedTuple):
     """A source of message numbers: the ``k``-th producer session granted by one incarnation of a node."""
 
     node: NodeId
@@ -45,14 +45,14 @@ class Origin(NamedTuple):
 
 
 DERIVED = "~derived"
-"""The node of origins that clients derive from the ids of other messages: no node can have this id. They belong to no
-session, so nothing says that such an origin is finished: an input may be delivered again at any later time."""
+"""The node of producer ids that clients derive from the ids of other messages: no node can have this id. They belong to no
+session, so nothing says that such a producer id is finished: an input may be delivered again at any later time."""
 
 
 class Span(NamedTuple):
-    """The messages ``origin[start, stop)`` of one partition. Never empty if stored or sent."""
+    """The messages ``producer_id[start, stop)`` of one partition. Never empty if stored or sent."""
 
-    origin: Origin
+    producer_id: ProducerId
     start: int
     stop: int
 
@@ -62,19 +62,21 @@ class Span(NamedTuple):
         return self.stop - self.start
 
     def __str__(self) -> str:
-        return f"{self.origin}[{self.start},{self.stop})"
+        return f"{self.producer_id}[{self.start},{self.stop})"
 
 
-def just_before(origin: Origin, seq: int) -> Span | None:
+def just_before(producer_id: ProducerId, seq: int) -> Span | None:
     """Return a place in the order of ids just before a message, with nothing or little between; None for the beginning.
 
     It is a span that is not empty, as those on the wire are: what comes after its end comes after the place.
     """
     if seq:
-        return Span(origin, 0, seq)
-    if origin.k:
-        return Span(origin._replace(k=origin.k - 1), 0, NUMBERS_END)
-    return Span(origin._replace(nonce=origin.nonce - 1), 0, NUMBERS_END) if origin.nonce else None
+        return Span(producer_id, 0, seq)
+    if producer_id.k:
+        return Span(producer_id._replace(k=producer_id.k - 1), 0, NUMBERS_END)
+    return (
+        Span(producer_id._replace(nonce=producer_id.nonce - 1), 0, NUMBERS_END) if producer_id.nonce else None
+    )
 
 
 class PartitionId(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.burial import bury
-from quorumq.core.closing import ORIGINS_PER_ROUND, CloseCoordinator
+from quorumq.core.closing import PRODUCER_IDS_PER_ROUND, CloseCoordinator
 from quorumq.core.context import Context, forget
 from quorumq.core.effects import Done, Effect, Persist, Send
 from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer
@@ -107,7 +107,7 @@ class Upkeep:
     def go_on_reclaiming(self, now: Now) -> list[Effect]:
         """Drop the payload that no group needs, partition by partition, as far as one step has time for it.
 
-        If it waits for that, ask which groups there are. Origins that are done with are looked at by one of the
+        If it waits for that, ask which groups there are. Producer ids that are done with are looked at by one of the
         replicas at a time, on average.
         """
         state = self.context.state
@@ -137,11 +137,11 @@ class Upkeep:
         return effects + self.context.census.ask(topics, now)
 
     def _close_some(self, partition: PartitionId, replica: Replica, now: Now) -> list[Effect]:
-        """Ask the other replicas about some origins that are done with here."""
+        """Ask the other replicas about some producer ids that are done with here."""
         context = self.context
         if not (replica.batches.idle_since and context.state.vouched):
             return []
         if context.rng.random() * len(replica.members) >= 1:
             return []
-        origins = replica.closing.candidates(context.config.origin_idle, now, ORIGINS_PER_ROUND)
-        return CloseCoordinator(partition, tuple(origins)).start(context, now) if origins else []
+        producer_ids = replica.closing.candidates(context.config.session_idle, now, PRODUCER_IDS_PER_ROUND)
+        return CloseCoordinator(partition, tuple(producer_ids)).start(context, now) if producer_ids else []

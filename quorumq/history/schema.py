@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from quorumq.history.values import parse_origin, parse_owner
+from quorumq.history.values import parse_owner, parse_producer_id
 
 VERSION: Final = 1
 """The version of this schema; the first line of every writer (kind ``settings``) names it."""
@@ -94,7 +94,9 @@ FIELDS: Final[dict[str, Field]] = {
     "rewind": Field("flag", "whether a group that is there is to be rewound"),
     "seconds": Field("number", "how long it lasts"),
     "settings": Field("object", "options of the run, of the node or client, or of a topic"),
-    "spans": Field("spans", "messages: a list of [origin, start, stop), origin as `node.n.nonce.k`"),
+    "spans": Field(
+        "spans", "messages: a list of [producer id, start, stop), producer id as `node.n.nonce.k`"
+    ),
     "start": Field("text", "where a group is to begin: `earliest`, `latest` or `time`"),
     "state": Field(
         "text", "what a listing shows: `ready`, `held`, `delayed`, `dead`, `acked`, `skipped`, `purged`"
@@ -216,7 +218,7 @@ def _is_spans(value: object) -> bool:
     for item in value:
         if not (isinstance(item, list) and len(item) == 3 and _is_int(item[1]) and _is_int(item[2])):
             return False
-        if not (0 <= item[1] < item[2] and _parses(parse_origin, item[0])):
+        if not (0 <= item[1] < item[2] and _parses(parse_producer_id, item[0])):
             return False
     return True
 

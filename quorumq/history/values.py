@@ -8,7 +8,7 @@ from typing import Final
 
 from quorumq.core.messages import AlterTopic, CreateTopic
 from quorumq.core.topics import SETTINGS
-from quorumq.core.types import NODES_MAX, Group, Incarnation, Origin, Owner, Span, Stamp, Topic, topic_id
+from quorumq.core.types import NODES_MAX, Group, Incarnation, Owner, ProducerId, Span, Stamp, Topic, topic_id
 
 LABEL_DELETIONS_MAX: Final = 1000
 """Most earlier deletions of a topic's name that its label counts; beyond that the label has the topic's id."""
@@ -59,15 +59,15 @@ def register_value(group: Group) -> dict[str, object]:
     return {"group": group.name, "generation": group.generation, "from_ms": group.from_ms, **more}
 
 
-def origin_text(origin: Origin) -> str:
-    """Return an origin as it is written: ``node.n.nonce.k``, the nonce in hex. Node ids have no dot."""
-    return f"{origin.node}.{origin.n}.{origin.nonce:x}.{origin.k}"
+def producer_id_text(producer_id: ProducerId) -> str:
+    """Return a producer id as it is written: ``node.n.nonce.k``, the nonce in hex. Node ids have no dot."""
+    return f"{producer_id.node}.{producer_id.n}.{producer_id.nonce:x}.{producer_id.k}"
 
 
-def parse_origin(text: str) -> Origin:
-    """Return the inverse of `origin_text`; ValueError if it is none."""
+def parse_producer_id(text: str) -> ProducerId:
+    """Return the inverse of `producer_id_text`; ValueError if it is none."""
     node, n, nonce, k = text.split(".")
-    return Origin(node, int(n), int(nonce, 16), int(k))
+    return ProducerId(node, int(n), int(nonce, 16), int(k))
 
 
 def owner_text(owner: Owner) -> str:
@@ -91,4 +91,4 @@ def token_text(ballot: Stamp) -> str:
 
 def spans_value(spans: Iterable[Span]) -> list[list[object]]:
     """Return spans as they are written."""
-    return [[origin_text(span.origin), span.start, span.stop] for span in spans]
+    return [[producer_id_text(span.producer_id), span.start, span.stop] for span in spans]

@@ -24,7 +24,7 @@ from quorumq.core.effects import LinkUp, Raised, Received, Request, Restart, Sen
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import JournalRecord
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import NodeId, Now, Origin, PartitionId
+from quorumq.core.types import NodeId, Now, PartitionId, ProducerId
 from quorumq.driver import Driver
 from quorumq.lab.bench_ledger import VerificationFailed
 from quorumq.storage.disk import RealDisk
@@ -187,7 +187,9 @@ class HotCluster:
                     self.nodes[name].driver.feed(up)
         self._run()
         self.topic = cast("m.CreateTopicReply", self._ask("n1", m.CreateTopic("jobs"))).topic
-        self.origin: Origin = cast("m.OpenSessionReply", self._ask("n1", m.OpenSession())).origin
+        self.producer_id: ProducerId = cast(
+            "m.OpenSessionReply", self._ask("n1", m.OpenSession())
+        ).producer_id
         self.seq = 0
 
     def close(self) -> None:
@@ -240,7 +242,7 @@ class HotCluster:
         """Publish one batch, as a producer makes it."""
         batch = self.meter.timed(
             "client", lambda: pack_batch(
-                PartitionId(self.topic.id, 0), self.origin, self.seq, 0, encode_records(payloads)
+                PartitionId(self.topic.id, 0), self.producer_id, self.seq, 0, encode_records(payloads)
             )
         )  # fmt: skip
         self.seq += len(payloads)

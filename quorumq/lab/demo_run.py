@@ -17,7 +17,7 @@ from quorumq.cli.probe import Unreachable
 from quorumq.client import Client, MessageId, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.errors import QuorumqError, TooFewReplicas
-from quorumq.history import HistoryWriter, origin_text, read_history
+from quorumq.history import HistoryWriter, producer_id_text, read_history
 from quorumq.lab.demo_input import Piece, installation_files, malformed_pieces, pieces_of_installation
 from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
 from quorumq.lab.demo_view import NodeScene, Scene, View, Worker
@@ -351,7 +351,7 @@ class Run:
 
 def key_of(message_id: MessageId) -> MessageKey:
     """Return a message of the demo as the judge knows it."""
-    return TOPIC, message_id.partition.number, origin_text(message_id.origin), message_id.seq
+    return TOPIC, message_id.partition.number, producer_id_text(message_id.producer_id), message_id.seq
 
 
 def held_in(facts: dict[str, Any]) -> int:

@@ -30,7 +30,7 @@ from quorumq.core.types import Stamp
 from quorumq.history import Row, parse_owner
 
 MessageKey = tuple[str, int, str, int]
-"""A message id as histories name it: topic, partition, origin, seq."""
+"""A message id as histories name it: topic, partition, producer id, seq."""
 
 ACKED_OUTCOMES: Final = ("acked", "acked_after_expiry", "acked_unproven")
 KILL_FROM: Final = 0.30
@@ -77,9 +77,9 @@ class Stopped:
 
 def keys_of(row: Row) -> Iterator[MessageKey]:
     """Yield the messages that a line of a history names."""
-    for origin, start, stop in row["spans"]:
+    for producer_id, start, stop in row["spans"]:
         for seq in range(start, stop):
-            yield row["topic"], row["partition"], origin, seq
+            yield row["topic"], row["partition"], producer_id, seq
 
 
 @dataclass(slots=True)

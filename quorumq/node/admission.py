@@ -59,7 +59,7 @@ def admitted(
         message: as it came, a request of clients.
         keys: keys that sign receipts and sessions, by number.
         badge: credentials of the client; None if the node does not ask for them.
-        begun: tells how many origins begin with a publish.
+        begun: tells how many producer ids begin with a publish.
 
     Raises:
         BadFields, TooLarge, BadReceipt: it is not as it has to be.
@@ -71,8 +71,8 @@ def admitted(
     check_request(message)
     if isinstance(message, Publish):
         for section in message.batch.header.sections:
-            check_session(section.origin, message.seal, keys=keys)
+            check_session(section.producer_id, message.seal, keys=keys)
     elif isinstance(message, CloseSession):
-        check_session(message.origin, message.seal, keys=keys)
+        check_session(message.producer_id, message.seal, keys=keys)
     request = open_request(message, keys=keys)
     return request if badge is None else badge.check(request, catalogue, begun)

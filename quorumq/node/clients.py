@@ -359,7 +359,7 @@ class Badge:
 
         Args:
             request: a request of clients, its receipts opened.
-            begun: tells how many origins begin with a publish.
+            begun: tells how many producer ids begin with a publish.
 
         Returns:
             the request as it is to be carried out.

@@ -38,7 +38,7 @@ from quorumq.core.errors import (
 )
 from quorumq.core.fairqueue import Asker
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
-from quorumq.core.publish import origins_begun
+from quorumq.core.publish import producer_ids_begun
 from quorumq.core.types import NodeId
 from quorumq.node.admission import OPERATOR_SLOTS, Door, admitted, is_operator, wrong_door
 from quorumq.node.clients import Badge
@@ -396,7 +396,7 @@ class Inbound:
                 self._answer(number, refusal)
                 return None
             core = self.node.core
-            begun = partial(origins_begun, core.replicas)
+            begun = partial(producer_ids_begun, core.replicas)
             request = admitted(message, size, self.node.keys, self.badge, core.catalogue, begun)
         except UnknownMessage as error:
             self._note_broken(size)
@@ -488,7 +488,7 @@ class Inbound:
                 reply = self._visible(reply, counted)
             if isinstance(reply, m.OpenSessionReply):
                 node = self.node
-                seal = seal_session(reply.origin, secret=node.secret, key=node.secret_number)
+                seal = seal_session(reply.producer_id, secret=node.secret, key=node.secret_number)
                 pieces = encode_message(reply._replace(seal=seal), request=number)
             elif isinstance(reply, m.FetchReply) and reply.slices:
                 pieces = self._encode_fetched(key, number, reply)

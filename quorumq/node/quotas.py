@@ -49,7 +49,7 @@ SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveReques
 """Never refused."""
 
 Begun = Callable[[m.Publish], int]
-"""Tells how many origins begin with a publish (core/publish.py)."""
+"""Tells how many producer ids begin with a publish (core/publish.py)."""
 
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 Delay = Annotated[float, msgspec.Meta(gt=0, le=DELAY_MAX_S)]
@@ -66,7 +66,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
         delay_max: seconds for which it may put a message off by a PUBLISH or a REJECT; None for `DELAY_MAX_DEFAULT_S`.
         topics: most topics to which it has a right, those under way included, if it makes more.
         groups: most groups to which it has a right, counted in the same way.
-        origins_per_s: sessions and derived origins that begin in a partition by what one node takes of it.
+        producer_ids_per_s: sessions and derived producer ids that begin in a partition by what one node takes of it.
     """
 
     requests_per_s: Rate | None = None
@@ -75,7 +75,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     delay_max: Delay | None = None
     topics: Count | None = None
     groups: Count | None = None
-    origins_per_s: Rate | None = None
+    producer_ids_per_s: Rate | None = None
 
 
 class Bucket:
@@ -189,8 +189,8 @@ class Usage:
         requests, size = quotas.requests_per_s, quotas.bytes_per_s
         self._requests = Bucket(requests, now) if requests is not None else None
         self._bytes = Bucket(size, now) if size is not None else None
-        origins = quotas.origins_per_s
-        self._origins = Bucket(origins, now) if origins is not None else None
+        producer_ids = quotas.producer_ids_per_s
+        self._producer_ids = Bucket(producer_ids, now) if producer_ids is not None else None
         self._unsettled = Unsettled(quotas.unsettled) if quotas.unsettled is not None else None
         self._topics = Making()
         self._groups = Making()
@@ -225,22 +225,22 @@ class Usage:
 
         Args:
             request: a request of clients, its receipts opened, to which it has the right.
-            begun: tells how many origins begin with a publish.
+            begun: tells how many producer ids begin with a publish.
 
         Returns:
             the request as it is to be carried out: a FETCH asks for no more than there may be unsettled.
 
         Raises:
-            Busy: it has too much unsettled, or begins too many origins: says when to ask again.
+            Busy: it has too much unsettled, or begins too many producer ids: says when to ask again.
             TooLarge: there would be more topics or groups than it may have, or it puts messages off for too long.
         """
         self._check_delay(client, request)
-        if self._origins is not None and begun is not None and isinstance(request, m.Publish):
+        if self._producer_ids is not None and begun is not None and isinstance(request, m.Publish):
             count = begun(request)
-            if count and self._origins.lacks(count, now):
-                delay = self._origins.promise(count, now)
-                raise self._busy(client, f"origins_per_s is {self._origins.rate:g}", delay)
-            self._origins.spend(count, now)
+            if count and self._producer_ids.lacks(count, now):
+                delay = self._producer_ids.promise(count, now)
+                raise self._busy(client, f"producer_ids_per_s is {self._producer_ids.rate:g}", delay)
+            self._producer_ids.spend(count, now)
         if isinstance(request, m.Fetch) and self._unsettled is not None:
             room = self._unsettled.room(now)
             if not room:

@@ -24,7 +24,7 @@ from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.records import ClusterMade, JournalRecord, TopicPut
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, Now, Origin, PartitionId, Span, Topic
+from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, Now, PartitionId, ProducerId, Span, Topic
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import start_of
 from quorumq.storage.salvage import read_directory
@@ -40,7 +40,7 @@ class Found(NamedTuple):
     """A message in a directory."""
 
     partition: PartitionId
-    origin: Origin  # producer that numbered it,
+    producer_id: ProducerId  # producer that numbered it,
     seq: int  # and as what
     published_ms: int  # when, by its producer's clock
     message: Message | None  # the message; None if it cannot be read
@@ -199,7 +199,9 @@ class OfflineDirectory:
             if group is not None and groups.get(group) in SETTLED:
                 continue
             message, problem = self._read(header, number, seq + shift)
-            yield Found(replica.partition, part.origin, seq, header.published_ms, message, groups, problem)
+            yield Found(
+                replica.partition, part.producer_id, seq, header.published_ms, message, groups, problem
+            )
 
     def _read(self, header: BatchHeader, number: int, index: int) -> tuple[Message | None, str]:
         """Record ``index`` of a batch, or why it cannot be read."""

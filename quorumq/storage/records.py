@@ -153,8 +153,8 @@ TYPE_OF: Final[dict[type, int]] = {
     core.ClusterMade: 42,
     core.Placed: 43,
     core.Reclaimed: 30,
-    core.OriginsPromised: 31,
-    core.OriginsClosed: 32,
+    core.SessionsPromised: 31,
+    core.SessionsClosed: 32,
 }
 
 CLASS_OF: Final[dict[int, type[Any]]] = {number: cls for cls, number in TYPE_OF.items()}

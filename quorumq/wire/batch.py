@@ -35,7 +35,7 @@ from quorumq.core.limits import (
     TOPIC_TIME_MAX_S,
     WORDS_END,
 )
-from quorumq.core.types import Batch, BatchHeader, Origin, PartitionId, Span
+from quorumq.core.types import Batch, BatchHeader, PartitionId, ProducerId, Span
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue, bad
 
@@ -50,7 +50,7 @@ HEADERS_MAX: Final = 256
 HEADER_NAME_CHARS_MAX: Final = 256
 NODE_CHARS_MAX: Final = 32
 SHARED_MAX: Final = 4096
-"""Most origins, and most partitions, that are kept once each."""
+"""Most producer ids, and most partitions, that are kept once each."""
 DELAY_MS_MAX: Final = int(DELAY_MAX_S * 1000)
 TTL_MS_MAX: Final = int(TOPIC_TIME_MAX_S * 1000)
 
@@ -112,11 +112,11 @@ def _uint(where: str, value: object, below: int) -> int:
 
 
 # Batches of one session and one partition share these: else each that waits at a node would have its own.
-_origin = functools.lru_cache(maxsize=SHARED_MAX)(Origin)
+_producer_id = functools.lru_cache(maxsize=SHARED_MAX)(ProducerId)
 _partition = functools.lru_cache(maxsize=SHARED_MAX)(PartitionId)
 
 
-_new_span: Final[Callable[[type[Span], tuple[Origin, int, int]], Span]] = tuple.__new__
+_new_span: Final[Callable[[type[Span], tuple[ProducerId, int, int]], Span]] = tuple.__new__
 
 
 def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span, ...]:
@@ -150,11 +150,11 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
             _uint(f"{where}.count", count, BATCH_MESSAGES_MAX + 1)
             _uint(f"{where}.first", first, NUMBERS_END - count + 1)
             bad(f"{where}.count", count, "a section holds at least one record")
-        sections.append(_new_span(Span, (_origin(node, n, nonce, k), first, first + count)))
+        sections.append(_new_span(Span, (_producer_id(node, n, nonce, k), first, first + count)))
     if len(sections) > 1:
         ordered = sorted(sections)
         for one, next_one in itertools.pairwise(ordered):
-            if one.origin == next_one.origin and one.stop > next_one.start:
+            if one.producer_id == next_one.producer_id and one.stop > next_one.start:
                 bad(where, f"{one} and {next_one}", "sections must not overlap")
     return tuple(sections)
 
@@ -163,10 +163,10 @@ def cut_sections(sections: Sequence[Span], first: int, stop: int) -> tuple[Span,
     """Return the sections of records [first, stop) alone."""
     found: list[Span] = []
     at = 0
-    for origin, start, end in sections:
+    for producer_id, start, end in sections:
         low, high = max(first, at), min(stop, at + end - start)
         if low < high:
-            found.append(Span(origin, start + low - at, start + high - at))
+            found.append(Span(producer_id, start + low - at, start + high - at))
         at += end - start
     return tuple(found)
 
@@ -416,7 +416,7 @@ def _header_fault(name: object, value: object) -> str:
 
 def build_batch(
     partition: PartitionId,
-    origin: Origin,
+    producer_id: ProducerId,
     first_seq: int,
     published_ms: int,
     messages: Sequence[Message],
@@ -427,8 +427,8 @@ def build_batch(
     """Encode ``messages`` into one batch of one section; a retry sends the result again, unchanged.
 
     Args:
-        origin: the producer's session; numbers ``first_seq``, ``first_seq + 1`` … are used up by it.
-        first_seq: the number of the first message within (origin, partition).
+        producer id: the producer's session; numbers ``first_seq``, ``first_seq + 1`` … are used up by it.
+        first_seq: the number of the first message within (producer id, partition).
         published_ms: the producer's time of day, milliseconds since 1970.
         messages: one or more.
         delay_ms: milliseconds until they may be delivered; at most `DELAY_MS_MAX`.
@@ -439,12 +439,14 @@ def build_batch(
         TypeError: a part of a message is not of its type.
     """
     records = [encode_record(message) for message in messages]
-    return pack_batch(partition, origin, first_seq, published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
+    return pack_batch(
+        partition, producer_id, first_seq, published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms
+    )
 
 
 def pack_batch(
     partition: PartitionId,
-    origin: Origin,
+    producer_id: ProducerId,
     first_seq: int,
     published_ms: int,
     records: Sequence[bytes],
@@ -453,7 +455,7 @@ def pack_batch(
     ttl_ms: int = 0,
 ) -> Batch:
     """Build a batch of records that `encode_record` made: a producer encodes early, to count bytes."""
-    section = Span(origin, first_seq, first_seq + len(records))
+    section = Span(producer_id, first_seq, first_seq + len(records))
     return pack_sections(partition, (section,), published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
 
 
@@ -466,7 +468,7 @@ def pack_sections(
     delay_ms: int = 0,
     ttl_ms: int = 0,
 ) -> Batch:
-    """Build a batch of records that are numbered in several runs, or under several origins.
+    """Build a batch of records that are numbered in several runs, or under several producer ids.
 
     Args:
         sections: 1 to `SECTIONS_MAX`; none overlap; they number the records in this order.
@@ -548,9 +550,9 @@ def _plain_head(size: int) -> tuple[bytes, int]:
 
 def name_of(header: BatchHeader, index: int) -> str:
     """Return the message that record ``index`` is, for people."""
-    for origin, start, stop in header.sections:
+    for producer_id, start, stop in header.sections:
         if index < stop - start:
-            return f"message {header.partition} {origin}[{start + index}]"
+            return f"message {header.partition} {producer_id}[{start + index}]"
         index -= stop - start
     return f"record {index} past the end of {header.key()}"
 

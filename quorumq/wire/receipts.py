@@ -21,7 +21,7 @@ from typing import Final
 
 from quorumq.core.errors import BadReceipt
 from quorumq.core.messages import FetchReply, ReceiptPart, Slice
-from quorumq.core.types import DERIVED, Origin, Receipt, Span
+from quorumq.core.types import DERIVED, ProducerId, Receipt, Span
 from quorumq.wire import cbor
 from quorumq.wire.bounds import SEALED_BYTES_MAX
 from quorumq.wire.cbor import BadValue
@@ -135,36 +135,36 @@ def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tu
     return tuple(opened)
 
 
-def seal_session(origin: Origin, *, secret: bytes, key: int) -> bytes:
+def seal_session(producer_id: ProducerId, *, secret: bytes, key: int) -> bytes:
     """Return the signature of a session, which shows that a client got it: key number | digest, 16 bytes."""
     digest = hashlib.blake2b(
-        encode_value(origin), digest_size=DIGEST_BYTES, key=secret, person=_SESSION, salt=bytes((key,))
+        encode_value(producer_id), digest_size=DIGEST_BYTES, key=secret, person=_SESSION, salt=bytes((key,))
     )
     return bytes((key,)) + digest.digest()
 
 
-def check_session(origin: Origin, seal: bytes, *, keys: Mapping[int, bytes]) -> None:
+def check_session(producer_id: ProducerId, seal: bytes, *, keys: Mapping[int, bytes]) -> None:
     """Refuse a client that did not get the session: it would take another producer's numbers, or end them.
 
     Args:
-        origin: origin of the session. Origins of derived messages belong to no client, and have no signature.
+        producer id: producer id of the session. Producer ids of derived messages belong to no client, and have no signature.
         keys: secrets of this cluster by their key number.
 
     Raises:
         BadReceipt: the session is another client's; says what to do.
     """
-    if origin.node == DERIVED:
+    if producer_id.node == DERIVED:
         return
     secret = keys.get(seal[0]) if seal else None
-    if secret is None or not hmac.compare_digest(seal_session(origin, secret=secret, key=seal[0]), seal):
+    if secret is None or not hmac.compare_digest(seal_session(producer_id, secret=secret, key=seal[0]), seal):
         raise BadReceipt(
-            f"session {origin.node}.{origin.n}.{origin.k} is not this client's: send the seal that came with the "
+            f"session {producer_id.node}.{producer_id.n}.{producer_id.k} is not this client's: send the seal that came with the "
             "session, or open another one"
         )
 
 
 def _within(span: Span, whole: Span) -> bool:
-    return span.origin == whole.origin and whole.start <= span.start and span.stop <= whole.stop
+    return span.producer_id == whole.producer_id and whole.start <= span.start and span.stop <= whole.stop
 
 
 def seal_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tuple[Slice, ...]:

@@ -45,9 +45,9 @@ from quorumq.core.types import (
     BatchHeader,
     Incarnation,
     Letter,
-    Origin,
     Owner,
     PartitionId,
+    ProducerId,
     Receipt,
     Span,
     Stamp,
@@ -274,7 +274,7 @@ def _encode_map(value: Mapping[str, object], lift: Lift | None) -> bytes:
     return cbor2.dumps(value)
 
 
-INLINE: Final = (Span, Origin, PartitionId, Incarnation, Stamp, Owner)
+INLINE: Final = (Span, ProducerId, PartitionId, Incarnation, Stamp, Owner)
 """Types that are in nearly every message: their code to read and write is inlined instead of called."""
 
 
@@ -413,18 +413,18 @@ class _Maker:
             return f"float64(0xFB, {var})"
         if hint is bool:
             return f"({cbor.TRUE!r} if {var} else {cbor.FALSE!r})"
-        origin, args = typing.get_origin(hint), typing.get_args(hint)
-        if origin in (typing.Union, types.UnionType):
+        producer_id, args = typing.get_origin(hint), typing.get_args(hint)
+        if producer_id in (typing.Union, types.UnionType):
             (inner,) = [arg for arg in args if arg is not type(None)]
             return f"({cbor.NULL!r} if {var} is None else {self._encoding(inner, var, owner, field)})"
-        if origin is tuple and args[-1] is Ellipsis:
+        if producer_id is tuple and args[-1] is Ellipsis:
             inner = joined(self._pieces(args[0], "i", owner, field))
             head = f"(arrays[len({var})] if len({var}) < 24 else array_head(len({var})))"
             return f"({head} + join([{inner} for i in {var}]) if {var} else {cbor.EMPTY_ARRAY!r})"
-        if origin is tuple:
+        if producer_id is tuple:
             parts = [self._encoding(arg, f"{var}[{index}]", owner, field) for index, arg in enumerate(args)]
             return f"join(({cbor.array_head(len(args))!r}, {', '.join(parts)}))"
-        if origin is dict:
+        if producer_id is dict:
             return f"encode_map({var}, lift)"
         if isinstance(hint, type) and issubclass(hint, IntEnum):
             return f"uint(int({var}))"
@@ -463,11 +463,11 @@ class _Maker:
                     f"type({var}) is not float or not -{limit} < {var} < {limit}", "must be a finite number"
                 ),
             ]
-        origin, args = typing.get_origin(hint), typing.get_args(hint)
-        if origin in (typing.Union, types.UnionType):
+        producer_id, args = typing.get_origin(hint), typing.get_args(hint)
+        if producer_id in (typing.Union, types.UnionType):
             (inner,) = [arg for arg in args if arg is not type(None)]
             return [f"if {var} is not None:", *("    " + s for s in self._decoding(inner, var, owner, field))]
-        if origin is tuple and args[-1] is Ellipsis:
+        if producer_id is tuple and args[-1] is Ellipsis:
             limit = items_max(owner, field)
             lines = refuse(
                 f"type({var}) is not tuple or len({var}) > {limit}", f"must be an array of at most {limit}"
@@ -488,7 +488,7 @@ class _Maker:
                 f"if len({var}) == 1: {var} = ({item}({var}[0], body),)",
                 f"elif {var}: {var} = tuple([{item}(i, body) for i in {var}])",
             ]
-        if origin is tuple:
+        if producer_id is tuple:
             lines = refuse(
                 f"type({var}) is not tuple or len({var}) < {len(args)}", f"must be an array of {len(args)}"
             )
@@ -496,7 +496,7 @@ class _Maker:
                 f"{self._item(arg, owner, field)}({var}[{index}], body)" for index, arg in enumerate(args)
             ]
             return [*lines, f"{var} = ({', '.join(parts)},)"]
-        if origin is dict:
+        if producer_id is dict:
             return [f"{var} = check_map({where}, {var})"]
         if isinstance(hint, type) and issubclass(hint, IntEnum):
             members = self._name({int(member): member for member in hint})
@@ -544,7 +544,7 @@ _encode_span: Final = _MAKER.of(Span)[0]
 _decode_span: Final = _MAKER.of(Span)[1]
 _encode_partition: Final = _MAKER.of(PartitionId)[0]
 _decode_partition: Final = _MAKER.of(PartitionId)[1]
-_MAKER.of(Origin)
+_MAKER.of(ProducerId)
 
 
 class Encoders(dict[type, LedEncoder]):

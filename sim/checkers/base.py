@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from quorumq.history import Row
 
 Key = tuple[int, str, int]
-"""A message: partition number, origin, sequence number. Topics are told apart by their origins' partitions."""
+"""A message: partition number, producer id, sequence number. Topics are told apart by their producer ids' partitions."""
 
 GroupKey = tuple[str, int, str, int]
 """A message as one group sees it."""
@@ -112,9 +112,9 @@ class TopicChecker(SettingsChecker):
 def messages(row: Row) -> Iterator[Key]:
     """Yield each message of a line."""
     partition = row["partition"]
-    for origin, start, stop in row["spans"]:
+    for producer_id, start, stop in row["spans"]:
         for seq in range(start, stop):
-            yield (partition, origin, seq)
+            yield (partition, producer_id, seq)
 
 
 def crcs_of(row: Row) -> Iterator[tuple[Key, str]]:
@@ -156,8 +156,8 @@ def naming(key: GroupKey) -> tuple[Named, Named]:
 
 def name(key: Key | GroupKey) -> str:
     """Return a message as people read it."""
-    *group, partition, origin, seq = key
-    return f"{origin}[{seq}] of partition {partition}" + (f" for group {group[0]}" if group else "")
+    *group, partition, producer_id, seq = key
+    return f"{producer_id}[{seq}] of partition {partition}" + (f" for group {group[0]}" if group else "")
 
 
 class Skips:

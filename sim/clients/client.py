@@ -36,7 +36,7 @@ NOTHING_DONE = (
     Code.USAGE,
     Code.NOT_FOUND,
     Code.CONFLICT,
-    Code.ORIGIN_CLOSED,
+    Code.SESSION_CLOSED,
     Code.STORAGE_FULL,
     Code.TOO_FEW_REPLICAS,
     Code.TOO_LARGE,
@@ -197,7 +197,7 @@ class Client:
             "via": node,
         }
         for section in header.sections:
-            self.topics.published_to[section.origin] = fields["topic"]
+            self.topics.published_to[section.producer_id] = fields["topic"]
         crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
         times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
         times = {what: seconds for what, seconds in times.items() if seconds}

@@ -166,8 +166,8 @@ class Consumer(Deriving):
     def by_id(self, request: Fetch) -> Fetch:
         """Return the same FETCH for messages that were delivered before, or for one that may never be there."""
         receipt = self.rng.choice(self.old)
-        origin, start, stop = receipt.span
-        span = Span(origin, start, min(stop, start + 64) + self.rng.choice((0, 0, 1)))
+        producer_id, start, stop = receipt.span
+        span = Span(producer_id, start, min(stop, start + 64) + self.rng.choice((0, 0, 1)))
         return request._replace(max_wait=0.0, partitions=(receipt.partition.number,), spans=(span,))
 
     def hang_up(self, op: int) -> None:
@@ -278,15 +278,17 @@ class Consumer(Deriving):
                 continue
             elif options.shred and rng.random() < options.shred:
                 every = range(span.start, span.stop, 2)
-                acks.append(ReceiptPart(receipt, tuple(Span(span.origin, seq, seq + 1) for seq in every)))
+                acks.append(
+                    ReceiptPart(receipt, tuple(Span(span.producer_id, seq, seq + 1) for seq in every))
+                )
             elif rng.random() < options.reject:
                 rejects.append(whole)
             elif rng.random() < options.dead and not self.of_dead:
                 deads.append(whole)
             elif span.size > 1 and rng.random() < options.partial:
                 middle = rng.randrange(span.start + 1, span.stop)
-                acks.append(ReceiptPart(receipt, (Span(span.origin, span.start, middle),)))
-                rejects.append(ReceiptPart(receipt, (Span(span.origin, middle, span.stop),)))
+                acks.append(ReceiptPart(receipt, (Span(span.producer_id, span.start, middle),)))
+                rejects.append(ReceiptPart(receipt, (Span(span.producer_id, middle, span.stop),)))
             else:
                 acks.append(whole)
         if rejects:
@@ -385,7 +387,8 @@ class Consumer(Deriving):
             return items
         return tuple(
             ReceiptPart(
-                receipt, tuple(Span(span.origin, seq, seq + 1) for span in spans for seq in range(*span[1:]))
+                receipt,
+                tuple(Span(span.producer_id, seq, seq + 1) for span in spans for seq in range(*span[1:])),
             )
             for receipt, spans in items
         )

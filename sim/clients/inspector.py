@@ -33,9 +33,9 @@ from quorumq.core.types import (
     Incarnation,
     Kind,
     Letter,
-    Origin,
     Owner,
     PartitionId,
+    ProducerId,
     Receipt,
     Record,
     Span,
@@ -74,11 +74,11 @@ class Inspector(Client):
         rng, topic = self.rng, self.topics.current
         group = rng.choice(self.around.groups)
         number = rng.randrange(self.options.partitions)
-        origins = list(self.topics.published_to)
-        if topic is None or not origins:
+        producer_ids = list(self.topics.published_to)
+        if topic is None or not producer_ids:
             return rng.choice((StatusRequest(), Metadata()))
         partition = PartitionId(topic.id, number)
-        origin, at = rng.choice(origins), rng.randrange(20)
+        producer_id, at = rng.choice(producer_ids), rng.randrange(20)
         browse = BrowseRequest("jobs", number, group, rng.choice(LOOKED_FOR), (0, 0), rng.choice((1, 50)))
         return rng.choice(
             (
@@ -87,7 +87,7 @@ class Inspector(Client):
                 Metadata(("jobs",)),
                 DescribeGroup("jobs", group),
                 DeclareSurvivors(),
-                ShowRequest(partition, Span(origin, at, at + 1)),
+                ShowRequest(partition, Span(producer_id, at, at + 1)),
                 Fetch(("no topic*",), group, 1, 1 << 20, 1, 0, 0.05, self.options.hold_times[0], 0.0),
                 browse._replace(bodies=True),
                 browse._replace(topic="jobs.deadletters"),
@@ -101,7 +101,7 @@ class Inspector(Client):
         rng, options = self.rng, self.options
         group = rng.choice(self.around.groups)
         fetch = Fetch(("jobs",), group, 1, 1 << 20, 1, 0, 0.0, options.hold_times[0], 0.0)
-        some = Span(Origin("a", 1, 1, 1), 0, 2)
+        some = Span(ProducerId("a", 1, 1, 1), 0, 2)
         partition = PartitionId(self.topics.current.id if self.topics.current is not None else b"?" * 16, 0)
         nobody = Owner("a", Incarnation(0, 0), Stamp(0, "a"))
         dead = Receipt(partition, group + DEAD_SUFFIX, 0, 0, some, nobody)

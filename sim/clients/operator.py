@@ -471,7 +471,7 @@ class Operator(Caller):
         node = self.node(tried)
         op = self.next_op()
         n, generation = entries[0].record.n, entries[0].record.generation
-        topic = self.topics.published_to[entries[0].span.origin]
+        topic = self.topics.published_to[entries[0].span.producer_id]
         common: dict[str, Any] = {
             "topic": topic, "partition": number, "group": group, "generation": generation, "n": n, "op": op,
         }  # fmt: skip

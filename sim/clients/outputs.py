@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
-from quorumq.client.derived import derived_origin, derived_partition, runs_of
+from quorumq.client.derived import derived_partition, derived_producer_id, runs_of
 from quorumq.client.message import MessageId
 from quorumq.core.messages import PublishReply
-from quorumq.core.types import Batch, Origin, PartitionId, Receipt, Span
+from quorumq.core.types import Batch, PartitionId, ProducerId, Receipt, Span
 from quorumq.history import spans_value
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from sim.clients.calls import Caller
@@ -64,28 +64,28 @@ class Deriving(Caller):
         rng = self.rng
         topic = self.topics.outputs
         assert topic is not None
-        made: dict[int, dict[tuple[Origin, int], bytes]] = {}  # by partition
+        made: dict[int, dict[tuple[ProducerId, int], bytes]] = {}  # by partition
         for receipt, _, records in taken:
             source, span = receipt.partition, receipt.span
-            number = derived_partition(MessageId(source, span.origin, span.start), None, topic, no_keys)
+            number = derived_partition(MessageId(source, span.producer_id, span.start), None, topic, no_keys)
             outputs = made.setdefault(number, {})
             for index in (0, 1):
-                origin = derived_origin(
-                    MessageId(source, span.origin, span.start), self.group, topic.id, index
+                producer_id = derived_producer_id(
+                    MessageId(source, span.producer_id, span.start), self.group, topic.id, index
                 )
                 mine = {
                     seq: encode_record(Message(b"%d of " % index + record))
                     for seq, record in zip(range(span.start, span.stop), records, strict=True)
                     if crc32c(record) % 3 > index
                 }
-                outputs.update(((origin, seq), record) for seq, record in mine.items())
-                for run in runs_of([(origin, seq) for seq in mine]):
+                outputs.update(((producer_id, seq), record) for seq, record in mine.items())
+                for run in runs_of([(producer_id, seq) for seq in mine]):
                     self.world.note(
                         self.who,
                         "derive",
                         **self.topics.place(source),
                         group=self.group,
-                        spans=spans_value((Span(span.origin, run.start, run.stop),)),
+                        spans=spans_value((Span(span.producer_id, run.start, run.stop),)),
                         crcs="".join([f"{crc32c(mine[seq]):08x}" for seq in range(run.start, run.stop)]),
                         into={
                             "topic": topic.name,
@@ -128,7 +128,7 @@ class Deriving(Caller):
         """Note that outputs are confirmed, for the first time or again."""
         header, world = batch.header, self.world
         for section in header.sections:
-            known = self.topics.confirmed_outputs.setdefault((header.partition, section.origin), {})
+            known = self.topics.confirmed_outputs.setdefault((header.partition, section.producer_id), {})
             for seq in range(section.start, section.stop):
                 first = known.setdefault(seq, header.sections)
                 if first is not header.sections:

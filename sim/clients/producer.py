@@ -14,7 +14,7 @@ from quorumq.core.messages import (
     OpenSessionReply,
     PublishReply,
 )
-from quorumq.core.types import Batch, Origin, PartitionId, Topic
+from quorumq.core.types import Batch, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.client import Answer, Client, refused_as_deleted
 from sim.clients.surroundings import Surroundings
@@ -25,12 +25,12 @@ class Producer(Client):
 
     def __init__(self, around: Surroundings, name: str) -> None:
         super().__init__(around, name)
-        self.origin: Origin | None = None
+        self.producer_id: ProducerId | None = None
         self.topic: Topic | None = None
         self.left = self.options.batches
         self.made = 0.0  # when the batch was made that is being published, by our clock
         self.sequence: dict[int, int] = {}
-        self.published: dict[tuple[PartitionId, Origin], int] = {}
+        self.published: dict[tuple[PartitionId, ProducerId], int] = {}
         self.finished = False
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -67,12 +67,12 @@ class Producer(Client):
             self.later(0.1, self.begin)
 
     def open_session(self) -> None:
-        """Get an origin, under which the next batches are numbered."""
+        """Get a producer id, under which the next batches are numbered."""
         self.ask(self.node(), OpenSession(), self.timeout, self.on_session)
 
     def on_session(self, answer: Answer, _: Any) -> None:
         if isinstance(answer, OpenSessionReply):
-            self.origin = answer.origin
+            self.producer_id = answer.producer_id
             self.sequence.clear()
             self.publish_next()
         else:
@@ -105,11 +105,11 @@ class Producer(Client):
         """Make the next batch and publish it."""
         if not self.left:
             self.finished = True
-            if self.options.origin_idle < 3600.0 and self.rng.random() < 0.5:
+            if self.options.session_idle < 3600.0 and self.rng.random() < 0.5:
                 self.close_session()
             return
         self.left -= 1
-        assert self.origin is not None
+        assert self.producer_id is not None
         assert self.topic is not None
         rng = self.rng
         number = rng.randrange(self.topic.partitions)
@@ -123,7 +123,7 @@ class Producer(Client):
         ttl = rng.random() * options.ttl if rng.random() < options.mortal else 0.0
         batch = build_batch(
             partition,
-            self.origin,
+            self.producer_id,
             first,
             self.wall_ms,
             messages,
@@ -135,15 +135,17 @@ class Producer(Client):
 
     def close_session(self) -> None:
         """Close the session once all is confirmed; a copy of a batch may still be on its way."""
-        assert self.origin is not None
-        used = tuple(partition for partition, origin in self.published if origin == self.origin)
+        assert self.producer_id is not None
+        used = tuple(
+            partition for partition, producer_id in self.published if producer_id == self.producer_id
+        )
         if used:
             self.close(self.node(), used)
 
     def close(self, node: str, used: tuple[PartitionId, ...]) -> None:
         """Close the session in these partitions."""
-        assert self.origin is not None
-        self.ask(node, CloseSession(self.origin, used), self.timeout, lambda answer, _: None)
+        assert self.producer_id is not None
+        self.ask(node, CloseSession(self.producer_id, used), self.timeout, lambda answer, _: None)
 
     def publish(self, batch: Batch, tried: Any) -> None:
         """Send the batch to a node, another than the one just tried."""
@@ -152,7 +154,7 @@ class Producer(Client):
         self.send(batch, node, main=True)
         if (
             self.options.guests
-            and self.options.origin_idle < 3600.0
+            and self.options.session_idle < 3600.0
             and not self.left
             and self.rng.random() < 0.3
         ):
@@ -170,7 +172,7 @@ class Producer(Client):
                 return
             if isinstance(answer, PublishReply):
                 count = header.size
-                where = (header.partition, header.sections[0].origin)
+                where = (header.partition, header.sections[0].producer_id)
                 self.published[where] = self.published.get(where, 0) + count
                 self.around.tally.published += count
                 if header.partition.number >= self.options.partitions:
@@ -180,7 +182,7 @@ class Producer(Client):
                 if refused_as_deleted(answer):
                     self.world.saw("a publish was refused: its topic was deleted")
                 self.later(0.02, self.begin)
-            elif isinstance(answer, Failed) and answer.code == Code.ORIGIN_CLOSED:
+            elif isinstance(answer, Failed) and answer.code == Code.SESSION_CLOSED:
                 self.world.saw("a producer heard that its session is closed")
                 # An earlier try may have stored the batch: it is left at that.
                 self.later(0.02, self.open_session)

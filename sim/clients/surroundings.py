@@ -93,6 +93,6 @@ class Surroundings:
                 continue
             members = len(replica.members)
             view = replica.views.groups.get(group)
-            record = view.records.get(span.origin, span.start) if view is not None else None
+            record = view.records.get(span.producer_id, span.start) if view is not None else None
             have += record is not None and record.kind == Kind.ACKED
         return have, members

@@ -92,4 +92,4 @@ class Worker(Consumer):
 
 def _one(receipt: Receipt, seq: int) -> ReceiptPart:
     """Return one message of those."""
-    return ReceiptPart(receipt, (Span(receipt.span.origin, seq, seq + 1),))
+    return ReceiptPart(receipt, (Span(receipt.span.producer_id, seq, seq + 1),))

@@ -16,12 +16,12 @@ def follow(story: Story, message: str) -> Iterator[str]:
     Raises:
         ValueError: it is not in the story.
     """
-    origin, number = story.find(message)
-    mine = [item for item in story.items if item.concerns(origin, number)]
+    producer_id, number = story.find(message)
+    mine = [item for item in story.items if item.concerns(producer_id, number)]
     first, last = min(item.at for item in mine), max(item.at for item in mine)
     yield f"{message}, from {first:.4f} to {last:.4f} {story.unit}:"
     for item in sorted(story.items, key=lambda item: item.at):
-        about = item.concerns(origin, number)
+        about = item.concerns(producer_id, number)
         if about or (item.kind in AROUND and first - 1.0 <= item.at <= last + 0.1):
             says = f"BROKEN: {item.says}" if item.kind == "broken" else item.says
             yield f"{item.at:10.4f}  {'' if about else '· '}{says}"

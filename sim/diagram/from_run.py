@@ -17,7 +17,7 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.types import Owner, Span, Stamp
-from quorumq.history import origin_text, owner_text
+from quorumq.history import owner_text, producer_id_text
 from sim.cluster import Cluster
 from sim.diagram.rows import items_of
 from sim.diagram.story import MESSAGE, Ids, Item, Story, said_ids
@@ -77,7 +77,7 @@ def ids_in(value: Any) -> Iterator[tuple[str, int, int]]:
     if isinstance(value, Slice):
         value = tuple(delivery.receipt.span for delivery in value.deliveries)
     if isinstance(value, Span):
-        yield origin_text(value.origin), value.start, value.stop
+        yield producer_id_text(value.producer_id), value.start, value.stop
     elif isinstance(value, tuple):
         for part in value:
             yield from ids_in(part)
@@ -186,7 +186,7 @@ class Recorder:
         for key, (span, owner, group, deadline) in now.items():
             if key in self.held:
                 continue
-            ids: Ids = ((origin_text(span.origin), span.start, span.stop),)
+            ids: Ids = ((producer_id_text(span.producer_id), span.start, span.stop),)
             name = self.words.ballot(owner.ballot)
             until = host.clock.true_time(deadline)
             self.owners[owner_text(owner)] = f"{name} of {owner.node}"

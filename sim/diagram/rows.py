@@ -34,7 +34,7 @@ def items_of(rows: Sequence[Row], broken: Sequence[str], *, calls: bool) -> list
     teller.close()
     items = teller.items
     for text in broken:
-        ids: Ids = tuple((origin, int(at), int(at) + 1) for origin, at in MESSAGE.findall(text))
+        ids: Ids = tuple((producer_id, int(at), int(at) + 1) for producer_id, at in MESSAGE.findall(text))
         lane = teller.lane_of_break(text, ids)
         items.append(
             Item(

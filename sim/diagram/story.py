@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Ids = tuple[tuple[str, int, int], ...]
-"""Messages: origin, first, and the one after the last."""
+"""Messages: producer id, first, and the one after the last."""
 
 MESSAGE = re.compile(r"(\S+)\[(\d+)\]")
 """Name of a message, as checkers write it and as people give it on the command line."""
@@ -41,9 +41,9 @@ class Item:
     ids: Ids = ()
     tone: str = ""
 
-    def concerns(self, origin: str, number: int) -> bool:
+    def concerns(self, producer_id: str, number: int) -> bool:
         """Return True if it is about that message."""
-        return any(of == origin and start <= number < stop for of, start, stop in self.ids)
+        return any(of == producer_id and start <= number < stop for of, start, stop in self.ids)
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Story:
             item.says = renamed(item.says)
 
     def find(self, message: str) -> tuple[str, int]:
-        """Return the message of that name; its origin may lack its nonce, if that still says which it is.
+        """Return the message of that name; its producer id may lack its nonce, if that still says which it is.
 
         Raises:
             ValueError: there is none, or it is not a name.
@@ -104,13 +104,15 @@ class Story:
         named = MESSAGE.fullmatch(message.strip())
         if named is None:
             raise ValueError(
-                f"{message!r} is no message: write it as ORIGIN[NUMBER], for example b.1.5eed.1[0]"
+                f"{message!r} is no message: write it as PRODUCER ID[NUMBER], for example b.1.5eed.1[0]"
             )
-        origins = {origin: None for item in self.items for origin, _, _ in item.ids}
-        fitting = [name for name in origins if named[1] in (name, without_nonce(name))]
+        producer_ids = {producer_id: None for item in self.items for producer_id, _, _ in item.ids}
+        fitting = [name for name in producer_ids if named[1] in (name, without_nonce(name))]
         if len(fitting) != 1:
-            some = ", ".join(f"{name}[0]" for name in list(origins)[:8]) or "none at all"
-            raise ValueError(f"{message!r}: {len(fitting)} origins here are called so; there are: {some}")
+            some = ", ".join(f"{name}[0]" for name in list(producer_ids)[:8]) or "none at all"
+            raise ValueError(
+                f"{message!r}: {len(fitting)} producer ids here are called so; there are: {some}"
+            )
         return fitting[0], int(named[2])
 
     def shown(self, most: int) -> None:
@@ -154,7 +156,7 @@ class Story:
                 place.get(item.to, -1),
                 number_of(item.text),
                 number_of(item.says),
-                [[number_of(origin), start, stop] for origin, start, stop in item.ids],
+                [[number_of(producer_id), start, stop] for producer_id, start, stop in item.ids],
                 item.tone,
             ]
             for item in sorted(self.items, key=lambda item: item.at)
@@ -182,16 +184,16 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def without_nonce(origin: str) -> str:
-    """Return an origin without its nonce: ``a.1.5eed.3`` is ``a.1.3`` to people."""
-    parts = origin.split(".")
-    return ".".join((*parts[:2], *parts[3:])) if len(parts) == 4 else origin
+def without_nonce(producer_id: str) -> str:
+    """Return a producer id without its nonce: ``a.1.5eed.3`` is ``a.1.3`` to people."""
+    parts = producer_id.split(".")
+    return ".".join((*parts[:2], *parts[3:])) if len(parts) == 4 else producer_id
 
 
 def said_ids(ids: Iterable[tuple[str, int, int]]) -> str:
     """Return the messages' names as people read them."""
     found = [
-        f"{without_nonce(origin)}[{start if stop == start + 1 else f'{start}…{stop - 1}'}]"
-        for origin, start, stop in ids
+        f"{without_nonce(producer_id)}[{start if stop == start + 1 else f'{start}…{stop - 1}'}]"
+        for producer_id, start, stop in ids
     ]
     return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")

@@ -20,15 +20,15 @@ from quorumq.core.messages import (
     Resolved,
     SetGroup,
 )
-from quorumq.core.types import Kind, Letter, Now, Origin, Receipt, Record, Span
+from quorumq.core.types import Kind, Letter, Now, ProducerId, Receipt, Record, Span
 from sim.explorer.scenario import HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
 
 TOPIC = "t"
 GROUP = "g"
 DEAD_GROUP = GROUP + DEAD_SUFFIX
-ORIGIN = Origin("p", 1, 1, 1)
-SPAN = Span(ORIGIN, 0, 1)
-BESIDE = Span(Origin("o", 1, 1, 1), 0, 1)
+PRODUCER_ID = ProducerId("p", 1, 1, 1)
+SPAN = Span(PRODUCER_ID, 0, 1)
+BESIDE = Span(ProducerId("o", 1, 1, 1), 0, 1)
 """A message that is not there; a listing that begins with it has the one that is."""
 CREATED = "u"
 """The topic that a scenario with ``operators`` is about."""

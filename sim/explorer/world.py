@@ -24,7 +24,7 @@ from sim.explorer.clone import clone
 from sim.explorer.journals import UNTRACKED
 from sim.explorer.machine import Outcome
 from sim.explorer.nodes import Nodes, Switches
-from sim.explorer.requests import CREATED, GROUP, ORIGIN, TOPIC, fetch
+from sim.explorer.requests import CREATED, GROUP, PRODUCER_ID, TOPIC, fetch
 from sim.explorer.scenario import WALL_MS, ExplorerError, Scenario, now_at
 
 SETUP_KEY = 1000
@@ -181,7 +181,7 @@ class World:
 
     def _store(self, locals_: list[int], topic: Topic, names: tuple[NodeId, ...], now: Now) -> None:
         """Store the message at these nodes."""
-        batch = build_batch(PartitionId(topic.id, 0), ORIGIN, 0, WALL_MS, [Message(b"work")])
+        batch = build_batch(PartitionId(topic.id, 0), PRODUCER_ID, 0, WALL_MS, [Message(b"work")])
         store = self.nodes.traffic.store = Store(0, topic.epoch, batch)
         for name in names:
             index = self.scenario.index[name]

@@ -70,9 +70,9 @@ def counted(rows: Sequence[Row]) -> Counter[str]:
 
 def named(row: Row) -> Iterator[tuple[object, ...]]:
     """Yield each message of a line, as its group reads it in its generation."""
-    for origin, start, stop in row["spans"]:
+    for producer_id, start, stop in row["spans"]:
         for number in range(start, stop):
-            yield row["topic"], row["group"], row["generation"], row["partition"], origin, number
+            yield row["topic"], row["group"], row["generation"], row["partition"], producer_id, number
 
 
 VERDICTS = ("acked", "acked_unproven", "acked_after_expiry")

@@ -115,7 +115,7 @@ class Run:
         for key in self.books.dead.values():
             world.note(
                 "sim", "list", topic=TOPIC, partition=key.partition, group=GROUP, generation=0, state="dead",
-                n=0, spans=[[key.origin, key.seq, key.seq + 1]], complete=True,
+                n=0, spans=[[key.producer_id, key.seq, key.seq + 1]], complete=True,
             )  # fmt: skip
         world.note("sim", "phase", phase="drained")
         return world.rows

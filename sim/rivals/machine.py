@@ -144,10 +144,10 @@ class Machine(sim.machine.Machine):
         spans: dict[int, list[list[Any]]] = {}
         for key in keys:
             mine = spans.setdefault(key.partition, [])
-            if mine and mine[-1][0] == key.origin and mine[-1][2] == key.seq:
+            if mine and mine[-1][0] == key.producer_id and mine[-1][2] == key.seq:
                 mine[-1][2] += 1
             else:
-                mine.append([key.origin, key.seq, key.seq + 1])
+                mine.append([key.producer_id, key.seq, key.seq + 1])
         for number, named in spans.items():
             self.world.note(f"node:{self.name}", kind, topic=TOPIC, partition=number, spans=named, **fields)
 

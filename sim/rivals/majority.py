@@ -22,8 +22,8 @@ from quorumq.core.messages import (
     SettleReply,
 )
 from quorumq.core.spans import merge_spans
-from quorumq.core.types import Letter, NodeId, Origin, PartitionId, Receipt, Span, Stamp
-from quorumq.history import origin_text, owner_text, parse_origin, token_text
+from quorumq.core.types import Letter, NodeId, PartitionId, ProducerId, Receipt, Span, Stamp
+from quorumq.history import owner_text, parse_producer_id, producer_id_text, token_text
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.client import nothing_done
 from sim.fsyncs import Disk
@@ -38,7 +38,7 @@ from sim.rivals.workload import DEADLINE_SHARE, GROUP, TOPIC, Batch, Consumer, K
 class MajorityProducer(Producer):
     """Opens a session first; p0 creates the topic before that."""
 
-    session: Origin | None = None
+    session: ProducerId | None = None
 
     def begin(self, _: object = None, __: object = None) -> None:
         super().begin()
@@ -61,12 +61,12 @@ class MajorityProducer(Producer):
         self.ask(self.node(), request, self.timeout, then)
 
     def open_session(self) -> None:
-        """Get an origin, under which batches are numbered."""
+        """Get a producer id, under which batches are numbered."""
 
         def then(answer: Any, _: Any) -> None:
             if isinstance(answer, OpenSessionReply) and self.topics.current is not None:
-                self.session = answer.origin
-                self.origin = origin_text(answer.origin)
+                self.session = answer.producer_id
+                self.producer_id = producer_id_text(answer.producer_id)
             else:
                 self.later(0.05, self.open_session)
 
@@ -105,8 +105,8 @@ class MajorityConsumer(Consumer):
                     receipt = delivery.receipt
                     for seq in range(receipt.span.start, receipt.span.stop):
                         value = bytes(body[header.end_of(at - 1) : header.end_of(at)])
-                        origin = origin_text(receipt.span.origin)
-                        key = Key(header.published_ms, origin, seq, receipt.partition.number)
+                        producer_id = producer_id_text(receipt.span.producer_id)
+                        key = Key(header.published_ms, producer_id, seq, receipt.partition.number)
                         owner, token = owner_text(receipt.owner), token_text(receipt.owner.ballot)
                         taken.append(Taken(key, value, until, owner, node, receipt, token))
                         at += 1
@@ -147,7 +147,7 @@ class MajorityConsumer(Consumer):
 
 def span_of(item: Taken) -> Span:
     """Return the span of the message in hand alone."""
-    return Span(parse_origin(item.key.origin), item.key.seq, item.key.seq + 1)
+    return Span(parse_producer_id(item.key.producer_id), item.key.seq, item.key.seq + 1)
 
 
 def build(run: Run) -> None:

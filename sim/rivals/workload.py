@@ -29,18 +29,18 @@ class Key(NamedTuple):
     """Key of a message; keys sort by age."""
 
     made: int  # the producer's time of day, in milliseconds
-    origin: str
+    producer_id: str
     seq: int
     partition: int
 
 
 ReceiptPart = tuple[int, str, int]
-"""A message as the history names it: partition, origin, number."""
+"""A message as the history names it: partition, producer id, number."""
 
 
 def named(key: Key) -> ReceiptPart:
     """Return the message's parts, without its time."""
-    return key.partition, key.origin, key.seq
+    return key.partition, key.producer_id, key.seq
 
 
 class Taken(NamedTuple):
@@ -107,7 +107,7 @@ class Producer(Client):
         self.world: World
         self.books: Books = run.books
         self.oracle: Any = run.oracle
-        self.origin = f"{name}.1.0.1"
+        self.producer_id = f"{name}.1.0.1"
         self.queues: dict[int, deque[Batch]] = {i: deque() for i in range(self.options.partitions)}
         self.left = self.options.batches
         self.sequence: dict[int, int] = {}
@@ -153,7 +153,7 @@ class Producer(Client):
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, partition, node)
                 return
             for i in range(len(batch.values)):
-                self.books.confirm((partition, self.origin, batch.first + i), self.world.time)
+                self.books.confirm((partition, self.producer_id, batch.first + i), self.world.time)
             self.queues[partition].popleft()
             if self.queues[partition]:
                 self.publish(partition)
@@ -167,7 +167,7 @@ class Producer(Client):
         fields: dict[str, Any] = {
             "topic": TOPIC,
             "partition": batch.partition,
-            "spans": [[self.origin, batch.first, batch.first + len(batch.values)]],
+            "spans": [[self.producer_id, batch.first, batch.first + len(batch.values)]],
             "op": op,
             "via": node,
         }
@@ -182,7 +182,8 @@ class Producer(Client):
             then(ok, node)
 
         keys = [
-            Key(batch.made, self.origin, batch.first + i, batch.partition) for i in range(len(batch.values))
+            Key(batch.made, self.producer_id, batch.first + i, batch.partition)
+            for i in range(len(batch.values))
         ]
         self.ask(
             node, self.request(batch, tuple(zip(keys, batch.values, strict=True))), self.timeout, heard, op
@@ -341,7 +342,7 @@ class Consumer(Client):
             "group": GROUP,
             "generation": 0,
             "n": 0,
-            "spans": [[key.origin, key.seq, key.seq + 1]],
+            "spans": [[key.producer_id, key.seq, key.seq + 1]],
             "owner": item.owner,
         }
 

@@ -94,6 +94,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "output-named-anew",
         "an output's id is made from its input's alone",
-        ((outputs, "derived_origin", told(outputs.derived_origin, anew)),),
+        ((outputs, "derived_producer_id", told(outputs.derived_producer_id, anew)),),
     ),
 )

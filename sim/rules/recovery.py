@@ -56,7 +56,7 @@ def drop_what_is_acked(self: Replica, reported: list[Reported], now: Now) -> Non
     kept: list[Reported] = []
     for told in reported:
         span = told.hold.span
-        record = self.group(told.hold.group).records.get(span.origin, span.start)
+        record = self.group(told.hold.group).records.get(span.producer_id, span.start)
         if record is None or record.kind != Kind.ACKED or record.generation < told.hold.generation:
             kept.append(told)
     _end_quarantine(self, kept, now)
@@ -69,7 +69,7 @@ def told_by_the_record(
     self: Recall, now: Now, granted: Iterable[Granted]
 ) -> Iterator[tuple[GroupView, Span, Held]]:
     for view, span, held in _acked_early(self, now, granted):
-        record = view.home.records.get(span.origin, span.start)
+        record = view.home.records.get(span.producer_id, span.start)
         if record is not None and record.kind in (Kind.ACKED, Kind.PURGED):
             yield view, span, held
 
@@ -402,7 +402,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "promise-not-journaled",
-        "a promise to close an origin is in the journal",
+        "a promise to close a producer id is in the journal",
         ((Closing, "promise", after(Closing.promise, nothing)),),
     ),
     Rule(

@@ -16,7 +16,7 @@ PLAIN: dict[str, object] = {
     "partial": 0.0, "shred": 0.0, "replay": 0.0, "redrive": 0.0, "rewind": 0.0, "unmake": 0.0, "purge": 0.0,
     "alter": 0.0, "derive": 0.0, "moments": 0.0, "delayed": 0.0, "mortal": 0.0, "by_topic": 0.0, "recall": 0.0,
     "poison": 0.0, "stops": 0.0, "late_group": False, "fifo": False, "implicit": False, "check": False, "relay": False,
-    "auto_create_groups": True, "origin_idle": 86_400.0, "disk": "memory", "dead_readers": 0, "rivals": 0,
+    "auto_create_groups": True, "session_idle": 86_400.0, "disk": "memory", "dead_readers": 0, "rivals": 0,
     "deletions": 0, "operators": 1, "room": 0,
 }  # fmt: skip
 """Options that a run need not have, and their plain values."""

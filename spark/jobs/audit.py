@@ -38,7 +38,7 @@ SCHEMAS: Final = {
     "redeliveries": "run STRING, topic STRING, group STRING, after STRING, deliveries BIGINT",
     "faults": "run STRING, fault STRING, begin DOUBLE, end DOUBLE, nodes STRING, published BIGINT, unknown BIGINT, "
     "delivered BIGINT, acked BIGINT, broken BIGINT",
-    "divergence": "run STRING, topic STRING, partition INT, group STRING, origin STRING, seq BIGINT, "
+    "divergence": "run STRING, topic STRING, partition INT, group STRING, producer_id STRING, seq BIGINT, "
     "listed_by STRING, missing_at STRING",
     "runs": "run STRING, healed_at DOUBLE, healed_high DOUBLE, bound DOUBLE, drained_at DOUBLE, ended_at DOUBLE, "
     "ends_at DOUBLE, begins_at DOUBLE, rf DOUBLE, hold_min DOUBLE, simulated BOOLEAN, unstopped BOOLEAN, "

@@ -31,7 +31,7 @@ class Input(NamedTuple):
     Attributes:
         deadletters: rows of the table `deadletters` (spark/schemas.py).
         problems: rows of the table `problems`, about data that could not be read; None without such a table.
-        source: origin of the rows, in words.
+        source: producer id of the rows, in words.
         cluster: the cluster's id; None if not known.
         nodes: addresses of the cluster, if it was read live.
         topics, groups: only these are in it; all if empty.

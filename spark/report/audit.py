@@ -258,7 +258,7 @@ def undecided(summary: Row) -> Html:
 EVIDENCE: Final = (
     Column("Guarantee", of=lambda row: tag("b", row["guarantee"])),
     Column("What is the matter", "w", of="text"),
-    Column("Message", "i", "topic/partition/origin/number",
+    Column("Message", "i", "topic/partition/producer_id/number",
            lambda row: tag("code", row["id"]) if row["id"] else soft("the run as a whole")),
     Column("Group", "i"),
     Column("At", "n", "seconds on the clock of its run, or the time of day, UTC",

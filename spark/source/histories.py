@@ -69,7 +69,9 @@ def _value(column: Column, value: Any) -> Any:
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
     if column.type == SPANS:
-        return [{"origin": origin, "start": start, "stop": stop} for origin, start, stop in value]
+        return [
+            {"producer_id": producer_id, "start": start, "stop": stop} for producer_id, start, stop in value
+        ]
     if column.type == GENERATION:
         return Decimal(value)
     return float(value) if column.type == SECONDS else _text(value)

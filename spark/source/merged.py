@@ -1,6 +1,6 @@
 """Batches of all nodes, merged: a message is one row however many nodes have it.
 
-One task has all of a topic partition, or all of a share of its origins: it reads the headers of all batches of all
+One task has all of a topic partition, or all of a share of its producer ids: it reads the headers of all batches of all
 nodes, merges them by span, and then the bodies of one intact copy. What it keeps in memory is a few numbers per batch;
 never a payload for longer than its batch.
 """
@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from quorumq.core.closed import ClosedOrigins
-from quorumq.core.records import OriginsClosed, Reclaimed
+from quorumq.core.closed import ClosedSessions
+from quorumq.core.records import Reclaimed, SessionsClosed
 from quorumq.core.spans import SpanMap
-from quorumq.core.types import Origin, PartitionId, Span
+from quorumq.core.types import PartitionId, ProducerId, Span
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Message
@@ -66,7 +66,7 @@ class MergingReader(Reader):
     def __init__(self, task: Task, options: Options, wanted: Wanted, out: Batches) -> None:
         super().__init__(task, options, wanted, out)
         self.index = Index()
-        self.closed: dict[PartitionId, ClosedOrigins] = {}
+        self.closed: dict[PartitionId, ClosedSessions] = {}
         self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
 
     def scan(self, take: Callable[[int, SegmentPlan, Frame], None], *, state_only: bool = False) -> None:
@@ -92,7 +92,7 @@ class MergingReader(Reader):
         key = header.partition
         if self.task.keys is not None and key not in self.task.keys:
             return
-        spans = [section for section in header.sections if self.mine(section.origin)]
+        spans = [section for section in header.sections if self.mine(section.producer_id)]
         if within is not None:
             known = within.get(key)
             spans = [] if known is None else [part for span in spans for part, _ in known.within(span)]
@@ -100,17 +100,17 @@ class MergingReader(Reader):
             times = (header.published_ms, header.delay_ms, header.ttl_ms)
             self.index.add(key, Place(at, plan.number, frame.offset, *times, found.damaged), spans)
 
-    def take_closed(self, frame: Frame, record: OriginsClosed) -> None:
-        """Note origins that are over: other records of them are void."""
+    def take_closed(self, frame: Frame, record: SessionsClosed) -> None:
+        """Note producer ids that are over: other records of them are void."""
         if self.task.keys is None or record.partition in self.task.keys:
-            closed = self.closed.setdefault(record.partition, ClosedOrigins())
+            closed = self.closed.setdefault(record.partition, ClosedSessions())
             for span in record.spans:
                 closed.numbers.add(span)
 
-    def is_closed(self, key: PartitionId, origin: Origin) -> bool:
-        """Return True if any node says that an origin is over."""
+    def is_closed(self, key: PartitionId, producer_id: ProducerId) -> bool:
+        """Return True if any node says that a producer id is over."""
         closed = self.closed.get(key)
-        return closed is not None and origin in closed
+        return closed is not None and producer_id in closed
 
     def frame_of(self, number: int) -> tuple[OpenDirectory, Place, Frame]:
         """Return a batch's place and its record, read again."""
@@ -155,7 +155,7 @@ class MessagesReader(MergingReader):
             if record.partition in self.task.keys:
                 found = self.reclaimed.setdefault(record.partition, SpanMap())
                 for span in record.spans:
-                    if self.mine(span.origin):
+                    if self.mine(span.producer_id):
                         found.update(span, lambda old: (old or 0) | 1 << at)
 
     def _intact(self, number: int) -> bool:

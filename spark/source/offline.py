@@ -1,7 +1,7 @@
 """Tables out of data directories.
 
 `copies` and `problems` are read segment by segment. In the others a message is one row however many nodes have it, so
-one Spark task has all of a topic partition (or all of a share of its origins).
+one Spark task has all of a topic partition (or all of a share of its producer ids).
 
 A task begins with opening every file it needs and gives out its first row after it has read all headers. So a task
 that is repeated gives the same rows or an error, and never some rows twice.

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import InputPartition
 
 from quorumq.client.message import MessageId
 from quorumq.core.errors import StorageError
-from quorumq.core.types import BatchHeader, Group, Origin, PartitionId, Span, Topic
-from quorumq.history import origin_text
+from quorumq.core.types import BatchHeader, Group, PartitionId, ProducerId, Span, Topic
+from quorumq.history import producer_id_text
 from quorumq.storage.records import BATCH_MOVED, BATCH_STORED
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, HeaderValue, Message, records_of
@@ -38,7 +38,7 @@ class Task(InputPartition):
     directories: tuple[Directory, ...]  # those of all nodes; one for `copies` and `problems`
     keys: frozenset[PartitionId] | None = None  # the topic partitions to read; None for all
     segments: frozenset[int] | None = None  # segments to read for `copies` and `problems`; None for all
-    bucket: tuple[int, int] = (0, 1)  # number of the share of the origins, and count of shares
+    bucket: tuple[int, int] = (0, 1)  # number of the share of the producer ids, and count of shares
     topics: dict[bytes, Topic] = field(default_factory=dict)
     groups: dict[tuple[bytes, str], Group] = field(default_factory=dict)
 
@@ -76,14 +76,14 @@ def _header_text(value: HeaderValue) -> str | None:
 
 def names(key: PartitionId, span: Span, topic: str) -> dict[str, Values]:
     """Return the columns that name messages."""
-    origin, start, stop = span
-    head = str(MessageId(key, origin, 0))[:-1]
+    producer_id, start, stop = span
+    head = str(MessageId(key, producer_id, 0))[:-1]
     return {
         "id": lambda: [f"{head}{seq}" for seq in range(start, stop)],
         "topic": Same(topic),
         "topic_id": Same(key.topic.hex()),
         "partition": Same(key.number),
-        "origin": Same(origin_text(origin)),
+        "producer_id": Same(producer_id_text(producer_id)),
         "seq": lambda: list(range(start, stop)),
     }
 
@@ -95,7 +95,7 @@ def span_columns(key: PartitionId, topic: str, group: str, span: Span) -> dict[s
         "topic_id": Same(key.topic.hex()),
         "partition": Same(key.number),
         "group": Same(group),
-        "origin": Same(origin_text(span.origin)),
+        "producer_id": Same(producer_id_text(span.producer_id)),
         "start": Same(span.start),
         "stop": Same(span.stop),
     }
@@ -126,8 +126,8 @@ class Loaded(NamedTuple):
         at = 0
         for section in self.header.sections:
             start, stop = max(section.start, span.start), min(section.stop, span.stop)
-            if section.origin == span.origin and start < stop:
-                yield Span(span.origin, start, stop), at + start - section.start
+            if section.producer_id == span.producer_id and start < stop:
+                yield Span(span.producer_id, start, stop), at + start - section.start
             at += section.size
 
     def crcs(self, first: int, count: int) -> list[str]:
@@ -217,10 +217,10 @@ class Reader:
         """Return the names of nodes in a bit mask over the directories, sorted."""
         return sorted(found.plan.node for at, found in enumerate(self.open_directories) if mask >> at & 1)
 
-    def mine(self, origin: Origin) -> bool:
-        """Return True if this task's share of the origins has this one."""
+    def mine(self, producer_id: ProducerId) -> bool:
+        """Return True if this task's share of the producer ids has this one."""
         number, of = self.task.bucket
-        return of == 1 or zlib.crc32(origin_text(origin).encode()) % of == number
+        return of == 1 or zlib.crc32(producer_id_text(producer_id).encode()) % of == number
 
     def messages_in(
         self, directory: OpenDirectory, segment: int, frame: Frame, loaded: Loaded, first: int, count: int

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from quorumq.core.records import OriginsClosed, RecordsMerged
+from quorumq.core.records import RecordsMerged, SessionsClosed
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, Stamp, record_rank
 from quorumq.storage.records import TYPE_OF
@@ -28,7 +28,7 @@ from .reader import BATCHES, CONTENT, Task, content, holds_any, names, span_colu
 ROWS_AT_ONCE: Final = 256
 """Dead letters of one block of rows: each may have 16 KiB of text."""
 
-_CLOSED: Final = TYPE_OF[OriginsClosed]
+_CLOSED: Final = TYPE_OF[SessionsClosed]
 
 
 class Held(NamedTuple):
@@ -77,11 +77,11 @@ class RecordsReader(MergingReader):
         )
 
     def take_record(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
-        """Merge a RecordsMerged, or note closed origins."""
+        """Merge a RecordsMerged, or note closed producer ids."""
         if frame.type not in (RECORDS_MERGED, _CLOSED):
             return
         record = decoded(self.open_directories[at].files[plan.number].name, frame)
-        if isinstance(record, OriginsClosed):
+        if isinstance(record, SessionsClosed):
             if plan.state:
                 self.take_closed(frame, record)
             return
@@ -92,7 +92,7 @@ class RecordsReader(MergingReader):
         merged = self.records.setdefault(key, SpanMap())
         died = self.died.setdefault(key, {})
         for entry, (span, value) in enumerate(record.entries):
-            if not self.mine(span.origin):
+            if not self.mine(span.producer_id):
                 continue
             held = Held(value.generation, value.n, value.kind, 1 << at)
             merged.update(span, functools.partial(higher, held))
@@ -127,7 +127,7 @@ class TombstonesReader(RecordsReader):
         for (key, group), merged in sorted(self.records.items()):
             for span, held in merged.items():
                 kind = held.kind.name.lower()
-                if self.is_closed(key, span.origin) or not self.wanted.may_be("kind", kind):
+                if self.is_closed(key, span.producer_id) or not self.wanted.may_be("kind", kind):
                     continue
                 yield from self.out.add(
                     1,
@@ -256,7 +256,7 @@ class LettersReader(RecordsReader):
     def _letter(
         self, key: PartitionId, group: str, generation: int, n: int, span: Span, nodes: int, letter: Letter
     ) -> Iterator[pa.RecordBatch]:
-        closed = self.is_closed(key, span.origin)
+        closed = self.is_closed(key, span.producer_id)
         for part, found in self.records.get((key, group), SpanMap()).split(span):
             now = found or Held(generation, n, Kind.DEAD, nodes)
             for piece, numbers in self.index.spans.get(key, SpanMap()).split(part):

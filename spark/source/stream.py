@@ -314,7 +314,7 @@ class StreamReader(LettersReader):
         yield from self.letters_found()
 
     def _candidate(self, entry: Entry, at: int) -> None:
-        if not self.wants(entry.key, entry.group) or not self.mine(entry.span.origin):
+        if not self.wants(entry.key, entry.group) or not self.mine(entry.span.producer_id):
             return
         letters = self.died.setdefault((entry.key, entry.group), {}).setdefault(
             (entry.record.generation, entry.record.n), SpanMap()

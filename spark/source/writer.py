@@ -20,11 +20,11 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 
 from quorumq.client import Client, DefaultPartitioner, MessageId, Peek, connect
-from quorumq.client.derived import derived_origin, derived_partition, runs_of
+from quorumq.client.derived import derived_partition, derived_producer_id, runs_of
 from quorumq.core import messages as m
-from quorumq.core.errors import AlreadyResolved, Conflict, OriginClosed, QuorumqError, TooLarge, UsageError
+from quorumq.core.errors import AlreadyResolved, Conflict, QuorumqError, SessionClosed, TooLarge, UsageError
 from quorumq.core.limits import BATCH_MESSAGES_MAX
-from quorumq.core.types import DERIVED, Kind, Origin, PartitionId, Record, Span, Topic
+from quorumq.core.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.wire.batch import SECTIONS_MAX, SEQ_MAX, Message, encode_record, pack_sections
 
 from .options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of
@@ -136,7 +136,7 @@ class Named(NamedTuple):
     """A row as a message, and its name."""
 
     partition: int
-    origin: Origin
+    producer_id: ProducerId
     seq: int
     record: bytes
 
@@ -162,12 +162,12 @@ class Publisher:
             OutcomeUnknown, NotStored: too few replicas answered; running the task again does the rest.
         """
         topic = await self.client.topic(self.options.topic)
-        open_batches: dict[int, dict[tuple[Origin, int], bytes]] = {}
+        open_batches: dict[int, dict[tuple[ProducerId, int], bytes]] = {}
         sizes: dict[int, int] = {}
         for row in rows:
             named = self.name(row, topic)
             batch = open_batches.setdefault(named.partition, {})
-            name = (named.origin, named.seq)
+            name = (named.producer_id, named.seq)
             if batch.get(name, named.record) != named.record:
                 raise Conflict(
                     self._conflict(f"id {row['id']!r} occurs twice in these rows, with two payloads")
@@ -217,28 +217,30 @@ class Publisher:
             partition = self.partitioner(key, born) if key is not None else (place // RUN + self.task) % born
             seq = self.counts.get(partition, 0)
             self.counts[partition] = seq + 1
-            return Named(partition, self._origin(topic, "row", self.task), seq, record)
+            return Named(partition, self._producer_id(topic, "row", self.task), seq, record)
         value = given["id"]
         if isinstance(value, int):
             if not 0 <= value <= SEQ_MAX:
                 raise UsageError(f"a row's id is {value}: a number must be from 0 to {SEQ_MAX}")
             partition = self.partitioner(key, born) if key is not None else value // RUN % born
-            return Named(partition, self._origin(topic, "id", ""), value, record)
+            return Named(partition, self._producer_id(topic, "id", ""), value, record)
         if not value:
             raise UsageError("a row's id is null or empty: without one the write cannot be repeated")
         try:
             source = MessageId.parse(value)
         except ValueError:
             partition = self.partitioner(value.encode() if key is None else key, born)
-            return Named(partition, self._origin(topic, "text", value), 0, record)
+            return Named(partition, self._producer_id(topic, "text", value), 0, record)
         partition = derived_partition(source, key, topic, self.partitioner)
-        return Named(partition, derived_origin(source, self.options.group, topic.id, 0), source.seq, record)
+        return Named(
+            partition, derived_producer_id(source, self.options.group, topic.id, 0), source.seq, record
+        )
 
-    def _origin(self, topic: Topic, kind: str, name: str | int) -> Origin:
+    def _producer_id(self, topic: Topic, kind: str, name: str | int) -> ProducerId:
         text = "\0".join(("quorumq spark", self.options.job, topic.id.hex(), kind, str(name)))
         digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
         n, k, nonce = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))
-        return Origin(DERIVED, n, nonce, k)
+        return ProducerId(DERIVED, n, nonce, k)
 
     def _conflict(self, what: str) -> str:
         return (
@@ -249,8 +251,8 @@ class Publisher:
     async def _send(
         self,
         partition: PartitionId,
-        some: Sequence[tuple[Origin, int]],
-        batch: Mapping[tuple[Origin, int], bytes],
+        some: Sequence[tuple[ProducerId, int]],
+        batch: Mapping[tuple[ProducerId, int], bytes],
     ) -> None:
         wall_ms, began = self.client.wall_ms(), self.client.clock()
         made = pack_sections(partition, runs_of(some), wall_ms, [batch[name] for name in some])
@@ -261,14 +263,14 @@ class Publisher:
                 timeout=self.options.timeout,
                 writes=True,
             )
-        except (Conflict, OriginClosed) as error:
+        except (Conflict, SessionClosed) as error:
             if len(some) > 1:  # one that is refused must not keep the others from being stored
                 half = len(some) // 2
                 failed: QuorumqError | None = None
                 for part in (some[:half], some[half:]):
                     try:
                         await self._send(partition, part, batch)
-                    except (Conflict, OriginClosed) as exc:
+                    except (Conflict, SessionClosed) as exc:
                         failed = exc
                 if failed is not None:
                     raise failed from None
@@ -289,7 +291,7 @@ async def redrive(client: Client, rows: Iterator[Row]) -> None:
     waiting: dict[tuple[str, str], list[Peek]] = {}
     for row in rows:
         try:
-            partition, origin, seq = MessageId.parse(row["id"] or "")
+            partition, producer_id, seq = MessageId.parse(row["id"] or "")
         except ValueError as error:
             raise UsageError(str(error)) from None
         topic = topics.get(partition.topic)
@@ -303,7 +305,11 @@ async def redrive(client: Client, rows: Iterator[Row]) -> None:
             )
         record = Record(int(row["generation"]), int(row["n"]), Kind.DEAD)
         item = Peek(
-            topic, partition.number, m.Peeked(Span(origin, seq, seq + 1), "dead", record, 0, 0.0, None), 0, {}
+            topic,
+            partition.number,
+            m.Peeked(Span(producer_id, seq, seq + 1), "dead", record, 0, 0.0, None),
+            0,
+            {},
         )
         some = waiting.setdefault((topic, row["group"]), [])
         some.append(item)

@@ -51,7 +51,7 @@ class Thresholds(NamedTuple):
 DEFAULTS: Final = Thresholds()
 
 LETTERS: Final = """
-    date DATE, id STRING, topic STRING, topic_id STRING, partition INT, origin STRING, seq BIGINT,
+    date DATE, id STRING, topic STRING, topic_id STRING, partition INT, producer_id STRING, seq BIGINT,
     `group` STRING, failure STRING, generation DECIMAL(20,0), n INT, resolution STRING, reason STRING,
     error_class STRING, message STRING, stack STRING, fingerprint STRING, attempts INT, published_at TIMESTAMP,
     first_delivered_at TIMESTAMP, last_delivered_at TIMESTAMP, died_at TIMESTAMP, dated BOOLEAN,

@@ -189,7 +189,9 @@ def _covers(row: Row, span: list[object], group: str) -> bool:
     """Whether a line about this group is about this message among others."""
     if row.get("group") != group or row["kind"] not in ("deliver", "list"):
         return False
-    return any(origin == span[0] and start <= span[1] < stop for origin, start, stop in row["spans"])  # type: ignore[operator]
+    return any(
+        producer_id == span[0] and start <= span[1] < stop for producer_id, start, stop in row["spans"]
+    )  # type: ignore[operator]
 
 
 def flipped(rows: list[Row]) -> list[Row] | None:
@@ -210,8 +212,8 @@ def from_nowhere(rows: list[Row]) -> list[Row] | None:
     at = _delivery(rows)
     if at is None:
         return None
-    origin, start, stop = rows[at]["spans"][0]
-    extra = _later(rows[at], 0.0001, spans=[[origin, start + 1_000_000, stop + 1_000_000]])
+    producer_id, start, stop = rows[at]["spans"][0]
+    extra = _later(rows[at], 0.0001, spans=[[producer_id, start + 1_000_000, stop + 1_000_000]])
     return _sorted([*rows, extra])
 
 
@@ -258,8 +260,8 @@ def letter_forgotten(rows: list[Row]) -> list[Row] | None:
 
 def _about(row: Row, span: list[object], *kinds: str) -> bool:
     """Whether a line of these kinds, or one that explains where a dead letter went, is about this message."""
-    origin, start, _ = span
-    there = any(it[0] == origin and it[1] <= start < it[2] for it in row.get("spans", ()))
+    producer_id, start, _ = span
+    there = any(it[0] == producer_id and it[1] <= start < it[2] for it in row.get("spans", ()))
     return row["kind"] == "purge" or (there and row["kind"] in (kinds or ("ack", "redrive", "dead_letter")))
 
 

@@ -91,8 +91,8 @@ def write(cluster: Cluster, name: str, path: Path, segment_bytes: int = 1 << 20)
 
 def publish(cluster: Cluster, messages: list[Message], name: str = "jobs") -> None:
     topic = cluster.nodes["a"].topic_named(name) or cluster.topic(name)
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("a", Publish(build_batch(PartitionId(topic.id, 0), origin, 0, 1000, messages)))
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", Publish(build_batch(PartitionId(topic.id, 0), producer_id, 0, 1000, messages)))
 
 
 def payloads(done: Done) -> list[str]:
@@ -335,9 +335,10 @@ def test_a_sector_that_cannot_be_read_costs_the_messages_in_it(
 def test_of_batches_that_overlap_each_message_comes_once(tmp_path: Path) -> None:
     cluster = Cluster(hold_time_max=10.0)
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     first, second = (
-        cluster.batch(topic, origin, start, [b"%d" % (start + at) for at in range(4)]) for start in (0, 2)
+        cluster.batch(topic, producer_id, start, [b"%d" % (start + at) for at in range(4)])
+        for start in (0, 2)
     )
     for batch in (first, second):
         assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)

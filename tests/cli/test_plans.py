@@ -161,7 +161,7 @@ def test_a_plan_with_a_wrong_line_is_refused_before_anything_is_done(
 
 def test_a_lookup_finds_scattered_messages_and_no_others(shell: Shell) -> None:
     made = []
-    for _ in range(4):  # four producers, so four origins
+    for _ in range(4):  # four producers, so four producer ids
         numbers = (str(number) for number in range(150))
         made += shell("publish looked", *numbers, "--partition", "0").out.split()
     shell("consume looked --group g --max 600 --dead-letter no")
@@ -169,9 +169,9 @@ def test_a_lookup_finds_scattered_messages_and_no_others(shell: Shell) -> None:
     first, last = names[0], names[-1]
     strangers = [
         first._replace(seq=10_000),
-        first._replace(origin=first.origin._replace(node="a")),
-        last._replace(origin=last.origin._replace(node="z")),
-        last._replace(origin=last.origin._replace(k=last.origin.k + 1)),
+        first._replace(producer_id=first.producer_id._replace(node="a")),
+        last._replace(producer_id=last.producer_id._replace(node="z")),
+        last._replace(producer_id=last.producer_id._replace(k=last.producer_id.k + 1)),
     ]
     wanted = [*names[::37], *names[300:320], names[150], *strangers]
 

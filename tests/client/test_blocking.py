@@ -359,7 +359,9 @@ def test_nothing_is_lost_where_a_call_is_interrupted(
             batches = consumer.batches(timeout=PATIENCE_S)
             while len(messages) < 10:
                 messages += next(batches)
-            assert [message.attempt for message in messages] == [1] * 10  # what expires instead comes as the second
+            assert [message.attempt for message in messages] == [
+                1
+            ] * 10  # what expires instead comes as the second
             assert consumer.inner.unsettled == 10
 
 

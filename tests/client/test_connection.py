@@ -16,11 +16,11 @@ import trustme
 from quorumq.client.connection import INFLIGHT_MAX, Connection, Lost, open_connection
 from quorumq.client.tls import TlsStream
 from quorumq.core import messages as m
-from quorumq.core.types import Incarnation, Origin
+from quorumq.core.types import Incarnation, ProducerId
 from quorumq.wire.codec import Decoded, decode_message, encode_message
 from quorumq.wire.frames import FrameReader
 
-ORIGIN = Origin("a", 1, 2, 3)
+PRODUCER_ID = ProducerId("a", 1, 2, 3)
 WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, ())
 
 
@@ -309,10 +309,10 @@ async def test_a_node_that_is_slow_and_alive_keeps_its_requests() -> None:
 
         async def answer_late() -> None:
             await trio.sleep(5.0)
-            await node.answer(m.OpenSessionReply(ORIGIN), waiting.pop())
+            await node.answer(m.OpenSessionReply(PRODUCER_ID), waiting.pop())
 
         nursery.start_soon(answer_late)
-        assert await connection.ask(m.OpenSession(), timeout=10.0) == m.OpenSessionReply(ORIGIN)
+        assert await connection.ask(m.OpenSession(), timeout=10.0) == m.OpenSessionReply(PRODUCER_ID)
         assert not connection.silent
 
 
@@ -324,10 +324,10 @@ async def test_a_client_that_stood_still_itself_does_not_blame_the_node() -> Non
         async def answer_after_a_pause() -> None:
             number = (await node.take()).request
             clock.jump(50.0)
-            await node.answer(m.OpenSessionReply(ORIGIN), number)
+            await node.answer(m.OpenSessionReply(PRODUCER_ID), number)
 
         nursery.start_soon(answer_after_a_pause)
-        assert await connection.ask(m.OpenSession(), timeout=100.0) == m.OpenSessionReply(ORIGIN)
+        assert await connection.ask(m.OpenSession(), timeout=100.0) == m.OpenSessionReply(PRODUCER_ID)
         assert not connection.lost
 
 

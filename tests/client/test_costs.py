@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import trio
 
-from quorumq.core.types import Origin, PartitionId
+from quorumq.core.types import PartitionId, ProducerId
 from quorumq.wire.batch import encode_records, pack_batch, records_of
 from tests.client.fake import connected, fake_cluster
 
@@ -88,7 +88,9 @@ async def test_a_message_alone_costs_few_calls_and_few_of_trios() -> None:
 def test_records_are_made_and_read_without_a_call_for_each() -> None:
     payloads = [b"%d" % number * (1 + number % 7) for number in range(1000)]
     with counted() as calls:
-        batch = pack_batch(PartitionId(b"t" * 16, 0), Origin("a", 1, 2, 3), 0, 0, encode_records(payloads))
+        batch = pack_batch(
+            PartitionId(b"t" * 16, 0), ProducerId("a", 1, 2, 3), 0, 0, encode_records(payloads)
+        )
         found = records_of(batch.header, 0, 1000, batch.body)
     assert [message.payload for message in found] == payloads
     assert calls.found < 100

@@ -18,15 +18,15 @@ from quorumq.client import (
     Producer,
     UsageError,
 )
-from quorumq.client.derived import derived_origin, derived_partition, runs_of
+from quorumq.client.derived import derived_partition, derived_producer_id, runs_of
 from quorumq.client.partitioner import DefaultPartitioner, partition_of_key
 from quorumq.core.messages import OpenSession, Publish
-from quorumq.core.types import DERIVED, STAMP_ZERO, Origin, PartitionId, Span, Topic
+from quorumq.core.types import DERIVED, STAMP_ZERO, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import SECTIONS_MAX
 from tests.client.fake import FakeCluster, connected, fake_cluster
 from tests.client.steps import payloads
 
-SOURCE = MessageId(PartitionId(b"i" * 16, 5), Origin("n1", 7, 2**64 - 1, 3), 41)
+SOURCE = MessageId(PartitionId(b"i" * 16, 5), ProducerId("n1", 7, 2**64 - 1, 3), 41)
 
 
 async def inputs(client: Client, count: int, *, partitions: int = 1, group: str = "g") -> list[Message]:
@@ -63,7 +63,7 @@ async def test_an_output_published_again_by_anyone_is_the_same_message() -> None
         await client.create_topic("out", partitions=3)
         messages = await inputs(client, 20, partitions=2)
         first = await derive(client, messages)
-        assert {found.origin.node for found in first} == {DERIVED}
+        assert {found.producer_id.node for found in first} == {DERIVED}
         assert [found.seq for found in first] == [item.id.seq for item in messages]
         async with connected(cluster, "b") as other:
             # As after a kill -9 between publish and ack: somebody else gets them, in other batches.
@@ -93,7 +93,7 @@ async def test_outputs_of_one_input_and_of_several_groups_and_topics_are_apart()
         assert len(await outputs(client)) == 3
         # And an output is an input for the next.
         (middle,) = await client.fetch("third", "g")
-        assert (await derive(client, [middle]))[0].origin.node == DERIVED
+        assert (await derive(client, [middle]))[0].producer_id.node == DERIVED
 
 
 async def test_a_redriven_input_derives_the_same_and_adds_nothing() -> None:
@@ -261,27 +261,27 @@ async def test_what_cannot_be_is_refused_by_name() -> None:
 # --------------------------------------------------------------------------------------- names
 
 
-def test_the_origin_of_an_output_never_changes() -> None:
-    assert derived_origin(SOURCE, "workers", b"o" * 16, 0) == Origin(
+def test_the_producer_id_of_an_output_never_changes() -> None:
+    assert derived_producer_id(SOURCE, "workers", b"o" * 16, 0) == ProducerId(
         "~derived", 3466930717, 0x33F3012E9F1618C5, 2693754695
     ), "another version of the library would publish everything again"
 
 
-def test_whatever_tells_outputs_apart_is_in_their_origin() -> None:
-    origin = SOURCE.origin
+def test_whatever_tells_outputs_apart_is_in_their_producer_id() -> None:
+    producer_id = SOURCE.producer_id
     sources = [
         SOURCE,
         SOURCE._replace(partition=PartitionId(b"j" * 16, 5)),
         SOURCE._replace(partition=PartitionId(b"i" * 16, 6)),
-        *(SOURCE._replace(origin=origin._replace(**{name: value})) for name, value in
+        *(SOURCE._replace(producer_id=producer_id._replace(**{name: value})) for name, value in
           (("node", "n2"), ("n", 8), ("nonce", 1), ("k", 4))),
     ]  # fmt: skip
-    made = {derived_origin(source, "g", b"o" * 16, 0) for source in sources}
-    made.add(derived_origin(SOURCE, "g2", b"o" * 16, 0))
-    made.add(derived_origin(SOURCE, "g", b"p" * 16, 0))
-    made.add(derived_origin(SOURCE, "g", b"o" * 16, 1))
+    made = {derived_producer_id(source, "g", b"o" * 16, 0) for source in sources}
+    made.add(derived_producer_id(SOURCE, "g2", b"o" * 16, 0))
+    made.add(derived_producer_id(SOURCE, "g", b"p" * 16, 0))
+    made.add(derived_producer_id(SOURCE, "g", b"o" * 16, 1))
     assert len(made) == len(sources) + 3
-    assert derived_origin(SOURCE._replace(seq=42), "g", b"o" * 16, 0) in made, "runs of inputs stay runs"
+    assert derived_producer_id(SOURCE._replace(seq=42), "g", b"o" * 16, 0) in made, "runs of inputs stay runs"
 
 
 @given(st.integers(0, 20), st.integers(1, 8), st.integers(0, 12), st.none() | st.binary(max_size=4))
@@ -298,9 +298,12 @@ def test_the_partition_of_an_output_does_not_depend_on_how_many_there_are_now(
 
 
 @given(
-    st.sets(st.tuples(st.sampled_from((SOURCE.origin, Origin("a", 1, 2, 3))), st.integers(0, 30)), min_size=1)
+    st.sets(
+        st.tuples(st.sampled_from((SOURCE.producer_id, ProducerId("a", 1, 2, 3))), st.integers(0, 30)),
+        min_size=1,
+    )
 )
-def test_sections_are_the_names_in_as_few_runs_as_there_are(names: set[tuple[Origin, int]]) -> None:
+def test_sections_are_the_names_in_as_few_runs_as_there_are(names: set[tuple[ProducerId, int]]) -> None:
     runs = runs_of(sorted(names))
-    assert [(run.origin, seq) for run in runs for seq in range(run.start, run.stop)] == sorted(names)
-    assert len(runs) == sum((origin, seq - 1) not in names for origin, seq in names)
+    assert [(run.producer_id, seq) for run in runs for seq in range(run.start, run.stop)] == sorted(names)
+    assert len(runs) == sum((producer_id, seq - 1) not in names for producer_id, seq in names)

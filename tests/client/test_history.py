@@ -11,7 +11,7 @@ import trio
 
 from quorumq.client import Conflict, NotFound, OutcomeUnknown
 from quorumq.core.messages import AckRequest, Publish
-from quorumq.history import HistoryWriter, Row, check_row, origin_text, read_history
+from quorumq.history import HistoryWriter, Row, check_row, producer_id_text, read_history
 from tests.client.fake import connected, fake_cluster
 from tests.client.steps import publish, take
 
@@ -232,18 +232,21 @@ async def test_what_is_derived_from_what_is_written_before_it_is_published() -> 
     lines = [row for row in rows(file, writer) if row["kind"] in ("derive", "publish")]
     made = [row for row in lines if row["kind"] == "derive"]
     first = found[0]
-    origin = origin_text(first.id.origin)
+    producer_id = producer_id_text(first.id.producer_id)
     assert [row["into"]["index"] for row in made] == [0, 1]
     published = [row for row in lines if row["kind"] == "publish" and row["topic"] == "out"]
     sent = {
-        (origin, seq): crcs[8 * at : 8 * at + 8]
+        (producer_id, seq): crcs[8 * at : 8 * at + 8]
         for crcs, row in ((row["crcs"], row) for row in published if row["outcome"] == "invoke")
-        for at, (origin, seq) in enumerate(one_by_one(row["spans"]))
+        for at, (producer_id, seq) in enumerate(one_by_one(row["spans"]))
     }
     for row in made:
         assert lines.index(row) < lines.index(published[0])
         assert (row["topic"], row["group"], row["into"]["topic"]) == ("jobs", "g", "out")
-        assert row["spans"] == [[origin, first.seq, first.seq + 2], [origin, first.seq + 3, first.seq + 5]]
+        assert row["spans"] == [
+            [producer_id, first.seq, first.seq + 2],
+            [producer_id, first.seq + 3, first.seq + 5],
+        ]
         names = one_by_one(row["into"]["spans"])
         assert [seq for _, seq in names] == [seq for _, seq in one_by_one(row["spans"])]
         assert row["crcs"] == "".join(sent.pop(name) for name in names)
@@ -251,4 +254,4 @@ async def test_what_is_derived_from_what_is_written_before_it_is_published() -> 
 
 
 def one_by_one(spans: list[tuple[str, int, int]]) -> list[tuple[str, int]]:
-    return [(origin, seq) for origin, start, stop in spans for seq in range(start, stop)]
+    return [(producer_id, seq) for producer_id, start, stop in spans for seq in range(start, stop)]

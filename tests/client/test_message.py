@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.client import HoldLost, MessageId
-from quorumq.core.types import Origin, PartitionId
+from quorumq.core.types import PartitionId, ProducerId
 from tests.client.fake import connected, fake_cluster
 
 NODES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=32)
@@ -26,7 +26,7 @@ BITS = st.integers(0, (1 << 64) - 1)
 def test_an_id_is_read_back(
     topic: bytes, number: int, node: str, n: int, nonce: int, k: int, seq: int
 ) -> None:
-    name = MessageId(PartitionId(topic, number), Origin(node, n, nonce, k), seq)
+    name = MessageId(PartitionId(topic, number), ProducerId(node, n, nonce, k), seq)
     assert MessageId.parse(str(name)) == name
 
 
@@ -54,6 +54,6 @@ async def test_settling_it_again_says_what_was_done_before(first: str, late: str
         if late == first:
             await getattr(message, late)()  # done twice, it is done once
             return
-        with pytest.raises(HoldLost, match=rf"{name.origin}\[0\] of 'jobs' {said}"):
+        with pytest.raises(HoldLost, match=rf"{name.producer_id}\[0\] of 'jobs' {said}"):
             await getattr(message, late)()
         assert message.outcome is outcome

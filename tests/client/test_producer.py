@@ -16,9 +16,9 @@ from quorumq.client import (
     DefaultPartitioner,
     NotFound,
     NotStored,
-    OriginClosed,
     OutcomeUnknown,
     QuorumqError,
+    SessionClosed,
     StorageFull,
     TooFewReplicas,
     TooLarge,
@@ -27,7 +27,7 @@ from quorumq.client import (
 )
 from quorumq.client.batches import Pending
 from quorumq.client.connection import Lost
-from quorumq.core.limits import ORIGIN_IDLE_S
+from quorumq.core.limits import SESSION_IDLE_S
 from quorumq.core.messages import (
     CreateTopic,
     Failed,
@@ -120,7 +120,7 @@ async def test_numbers_are_dense_per_partition_and_batches_are_pipelined() -> No
             ids = [await pending.wait() for pending in pendings]
         for number in (0, 1):
             assert [found.seq for found in ids if found.partition.number == number] == list(range(10))
-        assert len({found.origin for found in ids}) == 1
+        assert len({found.producer_id for found in ids}) == 1
         assert len(cluster.of(OpenSession)) == 1
 
 
@@ -386,15 +386,15 @@ async def test_leaving_by_an_exception_raises_that_and_gives_up_the_rest() -> No
             await producer.send(b"3")
 
 
-async def test_a_closed_origin_fails_its_batches_and_the_next_go_under_a_new_session() -> None:
+async def test_a_closed_producer_id_fails_its_batches_and_the_next_go_under_a_new_session() -> None:
     async with jobs() as (cluster, client):
         async with client.producer("jobs") as producer:
             first = await producer.publish(b"0")
-            cluster.answer = failing("origin-closed", times=1, of=Publish)
-            with pytest.raises(OriginClosed):
+            cluster.answer = failing("session-closed", times=1, of=Publish)
+            with pytest.raises(SessionClosed):
                 await producer.publish(b"1")
             second = await producer.publish(b"2")
-        assert second.origin != first.origin
+        assert second.producer_id != first.producer_id
         assert second.seq == 0
 
 
@@ -409,7 +409,7 @@ async def test_what_an_earlier_attempt_may_have_stored_is_not_called_refused(fir
             def answer(node: str, request: object) -> Failed | None:
                 if not isinstance(request, Publish) or (node == "a" and first_answer == "lost"):
                     return None
-                return Failed(first_answer if node == "a" else "origin-closed", "as the test asked")
+                return Failed(first_answer if node == "a" else "session-closed", "as the test asked")
 
             pending = await producer.send(b"1")
             cluster.answer = answer
@@ -417,7 +417,9 @@ async def test_what_an_earlier_attempt_may_have_stored_is_not_called_refused(fir
                 await pending.wait()
             cluster.answer, cluster.lose = (lambda *asked: None), (lambda *asked: False)
             second = await producer.publish(b"2")
-        assert (second.origin != first.origin, second.seq) == (True, 0), "the next goes under a new session"
+        assert (second.producer_id != first.producer_id, second.seq) == (True, 0), (
+            "the next goes under a new session"
+        )
 
 
 async def test_a_message_every_other_day_comes_through() -> None:
@@ -430,31 +432,34 @@ async def test_a_message_every_other_day_comes_through() -> None:
         async with client.producer("jobs") as producer:
             first = await producer.publish(b"0")
             same = await producer.publish(b"1")
-            assert same.origin == first.origin
-            later = 2 * ORIGIN_IDLE_S
+            assert same.producer_id == first.producer_id
+            later = 2 * SESSION_IDLE_S
 
             def closed(node: str, request: object) -> Failed | None:
                 """As nodes answer once the session was closed for being idle."""
-                if isinstance(request, Publish) and request.batch.header.sections[0].origin == first.origin:
-                    return Failed("origin-closed", "closed for being idle")
+                if (
+                    isinstance(request, Publish)
+                    and request.batch.header.sections[0].producer_id == first.producer_id
+                ):
+                    return Failed("session-closed", "closed for being idle")
                 return None
 
             cluster.answer = closed
             second = await producer.publish(b"2")
-            assert (second.origin != first.origin, second.seq) == (True, 0)
+            assert (second.producer_id != first.producer_id, second.seq) == (True, 0)
 
 
 async def test_what_waited_for_room_while_the_session_was_closed_goes_under_the_next_one() -> None:
     async with jobs() as (cluster, client):
         async with client.producer("jobs", batch_bytes=1, buffer_bytes=1) as producer:
             first = await producer.publish(b"0")
-            cluster.answer = failing("origin-closed", times=1, of=Publish)
+            cluster.answer = failing("session-closed", times=1, of=Publish)
             refused = await producer.send(b"1")
             stored = await producer.send(b"2")  # waits until there is room, which is when that one has failed
-            with pytest.raises(OriginClosed):
+            with pytest.raises(SessionClosed):
                 await refused.wait()
             second = await stored.wait()
-        assert (second.origin != first.origin, second.seq) == (True, 0)
+        assert (second.producer_id != first.producer_id, second.seq) == (True, 0)
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ from quorumq.core.messages import (
     Store,
     Verdict,
 )
-from quorumq.core.types import Incarnation, Kind, Origin, Owner, PartitionId, Receipt, Span, Stamp
+from quorumq.core.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Receipt, Span, Stamp
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import jobs, publish
 from tests.core.test_cluster_smoke import fetch, receipts
 
-ORIGIN = Origin("a", 1, 2, 3)
+PRODUCER_ID = ProducerId("a", 1, 2, 3)
 
 
 async def fetched(cluster: FakeCluster, client: Client, count: int, **more: object) -> list[Message]:
@@ -120,7 +120,7 @@ async def test_what_is_to_be_repeated_is_raised_before_what_never_will_be() -> N
             verdicts = [
                 Verdict(
                     index,
-                    Span(span.origin, seq, seq + 1),
+                    Span(span.producer_id, seq, seq + 1),
                     "hold-lost" if seq == lost.seq else "outcome-unknown",
                 )
                 for index, span in spans
@@ -197,9 +197,9 @@ async def test_only_what_is_unknown_is_asked_again() -> None:
             said = []
             for index, item in enumerate(request.items):
                 for span in item.spans:  # the first message of each is done
-                    said.append(Verdict(index, Span(span.origin, span.start, span.start + 1), "acked"))
+                    said.append(Verdict(index, Span(span.producer_id, span.start, span.start + 1), "acked"))
                     if span.size > 1:
-                        rest = Span(span.origin, span.start + 1, span.stop)
+                        rest = Span(span.producer_id, span.start + 1, span.stop)
                         said.append(Verdict(index, rest, "outcome-unknown", "needed 2"))
             return SettleReply(tuple(said))
 
@@ -545,7 +545,7 @@ async def test_peek_shows_each_state_and_holds_nothing() -> None:
 
 def delivery(number: int = 0) -> Delivery:
     owner = Owner("a", Incarnation(1, 1), Stamp(number + 1, "a"))
-    receipt = Receipt(PartitionId(b"t" * 16, 0), "g", 0, 0, Span(ORIGIN, 0, 1 << 20), owner)
+    receipt = Receipt(PartitionId(b"t" * 16, 0), "g", 0, 0, Span(PRODUCER_ID, 0, 1 << 20), owner)
     return Delivery(
         topic="jobs", sealed=b"%d" % number, receipt=receipt, attempt=1, published_ms=0, delivered_ms=0,
         hold_time=1.0, settler=None, holder=None,  # type: ignore[arg-type]
@@ -565,7 +565,7 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
 ) -> None:
     """The fast way through spans, against a dictionary of single messages."""
     lots = [delivery(number) for number in range(3)]
-    tickets = [Named(lots[which], Span(ORIGIN, seq, seq + size)) for which, seq, size in wanted]
+    tickets = [Named(lots[which], Span(PRODUCER_ID, seq, seq + size)) for which, seq, size in wanted]
     items = items_of(tickets)
     names = ["acked", "acked_unproven", "acked_after_expiry", "hold-lost", "outcome-unknown"]
     said = {
@@ -577,7 +577,9 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
     assert {(lots.index(t.delivery), s) for t in tickets for s in range(t.seq, t.seq + t.size)} == {
         (int(items[index].sealed), seq) for index, seq in said
     }
-    verdicts = [Verdict(index, Span(ORIGIN, seq, seq + 1), outcome) for (index, seq), outcome in said.items()]
+    verdicts = [
+        Verdict(index, Span(PRODUCER_ID, seq, seq + 1), outcome) for (index, seq), outcome in said.items()
+    ]
     heard: dict[Settleable, str] = {}
 
     def hear(tickets: Sequence[Settleable], verdict: Verdict, reply: SettleReply) -> Failures:
@@ -600,19 +602,21 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
 
 
 def test_no_verdict_is_a_reason_to_ask_again() -> None:
-    ticket = Named(delivery(), Span(ORIGIN, 0, 3))
+    ticket = Named(delivery(), Span(PRODUCER_ID, 0, 3))
     settling = Settling(items_of([ticket]), lambda *_: {}, {})
-    assert isinstance(settling.take(SettleReply((Verdict(0, Span(ORIGIN, 0, 2), "acked"),))), OutcomeUnknown)
+    assert isinstance(
+        settling.take(SettleReply((Verdict(0, Span(PRODUCER_ID, 0, 2), "acked"),))), OutcomeUnknown
+    )
     assert settling.items[0].tickets == [ticket]
 
 
 def test_requests_are_cut_at_the_limit_of_spans() -> None:
     shared = delivery()
-    tickets: list[Settleable] = [Named(shared, Span(ORIGIN, 2 * i, 2 * i + 1)) for i in range(2_400)]
+    tickets: list[Settleable] = [Named(shared, Span(PRODUCER_ID, 2 * i, 2 * i + 1)) for i in range(2_400)]
     parts = chunks(items_of(tickets))
     assert [sum(len(item.spans) for item in part) for part in parts] == [1_000, 1_000, 400]
     assert isinstance(parts[0][0], Item)
-    assert spans_of(tickets[:2]) == (Span(ORIGIN, 0, 1), Span(ORIGIN, 2, 3))
+    assert spans_of(tickets[:2]) == (Span(PRODUCER_ID, 0, 1), Span(PRODUCER_ID, 2, 3))
 
 
 async def test_a_failed_whole_request_is_tried_elsewhere() -> None:

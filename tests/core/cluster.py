@@ -29,7 +29,7 @@ from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Failed, Pe
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.state import NodeConfig
-from quorumq.core.types import Batch, NodeId, Now, Origin, PartitionId, Topic
+from quorumq.core.types import Batch, NodeId, Now, PartitionId, ProducerId, Topic
 from quorumq.driver import Driver
 from quorumq.wire.batch import Message, build_batch
 
@@ -268,7 +268,7 @@ class Cluster:
     def batch(
         self,
         topic: Topic,
-        origin: Origin,
+        producer_id: ProducerId,
         first: int,
         payloads: list[bytes],
         partition: int = 0,
@@ -281,7 +281,7 @@ class Cluster:
         records = [Message(payload) for payload in payloads]
         where = PartitionId(topic.id, partition)
         made = self.now.wall_ms if published_ms is None else published_ms
-        return build_batch(where, origin, first, made, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
+        return build_batch(where, producer_id, first, made, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
 
 
 class Watched(Driver):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.closed import ClosedOrigins
+from quorumq.core.closed import ClosedSessions
 from quorumq.core.messages import Granted, Refused
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import AckAsk, ExtendAsk, Held, HoldAsk, ReleaseAsk
@@ -16,7 +16,7 @@ class Holding:
     """A group whose messages are all open."""
 
     def __init__(self, floor: int) -> None:
-        self.view = GroupView("g", floor, ClosedOrigins())
+        self.view = GroupView("g", floor, ClosedSessions())
 
     def ask(self, span: Span, rule: fate.Rule, ask: Any, now: float = 0.0) -> list[tuple[Span, Any]]:
         """The answers of ``rule`` for ``span``."""

@@ -1,7 +1,7 @@
-"""Processor time of anti-entropy beside many idle origins: `python -m tests.core.measure_origins`.
+"""Processor time of anti-entropy beside many idle producer ids: `python -m tests.core.measure_producer_ids`.
 
 Three cores in one process, as tests/core/cluster.py has them: no sockets, no disks, and 5 ms from node to node. Idle
-origins are derived ones, 1,024 in a batch, in one partition; then others publish, fetch and ack in it, one message a
+producer ids are derived ones, 1,024 in a batch, in one partition; then others publish, fetch and ack in it, one message a
 request. What is counted is processor time, of steps that nodes take for anti-entropy, with the frames that it sends.
 """
 
@@ -16,7 +16,7 @@ from collections import Counter, deque
 from typing import Any, Final
 
 from quorumq.core import messages as m
-from quorumq.core.types import DERIVED, Origin, PartitionId, Span, Topic
+from quorumq.core.types import DERIVED, PartitionId, ProducerId, Span, Topic
 from quorumq.core.upkeep import Upkeep
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from quorumq.wire.codec import decode_message, encode_message
@@ -82,27 +82,27 @@ class Spent:
         self.sent.clear()
 
 
-def fill(cluster: Cluster, topic: Topic, origins: int) -> None:
-    """A message of each of so many derived origins."""
+def fill(cluster: Cluster, topic: Topic, producer_ids: int) -> None:
+    """A message of each of so many derived producer ids."""
     record = encode_record(Message(b"x"))
-    for first in range(0, origins, 1024):
-        numbers = range(first, min(first + 1024, origins))
-        spans = tuple(sorted(Span(Origin(DERIVED, n, 7 * n, n), 0, 1) for n in numbers))
+    for first in range(0, producer_ids, 1024):
+        numbers = range(first, min(first + 1024, producer_ids))
+        spans = tuple(sorted(Span(ProducerId(DERIVED, n, 7 * n, n), 0, 1) for n in numbers))
         batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [record] * len(spans))
         assert isinstance(cluster.ask("abc"[first // 1024 % 3], m.Publish(batch)), m.PublishReply)
 
 
 def work(cluster: Cluster, topic: Topic, rate: int, sessions: int, seconds: float) -> int:
     """Others publish, fetch and ack; how many messages they acked."""
-    names = [cluster.ask("a", m.OpenSession()).origin for _ in range(sessions)]  # type: ignore[union-attr]
+    names = [cluster.ask("a", m.OpenSession()).producer_id for _ in range(sessions)]  # type: ignore[union-attr]
     cluster.delay = 0.005
-    rng, counts, acked = random.Random(1), Counter[Origin](), 0
+    rng, counts, acked = random.Random(1), Counter[ProducerId](), 0
     waiting: deque[int] = deque()
     for turn in range(int(seconds * 20)):
         for _ in range(rate // 20):
-            origin = rng.choice(names)
-            batch = cluster.batch(topic, origin, counts[origin], [b"x"])
-            counts[origin] += 1
+            producer_id = rng.choice(names)
+            batch = cluster.batch(topic, producer_id, counts[producer_id], [b"x"])
+            counts[producer_id] += 1
             cluster.submit(rng.choice("abc"), m.Publish(batch))
             cluster.advance(1 / rate)
         while waiting and waiting[0] in cluster.replies:
@@ -117,16 +117,16 @@ def work(cluster: Cluster, topic: Topic, rate: int, sessions: int, seconds: floa
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--origins", type=int, default=250_000)
+    parser.add_argument("--producer_ids", type=int, default=250_000)
     parser.add_argument("--rate", type=int, default=1000, help="messages a second of others")
     parser.add_argument("--sessions", type=int, default=100, help="that they are published by")
     parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--memory", action="store_true", help="tell bytes an origin instead")
+    parser.add_argument("--memory", action="store_true", help="tell bytes a producer id instead")
     args = parser.parse_args()
     cluster = Cluster(sync_interval=2.0)
     cluster.checks = False
     topic = cluster.topic()
-    fill(cluster, topic, args.origins)
+    fill(cluster, topic, args.producer_ids)
     if args.memory:
         tracemalloc.start()
         gc.collect()
@@ -134,12 +134,12 @@ def main() -> None:
         for core in cluster.nodes.values():
             core.replicas[PartitionId(topic.id, 0)].sync.renew()
         gc.collect()
-        digests = (tracemalloc.get_traced_memory()[0] - before) / 3 / args.origins
-        print(f"{digests:.0f} bytes of digests for each origin, for the first of its tables")
+        digests = (tracemalloc.get_traced_memory()[0] - before) / 3 / args.producer_ids
+        print(f"{digests:.0f} bytes of digests for each producer id, for the first of its tables")
         return
     spent = Spent(cluster)
     cluster.advance(20.0)
-    spent.tell(f"made anew after {args.origins} origins came", 3, 20.0)
+    spent.tell(f"made anew after {args.producer_ids} producer ids came", 3, 20.0)
     cluster.advance(20.0)
     spent.tell("idle", 3, 20.0)
     cluster.ask("a", m.SetGroup("jobs", "g", "time", cluster.now.wall_ms + 1))

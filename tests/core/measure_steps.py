@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.types import Origin, PartitionId, Span, Topic
+from quorumq.core.types import PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_groups import LETTER
@@ -89,11 +89,15 @@ def fetch_of(topics: tuple[str, ...], group: str = "g", most: int = limits.FETCH
     return m.Fetch(topics, group, most, limits.FETCH_BYTES_MAX, 1, 1, 0.0, 10.0, 0.0)
 
 
-def published(cluster: Cluster, topic: Topic, count: int, *, batches: int = 1, partition: int = 0) -> Origin:
-    origin: Origin = cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+def published(
+    cluster: Cluster, topic: Topic, count: int, *, batches: int = 1, partition: int = 0
+) -> ProducerId:
+    producer_id: ProducerId = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     for number in range(batches):
-        cluster.ask("a", m.Publish(cluster.batch(topic, origin, number * count, [b"x"] * count, partition)))
-    return origin
+        cluster.ask(
+            "a", m.Publish(cluster.batch(topic, producer_id, number * count, [b"x"] * count, partition))
+        )
+    return producer_id
 
 
 # --------------------------------------------------------------------------- rows
@@ -227,8 +231,8 @@ def _() -> Callable[[], object]:
 def _() -> Callable[[], object]:
     cluster = quiet()
     topic = cluster.topic()
-    origins = sorted(cluster.ask("a", m.OpenSession()).origin for _ in range(1024))  # type: ignore[union-attr]
-    spans = tuple(Span(origin, 0, 1) for origin in origins)
+    producer_ids = sorted(cluster.ask("a", m.OpenSession()).producer_id for _ in range(1024))  # type: ignore[union-attr]
+    spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
     batch = pack_sections(
         PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [encode_record(Message(b"x"))] * 1024
     )
@@ -250,8 +254,8 @@ def _() -> Callable[[], object]:
     topic = cluster.topic()
     for n in range(10):
         answered(cluster, "a", fetch_of(("jobs",), f"g{n}"))
-    origins = sorted(cluster.ask("a", m.OpenSession()).origin for _ in range(1024))  # type: ignore[union-attr]
-    spans = tuple(Span(origin, 0, 1) for origin in origins)
+    producer_ids = sorted(cluster.ask("a", m.OpenSession()).producer_id for _ in range(1024))  # type: ignore[union-attr]
+    spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
     batch = pack_sections(
         PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [encode_record(Message(b"x"))] * 1024
     )
@@ -261,8 +265,8 @@ def _() -> Callable[[], object]:
 @row("PUBLISH of 1,024 sections to 200 groups")
 def _() -> Callable[[], object]:
     cluster, topic = many_groups(200)
-    origins = sorted(cluster.ask("a", m.OpenSession()).origin for _ in range(1024))  # type: ignore[union-attr]
-    spans = tuple(Span(origin, 0, 1) for origin in origins)
+    producer_ids = sorted(cluster.ask("a", m.OpenSession()).producer_id for _ in range(1024))  # type: ignore[union-attr]
+    spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
     batch = pack_sections(
         PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [encode_record(Message(b"x"))] * 1024
     )
@@ -348,14 +352,14 @@ def _() -> Callable[[], object]:
 @row("PURGE of 1,000 spans")
 def _() -> Callable[[], object]:
     cluster, (got,) = with_holes(8192)
-    spans = tuple(Span(got.receipt.span.origin, at, at + 1) for at in range(1, 2001, 2))
+    spans = tuple(Span(got.receipt.span.producer_id, at, at + 1) for at in range(1, 2001, 2))
     return asking(cluster, m.PurgeRequest("jobs", 0, got.receipt.group, spans))
 
 
 @row("PURGE of 1,000 spans that are not there")
 def _() -> Callable[[], object]:
     cluster, (got,) = with_holes(8192)
-    spans = tuple(Span(Origin("x", 1, at, 1), 0, 1 << 40) for at in range(1000))
+    spans = tuple(Span(ProducerId("x", 1, at, 1), 0, 1 << 40) for at in range(1000))
     return asking(cluster, m.PurgeRequest("jobs", 0, got.receipt.group, spans))
 
 
@@ -424,8 +428,8 @@ def _() -> Callable[[], object]:
 @row("SHOW of a message with 200 groups")
 def _() -> Callable[[], object]:
     cluster, topic = many_groups(200)
-    origin = published(cluster, topic, 1)
-    return asking(cluster, m.ShowRequest(PartitionId(topic.id, 0), Span(origin, 0, 1)))
+    producer_id = published(cluster, topic, 1)
+    return asking(cluster, m.ShowRequest(PartitionId(topic.id, 0), Span(producer_id, 0, 1)))
 
 
 @row("DESCRIBE of a group on 1,024 partitions")

@@ -89,7 +89,7 @@ def test_no_promise_is_made_before_it_is_durable() -> None:
         cluster.kill(name)
         cluster.start(name)
     cluster.advance(11.0)
-    cluster.ask("a", Publish(cluster.batch(topic, cluster.ask("a", OpenSession()).origin, 0, [b"x"])))
+    cluster.ask("a", Publish(cluster.batch(topic, cluster.ask("a", OpenSession()).producer_id, 0, [b"x"])))
     cluster.ask("c", DeleteTopic("jobs", topic.id))
     cluster.advance(30.0)
     assert cluster.early == []
@@ -101,9 +101,9 @@ def test_no_promise_is_made_before_it_is_durable() -> None:
 
 def test_no_promise_to_close_is_made_before_it_is_durable() -> None:
     cluster = Watched()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     drained(cluster)
-    close(cluster, topic, origin)
+    close(cluster, topic, producer_id)
     cluster.advance(60.0)
     assert cluster.early == []
     assert cluster.made["CloseReply"] >= 3
@@ -111,26 +111,26 @@ def test_no_promise_to_close_is_made_before_it_is_durable() -> None:
 
 def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     drained(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, CloseReply)
-    close(cluster, topic, origin)
+    close(cluster, topic, producer_id)
     cluster.advance(1.0)
-    assert origin in replica(cluster, "b").closing.promised
+    assert producer_id in replica(cluster, "b").closing.promised
     cluster.kill("b")
     cluster.start("b")
-    assert origin in replica(cluster, "b").closing.promised
-    late = cluster.batch(topic, origin, 100, [b"late"])
+    assert producer_id in replica(cluster, "b").closing.promised
+    late = cluster.batch(topic, producer_id, 100, [b"late"])
     (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
     assert isinstance(refused, Send)
     assert isinstance(refused.message, StoreReply)
-    assert [problem.error for problem in refused.message.problems] == ["origin-closed"]
+    assert [problem.error for problem in refused.message.problems] == ["session-closed"]
 
 
 def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
-    ask = CloseRequest(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (origin,))
+    topic, producer_id = published(cluster)
+    ask = CloseRequest(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (producer_id,))
     for records in (1, 0):
         (effect,) = replica(cluster, "b").on_close_ask("a", ask, cluster.now)
         assert isinstance(effect, Persist)

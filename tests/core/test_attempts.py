@@ -19,8 +19,8 @@ MOST = 4
 def deliveries(cluster: Cluster, rng: random.Random, hears: float, rejects: float) -> list[int]:
     """The attempts of one message whose holds run out or are given up, where one of three misses most HOLDs."""
     published, seen = cluster.topic(max_deliveries=MOST), []
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("a", Publish(cluster.batch(published, origin, 0, [b"poison"])))
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(published, producer_id, 0, [b"poison"])))
     for _ in range(3 * MOST):
         coordinator = rng.choice(cluster.names)
         deaf = rng.choice([name for name in cluster.names if name != coordinator])

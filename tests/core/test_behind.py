@@ -27,22 +27,22 @@ from quorumq.core.messages import (
 )
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.tally import tally
-from quorumq.core.types import Incarnation, Kind, Origin, Owner, PartitionId, Span, Stamp, Topic
+from quorumq.core.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 from tests.core.test_growth import QUIET, answered, filled, steps_of, with_holes
 
 
-def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, Origin]:
+def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, ProducerId]:
     """So many messages, a millisecond and a batch for each, that nobody has read."""
     cluster = Cluster(**{**QUIET, **more})
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     for seq in range(batches):
         cluster.advance(0.001)
-        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
-    return cluster, topic, origin
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
+    return cluster, topic, producer_id
 
 
 def replica_of(cluster: Cluster, name: str = "a") -> Replica:
@@ -65,8 +65,8 @@ STEP_LOOKS_CALLS_MAX = 90 * limits.LOOKS_PER_STEP
 
 def test_a_gap_in_the_numbers_of_a_session_costs_a_page_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client numbers its messages: between two of them may be 2^61 that there are not."""
-    cluster, topic, origin = backlog(1)
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 1 << 61, [b"x"])))
+    cluster, topic, producer_id = backlog(1)
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1 << 61, [b"x"])))
     cluster.ask("a", SetGroup("jobs", "g"))
     request = BrowseRequest("jobs", 0, "g", "all", (0, 0), 256, complete=True)
     assert longest(cluster, request, monkeypatch) < 1000
@@ -93,11 +93,11 @@ def test_who_comes_when_all_is_taken_does_not_look_at_all_that_it_reads(
 ) -> None:
     cluster = Cluster(**QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(partitions=100), cluster.ask("a", OpenSession()).origin
+    topic, producer_id = cluster.topic(partitions=100), cluster.ask("a", OpenSession()).producer_id
     answered(cluster, "a", fetch())
     for _ in range(20):
         cluster.submit("a", fetch(wait=10.0))
-    found = longest(cluster, Publish(cluster.batch(topic, origin, 0, [b"x"])), monkeypatch)
+    found = longest(cluster, Publish(cluster.batch(topic, producer_id, 0, [b"x"])), monkeypatch)
     assert found <= 20_000
 
 
@@ -162,7 +162,7 @@ def test_between_the_steps_in_which_groups_begin_others_have_their_time() -> Non
     """Each is short, and there may be a hundred: a publish goes through several nodes, and would wait at each."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     for number in range(30):
         cluster.ask("a", SetGroup("jobs", f"g{number:02}"))
     began = cluster.time
@@ -170,7 +170,7 @@ def test_between_the_steps_in_which_groups_begin_others_have_their_time() -> Non
     state, left = cluster.nodes["b"].state, []
     while state.behind:
         cluster.advance(limits.COSTLY_PAUSE_S)
-        cluster.ask("b", Publish(cluster.batch(topic, origin, len(left), [b"x"])))
+        cluster.ask("b", Publish(cluster.batch(topic, producer_id, len(left), [b"x"])))
         left.append(sum(len(replica.views.unmade) for replica in cluster.nodes["b"].replicas.values()))
     made = [before - after for before, after in pairwise(left)]
     assert max(made) <= limits.LOOKS_PER_STEP, made
@@ -182,8 +182,11 @@ def test_what_a_batch_of_many_sessions_costs_many_groups_is_done_with_pauses() -
     (topic,) = cluster.nodes["a"].catalogue.topics.values()
     for number in range(32):
         cluster.ask("a", SetGroup(topic.name, f"group-{number}"))
-    origins = sorted(cluster.ask("a", OpenSession()).origin for _ in range(512))  # type: ignore[union-attr]
-    spans, records = tuple(Span(origin, 0, 1) for origin in origins), [encode_record(Message(b"x"))] * 512
+    producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(512))  # type: ignore[union-attr]
+    spans, records = (
+        tuple(Span(producer_id, 0, 1) for producer_id in producer_ids),
+        [encode_record(Message(b"x"))] * 512,
+    )
     batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
     began = cluster.time
     cluster.ask("a", Publish(batch))
@@ -196,11 +199,11 @@ def test_what_a_batch_of_many_sessions_costs_many_groups_is_done_with_pauses() -
 
 @pytest.mark.usefixtures("few")
 def test_the_oldest_are_delivered_first_also_while_the_group_has_not_looked_at_all() -> None:
-    cluster, topic, origin = backlog(20)
+    cluster, topic, producer_id = backlog(20)
     key = cluster.submit("a", fetch(most=2))
     assert seqs(cluster.replies[key]) == [0, 1]
     assert replica_of(cluster).group("g").begins
-    cluster.submit("b", Publish(cluster.batch(topic, origin, 20, [b"x"])))
+    cluster.submit("b", Publish(cluster.batch(topic, producer_id, 20, [b"x"])))
     got = [seq for _ in range(8) for seq in seqs(answered(cluster, "a", fetch(most=5)))]
     assert got == list(range(2, 21))
 
@@ -226,11 +229,11 @@ def published_at(cluster: Cluster, seq: int) -> int:
 @pytest.mark.usefixtures("few")
 def test_a_group_from_a_time_on_gets_all_that_it_covers_whatever_the_order_of_publish_times() -> None:
     """Batches stand in the order in which they were made by our clock, and are covered by their producers' clocks."""
-    cluster, topic, origin = backlog(0)
+    cluster, topic, producer_id = backlog(0)
     offsets = [0, -3_600_000, 3_600_000, -1, 5, -7, 0, -3_600_000]
     for seq, offset in enumerate(offsets):
         cluster.advance(1.0)
-        batch = cluster.batch(topic, origin, seq, [b"x"], published_ms=cluster.now.wall_ms + offset)
+        batch = cluster.batch(topic, producer_id, seq, [b"x"], published_ms=cluster.now.wall_ms + offset)
         cluster.ask("a", Publish(batch))
     middle = published_at(cluster, 3)
     answered(cluster, "a", SetGroup("jobs", "g", "time", middle))
@@ -246,10 +249,10 @@ def test_a_group_from_a_time_on_gets_all_that_it_covers_whatever_the_order_of_pu
 @pytest.mark.usefixtures("few")
 def test_nobody_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all() -> None:
     """What is counted as available is not nothing, and a FETCH that does not wait looks on in the next steps."""
-    cluster, _, origin = backlog(40)
+    cluster, _, producer_id = backlog(40)
     cluster.submit("a", SetGroup("jobs", "g"))
     replica, view = replica_of(cluster), replica_of(cluster).group("g")
-    acked = (Owned(Span(origin, 0, 39), Owner("a", Incarnation(1, 1), Stamp(1, "a"))),)
+    acked = (Owned(Span(producer_id, 0, 39), Owner("a", Incarnation(1, 1), Stamp(1, "a"))),)
     for core in cluster.nodes.values():
         for found in core.replicas.values():
             found.on_ack("a", Ack(0, found.partition, found.topic.epoch, "g", 0, acked), cluster.now)
@@ -294,11 +297,11 @@ def test_whatever_happens_while_groups_look_they_come_to_offer_what_they_should(
     """`Views.check` compares what is offered, and kept, with its definition, wherever no step is left to do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "LOOKS_PER_STEP", looks)
-        cluster, topic, origin = backlog(8, hold_time_max=10.0)
+        cluster, topic, producer_id = backlog(8, hold_time_max=10.0)
         cluster.checks, seq = True, 8
         for what, *how in work:
             if what == "publish":
-                cluster.submit("b", Publish(cluster.batch(topic, origin, seq, [b"x", b"y"])))
+                cluster.submit("b", Publish(cluster.batch(topic, producer_id, seq, [b"x", b"y"])))
                 seq += 2
             elif what == "take":
                 key = cluster.submit("a", fetch(how[0], most=how[1], hold_time=2.0))

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from quorumq.core.messages import FetchReply, NotDue, Publish, RejectRequest
 from quorumq.core.records import BatchStored, DelaysSet, Started
-from quorumq.core.types import STAMP_ZERO, Origin, PartitionId, Span
+from quorumq.core.types import STAMP_ZERO, PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 from tests.core.test_time import publish
 
 HOUR_MS = 3_600_000
 PLAIN = Cluster(1)
-ORIGIN = Origin("a", 1, 1, 1)
+PRODUCER_ID = ProducerId("a", 1, 1, 1)
 PARTITION = PartitionId(b"t" * 16, 0)
 
 
@@ -84,8 +84,8 @@ def test_of_two_boots_what_is_older_is_doubted_where_the_time_of_day_moved_since
     cluster.advance(65)
     topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
-    (origin,) = next(iter(cluster.nodes["a"].replicas.values())).batches.present.runs
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 1, [b"y"])))
+    (producer_id,) = next(iter(cluster.nodes["a"].replicas.values())).batches.present.runs
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1, [b"y"])))
     restarted(cluster, HOUR_MS)
     for core in cluster.nodes.values():
         assert core.state.moved_s == HOUR_MS / 1000
@@ -132,7 +132,7 @@ def test_what_passed_is_never_negative_and_exact_within_a_boot(
     state = PLAIN.nodes["a"].state
     state.same_boot = frozenset({2, 3})
     now = PLAIN.now._replace(mono=mono, wall_ms=wall)
-    entry = NotDue(Span(ORIGIN, 0, 1), 0, STAMP_ZERO, 1.0, 0)
+    entry = NotDue(Span(PRODUCER_ID, 0, 1), 0, STAMP_ZERO, 1.0, 0)
     record = DelaysSet(PARTITION, "g", wall_ms, (entry,), start, mono_ms)
     passed = state.passed_s(record, wall_ms, now)
     assert passed >= 0

@@ -15,7 +15,7 @@ from quorumq.core.messages import (
     Publish,
 )
 from quorumq.core.partition.tally import part_of
-from quorumq.core.types import Origin, Topic
+from quorumq.core.types import ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 from tests.core.test_hazards import replica_of
@@ -24,13 +24,13 @@ from tests.core.test_suspects import seqs
 MINUTE_S = 60.0
 
 
-def published(cluster: Cluster, count: int, **settings: object) -> tuple[Topic, Origin]:
+def published(cluster: Cluster, count: int, **settings: object) -> tuple[Topic, ProducerId]:
     """So many messages, in a batch each."""
     topic = cluster.topic(**settings)  # type: ignore[arg-type]
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     for seq in range(count):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
-    return topic, origin
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
+    return topic, producer_id
 
 
 def counts(cluster: Cluster, node: str = "a") -> tuple[int, int, int]:
@@ -54,10 +54,10 @@ def test_what_is_out_of_deliveries_is_buried_though_nobody_reads() -> None:
 @pytest.mark.parametrize("own", [False, True])
 def test_what_is_too_old_is_buried_though_nobody_reads(own: bool) -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 0, ttl_s=0.0 if own else MINUTE_S)
+    topic, producer_id = published(cluster, 0, ttl_s=0.0 if own else MINUTE_S)
     cluster.ask("a", fetch())
     for seq in range(300):
-        batch = cluster.batch(topic, origin, seq, [b"x"], ttl_ms=60_000 if own else 0)
+        batch = cluster.batch(topic, producer_id, seq, [b"x"], ttl_ms=60_000 if own else 0)
         cluster.ask("a", Publish(batch))
     cluster.advance(50.0)
     assert counts(cluster) == (300, 0, 0)
@@ -103,9 +103,9 @@ def test_an_answer_to_an_expiry_that_is_none_is_refused_by_name() -> None:
 
 def test_what_is_too_old_costs_who_asks_for_one_message_no_round_each() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 100, ttl_s=MINUTE_S)
+    topic, producer_id = published(cluster, 100, ttl_s=MINUTE_S)
     cluster.advance(59.0)
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 100, [b"live"] * 3)))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 100, [b"live"] * 3)))
     cluster.advance(1.0)
     rounds: list[int] = []
 
@@ -123,10 +123,10 @@ def test_what_is_too_old_costs_who_asks_for_one_message_no_round_each() -> None:
 
 def test_by_one_wrong_clock_nothing_is_buried_and_nothing_waits() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 0, ttl_s=MINUTE_S)
+    topic, producer_id = published(cluster, 0, ttl_s=MINUTE_S)
     cluster.ask("a", fetch())
     cluster.kill("a")
-    cluster.ask("b", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3)))
+    cluster.ask("b", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
     cluster.start("a")
     cluster.advance(5.0)
     for batch in replica_of(cluster, "a").batches.stored.values():

@@ -1,4 +1,4 @@
-"""Closing origins: what a producer's session leaves behind shrinks to its number (docs/protocol.md, RECLAIM)."""
+"""Closing producer ids: what a producer's session leaves behind shrinks to its number (docs/protocol.md, RECLAIM)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorumq.core.messages import (
     Store,
 )
 from quorumq.core.records import BatchStored
-from quorumq.core.types import DERIVED, Origin, PartitionId, Topic
+from quorumq.core.types import DERIVED, PartitionId, ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_groups import spans
@@ -24,14 +24,14 @@ from tests.core.test_reclaim import drained, replica, root_of
 
 
 def kept(cluster: Cluster) -> list[int]:
-    """How many origins each node keeps anything of."""
+    """How many producer ids each node keeps anything of."""
     counts = []
     for node in cluster.nodes:
         found = replica(cluster, node)
         tables = [found.batches.present, found.batches.reclaimed, found.batches.wanted, found.batches.absent]
         tables += [view.records for view in found.views.groups.values()]  # type: ignore[misc]
         tables += [view.leases for view in found.views.groups.values()]  # type: ignore[misc]
-        counts.append(len({origin for table in tables for origin in table.origins()}))
+        counts.append(len({producer_id for table in tables for producer_id in table.producer_ids()}))
     return counts
 
 
@@ -39,15 +39,15 @@ def closed(cluster: Cluster) -> list[int]:
     return [replica(cluster, node).batches.closed.numbers.messages for node in cluster.nodes]
 
 
-def close(cluster: Cluster, topic: Topic, origin: Origin, node: str = "b") -> None:
-    answer = cluster.ask(node, CloseSession(origin, (PartitionId(topic.id, 0),)))
+def close(cluster: Cluster, topic: Topic, producer_id: ProducerId, node: str = "b") -> None:
+    answer = cluster.ask(node, CloseSession(producer_id, (PartitionId(topic.id, 0),)))
     assert isinstance(answer, CloseSessionReply)
 
 
 def test_a_closed_session_of_which_nothing_is_left_shrinks_to_its_number() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
-    close(cluster, topic, origin)
+    topic, producer_id = published(cluster)
+    close(cluster, topic, producer_id)
     cluster.advance(20)
     assert closed(cluster) == [0, 0, 0], "its messages are still wanted"
     drained(cluster)
@@ -59,31 +59,31 @@ def test_a_closed_session_of_which_nothing_is_left_shrinks_to_its_number() -> No
 
 def test_a_store_of_a_closed_session_is_refused_and_nothing_comes_back() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
     cluster.advance(1.5)
     drained(cluster)
-    close(cluster, topic, origin)
-    retry = cluster.batch(topic, origin, 8, [b"8", b"9", b"new"])
+    close(cluster, topic, producer_id)
+    retry = cluster.batch(topic, producer_id, 8, [b"8", b"9", b"new"])
     answer = cluster.ask("a", Publish(retry))
     assert isinstance(answer, Failed), "promised: a new message of it is refused"
-    assert answer.code == "origin-closed"
+    assert answer.code == "session-closed"
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
-    answer = cluster.ask("c", Publish(cluster.batch(topic, origin, 0, [b"0"])))
+    answer = cluster.ask("c", Publish(cluster.batch(topic, producer_id, 0, [b"0"])))
     assert isinstance(answer, Failed)
-    assert answer.code == "origin-closed"
+    assert answer.code == "session-closed"
     assert outcomes(cluster.ask("a", AckRequest(old))) == ["acked_unproven"], "durable already, and unproven"
     assert spans(cluster.ask("a", fetch())) == []
     assert kept(cluster) == [0, 0, 0]
 
 
 def test_an_idle_session_is_closed_and_a_busy_one_is_not() -> None:
-    cluster = Cluster(origin_idle=100.0)
-    topic, origin = published(cluster)
+    cluster = Cluster(session_idle=100.0)
+    topic, producer_id = published(cluster)
     drained(cluster)
     cluster.advance(50)
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"])))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"])))
     cluster.advance(80)
     drained(cluster)
     cluster.advance(80)
@@ -93,12 +93,12 @@ def test_an_idle_session_is_closed_and_a_busy_one_is_not() -> None:
 
 
 def test_a_replica_that_is_down_delays_closing_and_hears_of_it_later() -> None:
-    cluster = Cluster(origin_idle=10.0)
-    topic, origin = published(cluster)
+    cluster = Cluster(session_idle=10.0)
+    topic, producer_id = published(cluster)
     drained(cluster)
     cluster.advance(5)
     cluster.kill("c")
-    close(cluster, topic, origin)
+    close(cluster, topic, producer_id)
     cluster.advance(100)
     assert closed(cluster) == [0, 0]
     cluster.start("c")
@@ -108,13 +108,13 @@ def test_a_replica_that_is_down_delays_closing_and_hears_of_it_later() -> None:
 
 def test_what_one_replica_had_stored_before_its_promise_still_reaches_the_others() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     drained(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and message.round > 0
-    key = cluster.submit("a", Publish(cluster.batch(topic, origin, 10, [b"late"])))
+    key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 10, [b"late"])))
     cluster.advance(6)
     assert isinstance(cluster.replies[key], Failed), "only a has it: the outcome is unknown"
-    close(cluster, topic, origin)
+    close(cluster, topic, producer_id)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(60)
     assert closed(cluster) == [0, 0, 0]
@@ -129,9 +129,11 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
     cluster = Cluster()
     topic = cluster.topic()
     for _ in range(30):
-        origin = cluster.ask("a", OpenSession()).origin
-        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), PublishReply)
-        close(cluster, topic, origin)
+        producer_id = cluster.ask("a", OpenSession()).producer_id
+        assert isinstance(
+            cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), PublishReply
+        )
+        close(cluster, topic, producer_id)
     drained(cluster)
     cluster.advance(100)
     for node in "abc":
@@ -154,10 +156,10 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
 
 def test_a_batch_of_a_closed_session_that_was_left_on_disk_does_not_open_it_again() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     left = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))
     drained(cluster)
-    close(cluster, topic, origin)
+    close(cluster, topic, producer_id)
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
     cluster.kill("a")
@@ -171,38 +173,38 @@ def test_a_batch_of_a_closed_session_that_was_left_on_disk_does_not_open_it_agai
 
 def test_a_group_that_comes_later_or_a_rewind_does_not_keep_a_session_open() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     drained(cluster)
     cluster.advance(10)
     assert spans(cluster.ask("a", fetch("late"))) == []
-    close(cluster, topic, origin)
+    close(cluster, topic, producer_id)
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("ask", [True, False])
-def test_a_derived_origin_is_never_closed(ask: bool) -> None:
-    cluster = Cluster(origin_idle=5.0)
+def test_a_derived_producer_id_is_never_closed(ask: bool) -> None:
+    cluster = Cluster(session_idle=5.0)
     topic = cluster.topic()
-    origin = Origin(DERIVED, 0, 7, 0)
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), PublishReply)
+    producer_id = ProducerId(DERIVED, 0, 7, 0)
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), PublishReply)
     drained(cluster)
     if ask:
-        close(cluster, topic, origin)
+        close(cluster, topic, producer_id)
     cluster.advance(60)
     assert closed(cluster) == [0, 0, 0]
-    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 1, [b"y"]))), PublishReply)
+    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, producer_id, 1, [b"y"]))), PublishReply)
 
 
 def test_what_anti_entropy_brings_beside_a_record_that_conflicts_is_stored() -> None:
     """Outputs derived anew with other bytes: one record conflicts, and the next one is missing here."""
     cluster = Cluster()
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"one", b"two"])))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"one", b"two"])))
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to != "c"
-    key = cluster.submit("c", Publish(cluster.batch(topic, origin, 0, [b"other"])))
+    key = cluster.submit("c", Publish(cluster.batch(topic, producer_id, 0, [b"other"])))
     cluster.advance(6)
     assert isinstance(cluster.replies[key], Failed)
     cluster.drop = lambda sender, to, message: False
@@ -213,10 +215,10 @@ def test_what_anti_entropy_brings_beside_a_record_that_conflicts_is_stored() -> 
 def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() -> None:
     """b refuses, c may come back: a has stored it, and nothing says that it ends there."""
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     cluster.kill("c")
-    replica(cluster, "b").closing.promise((origin,))
-    key = cluster.submit("a", Publish(cluster.batch(topic, origin, 10, [b"late"])))
+    replica(cluster, "b").closing.promise((producer_id,))
+    key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 10, [b"late"])))
     answer = cluster.replies[key]
     assert isinstance(answer, Failed)
     assert answer.code == "outcome-unknown"
@@ -224,17 +226,19 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     cluster.start("c")
     cluster.advance(20)
     assert [replica(cluster, node).batches.present.messages for node in "abc"] == [11, 11, 11]
-    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"late"]))), PublishReply)
+    assert isinstance(
+        cluster.ask("b", Publish(cluster.batch(topic, producer_id, 10, [b"late"]))), PublishReply
+    )
 
 
 def test_what_one_replica_keeps_of_a_session_that_is_closed_is_not_refused() -> None:
-    """Its copy spreads and is delivered: who heard `origin-closed` would publish it a second time."""
+    """Its copy spreads and is delivered: who heard `session-closed` would publish it a second time."""
     cluster = Cluster()
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
     cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to == "c"
-    close(cluster, topic, origin, "a")
-    late = Publish(cluster.batch(topic, origin, 1, [b"late"]))
+    close(cluster, topic, producer_id, "a")
+    late = Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
     answer = cluster.ask("b", late)
     assert isinstance(answer, Failed)
     assert answer.code == "outcome-unknown"

@@ -23,7 +23,7 @@ from quorumq.core.messages import (
     SettleReply,
     StoreReply,
 )
-from quorumq.core.types import Letter, Origin, Span, Stamp, Topic
+from quorumq.core.types import Letter, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 
 
@@ -41,13 +41,13 @@ def fetch(
 
 def published(
     cluster: Cluster, count: int = 10, rf: int = 3, max_deliveries: int = 5
-) -> tuple[Topic, Origin]:
+) -> tuple[Topic, ProducerId]:
     topic = cluster.topic(rf=rf, max_deliveries=max_deliveries)
-    origin = cluster.ask("a", OpenSession()).origin
-    batch = cluster.batch(topic, origin, 0, [b"%d" % i for i in range(count)])
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    batch = cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(count)])
     reply = cluster.ask("a", Publish(batch))
     assert isinstance(reply, PublishReply), reply
-    return topic, origin
+    return topic, producer_id
 
 
 def receipts(reply: object) -> tuple[ReceiptPart, ...]:
@@ -66,9 +66,9 @@ def outcomes(reply: object) -> list[str]:
 
 def test_publish_fetch_ack_through_three_nodes() -> None:
     cluster = Cluster()
-    _, origin = published(cluster)
+    _, producer_id = published(cluster)
     got = receipts(cluster.ask("b", fetch()))
-    assert [item.receipt.span for item in got] == [(origin, 0, 10)]
+    assert [item.receipt.span for item in got] == [(producer_id, 0, 10)]
     assert outcomes(cluster.ask("c", AckRequest(got))) == ["acked"]
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     cluster.advance(30)
@@ -95,12 +95,12 @@ def test_a_held_message_is_delivered_again_after_its_hold_and_not_before() -> No
 
 def test_a_parked_fetch_is_answered_by_the_publish_that_satisfies_it() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     got = receipts(cluster.ask("a", fetch()))
     cluster.ask("a", AckRequest(got))
     key = cluster.submit("b", fetch(wait=1.0))
     assert key not in cluster.replies
-    cluster.ask("c", Publish(cluster.batch(topic, origin, 1, [b"next"])))
+    cluster.ask("c", Publish(cluster.batch(topic, producer_id, 1, [b"next"])))
     assert len(receipts(cluster.replies[key])) == 1
 
 
@@ -188,9 +188,11 @@ def test_extend_keeps_a_hold_and_revives_none() -> None:
 
 def test_one_node_down_changes_nothing_and_it_catches_up() -> None:
     cluster = Cluster(hold_time_max=10.0)
-    topic, origin = published(cluster, 10)
+    topic, producer_id = published(cluster, 10)
     cluster.kill("b")
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"] * 10))), PublishReply)
+    assert isinstance(
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"] * 10))), PublishReply
+    )
     got = receipts(cluster.ask("c", fetch(most=5)))
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
@@ -259,8 +261,8 @@ def test_nobody_waits_for_a_replica_that_could_not_be_asked() -> None:
 def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_stored_it() -> None:
     """`storage-full` says that nothing was done."""
     cluster = Cluster()
-    topic, origin = published(cluster)
-    batch = cluster.batch(topic, origin, 10, [b"x"])
+    topic, producer_id = published(cluster)
+    batch = cluster.batch(topic, producer_id, 10, [b"x"])
     cluster.feed("a", DiskFull(True))
     cluster.feed("b", DiskFull(True))
     cluster.drop = lambda sender, to, message: isinstance(message, StoreReply) and sender == "c"
@@ -272,7 +274,7 @@ def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_st
     assert "reserve of disk space" in answer.detail
     cluster.feed("c", DiskFull(True))
     cluster.drop = lambda sender, to, message: False
-    answer = cluster.ask("a", Publish(cluster.batch(topic, origin, 11, [b"y"])))
+    answer = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 11, [b"y"])))
     assert isinstance(answer, Failed)
     assert answer.code == "storage-full"
 
@@ -280,13 +282,13 @@ def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_st
 @pytest.mark.parametrize("limit", ["max_messages", "max_bytes"])
 def test_what_earlier_rounds_of_a_fetch_won_counts_against_its_limits(limit: str) -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 3)
+    topic, producer_id = published(cluster, 3)
     (replica,) = cluster.nodes["a"].replicas.values()
-    most = {"max_messages": 4, "max_bytes": 4 * replica.batches.bytes_of(Span(origin, 0, 1))}
+    most = {"max_messages": 4, "max_bytes": 4 * replica.batches.bytes_of(Span(producer_id, 0, 1))}
     key = cluster.submit("a", fetch(least=4, wait=5.0)._replace(**{limit: most[limit]}))
     assert key not in cluster.replies, "it has three, and waits for one more"
     # Through a node that has no HOLD to ride on it.
-    reply = cluster.ask("b", Publish(cluster.batch(topic, origin, 3, [b"x"] * 5)))
+    reply = cluster.ask("b", Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 5)))
     assert isinstance(reply, PublishReply)
     cluster.advance(1.0)
     assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 4

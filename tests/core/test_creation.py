@@ -69,8 +69,10 @@ def payload(cluster: Cluster, topic: Topic) -> list[int]:
 
 
 def filled(cluster: Cluster, topic: Topic, node: str) -> None:
-    origin = cluster.ask(node, OpenSession()).origin  # type: ignore[union-attr]
-    assert isinstance(cluster.ask(node, Publish(cluster.batch(topic, origin, 0, [b"m"] * 5))), PublishReply)
+    producer_id = cluster.ask(node, OpenSession()).producer_id  # type: ignore[union-attr]
+    assert isinstance(
+        cluster.ask(node, Publish(cluster.batch(topic, producer_id, 0, [b"m"] * 5))), PublishReply
+    )
 
 
 # ---------------------------------------------------------------------- conflicts destroy nothing
@@ -88,9 +90,9 @@ def test_what_was_refused_to_a_node_that_had_not_heard_destroys_nothing() -> Non
     cluster.advance(10.0)
     assert cluster.nodes["a"].topic_named("jobs") == topic, "what a serves is what there is"
     other = first_topic(CreateTopic("jobs", 1), cluster.names, 0, Stamp(1, "a"))
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     for node in "abc":
-        reply = cluster.ask(node, Publish(cluster.batch(other, origin, 0, [b"x"])))
+        reply = cluster.ask(node, Publish(cluster.batch(other, producer_id, 0, [b"x"])))
         assert isinstance(reply, Failed)
         assert reply.code == "not-found"
     assert payload(cluster, topic) == [5, 5, 5]
@@ -626,9 +628,9 @@ class Creating(Chaos):
         topic, node = self.some_topic(), self.draw.choice(self.names)
         session = self.ask(node, OpenSession())
         if topic is not None and not isinstance(session, Failed):
-            origin = session.origin  # type: ignore[union-attr]
-            key = self.submit(node, Publish(self.batch(topic, origin, 0, [b"x"] * 3)))
-            self.publishing[key] = (topic, Span(origin, 0, 3))
+            producer_id = session.producer_id  # type: ignore[union-attr]
+            key = self.submit(node, Publish(self.batch(topic, producer_id, 0, [b"x"] * 3)))
+            self.publishing[key] = (topic, Span(producer_id, 0, 3))
 
     def carry_out(self, name: NodeId, effects: list[Effect]) -> None:
         """One register per name and deletions is ever served, wherever."""

@@ -67,7 +67,7 @@ from quorumq.core.settle import (
 )
 from quorumq.core.spans import overlap, subtract
 from quorumq.core.survey import SurveyCoordinator
-from quorumq.core.types import Kind, NodeId, Origin, PartitionId, Span, Topic
+from quorumq.core.types import Kind, NodeId, PartitionId, ProducerId, Span, Topic
 from sim.knowledge import known_of
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -98,12 +98,12 @@ def hears_all(cluster: Cluster) -> None:
     cluster.drop = lambda sender, to, message: False
 
 
-def stored(cluster: Cluster, topic: Topic, count: int, node: NodeId = "b") -> Origin:
+def stored(cluster: Cluster, topic: Topic, count: int, node: NodeId = "b") -> ProducerId:
     """Messages of another session."""
-    origin = cluster.ask(node, OpenSession()).origin
-    reply = cluster.ask(node, Publish(cluster.batch(topic, origin, 0, [b"m"] * count)))
+    producer_id = cluster.ask(node, OpenSession()).producer_id
+    reply = cluster.ask(node, Publish(cluster.batch(topic, producer_id, 0, [b"m"] * count)))
     assert isinstance(reply, PublishReply)
-    return origin
+    return producer_id
 
 
 def delivered(cluster: Cluster, count: int = 3, hold_time: float = 20.0) -> tuple[ReceiptPart, ...]:
@@ -120,35 +120,35 @@ def runs(cluster: Cluster) -> Topic:
     return topic
 
 
-def closing(cluster: Cluster, *deaf: NodeId) -> tuple[Topic, Origin]:
+def closing(cluster: Cluster, *deaf: NodeId) -> tuple[Topic, ProducerId]:
     """A session of which all replicas have promised to take nothing more, but those that are ``deaf``."""
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to in deaf
     through = next(node for node in cluster.names if node not in deaf)
-    cluster.ask(through, CloseSession(origin, (PartitionId(topic.id, 0),)))
+    cluster.ask(through, CloseSession(producer_id, (PartitionId(topic.id, 0),)))
     hears_all(cluster)
-    return topic, origin
+    return topic, producer_id
 
 
 def publish(cluster: Cluster) -> Publish:
-    topic, origin = published(cluster, 1)
-    return Publish(cluster.batch(topic, origin, 1, [b"new"]))
+    topic, producer_id = published(cluster, 1)
+    return Publish(cluster.batch(topic, producer_id, 1, [b"new"]))
 
 
 def publish_while_closing(*deaf: NodeId) -> Scene:
     def scene(cluster: Cluster) -> Publish:
-        topic, origin = closing(cluster, *deaf)
-        return Publish(cluster.batch(topic, origin, 1, [b"late"]))
+        topic, producer_id = closing(cluster, *deaf)
+        return Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
 
     return scene
 
 
 def publish_of_a_closed_session(cluster: Cluster) -> Publish:
-    topic, origin = closing(cluster)
+    topic, producer_id = closing(cluster)
     cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch()))))
     cluster.advance(30)
     assert cluster.nodes["a"].replicas[PartitionId(topic.id, 0)].batches.closed
-    return Publish(cluster.batch(topic, origin, 1, [b"late"]))
+    return Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
 
 
 def publish_of_other_bytes(*where: NodeId) -> Scene:
@@ -156,11 +156,11 @@ def publish_of_other_bytes(*where: NodeId) -> Scene:
 
     def scene(cluster: Cluster) -> Publish:
         topic = cluster.topic()
-        origin = cluster.ask("a", OpenSession()).origin
+        producer_id = cluster.ask("a", OpenSession()).producer_id
         cluster.drop = lambda sender, to, message: isinstance(message, Store) and to not in where
-        cluster.submit(where[0], Publish(cluster.batch(topic, origin, 0, [b"one"])))
+        cluster.submit(where[0], Publish(cluster.batch(topic, producer_id, 0, [b"one"])))
         hears_all(cluster)
-        return Publish(cluster.batch(topic, origin, 0, [b"other"]))
+        return Publish(cluster.batch(topic, producer_id, 0, [b"other"]))
 
     return scene
 
@@ -295,8 +295,10 @@ def purge_of_runs(cluster: Cluster) -> PurgeRequest:
 
 def purge_of_named(cluster: Cluster) -> PurgeRequest:
     topic = runs(cluster)
-    origins = list(cluster.nodes["b"].replicas[PartitionId(topic.id, 0)].batches.present.origins())
-    return PurgeRequest("jobs", 0, "g", tuple(Span(origin, 0, 1) for origin in sorted(origins)))
+    producer_ids = list(cluster.nodes["b"].replicas[PartitionId(topic.id, 0)].batches.present.producer_ids())
+    return PurgeRequest(
+        "jobs", 0, "g", tuple(Span(producer_id, 0, 1) for producer_id in sorted(producer_ids))
+    )
 
 
 def purge_of_dead_letters(cluster: Cluster) -> PurgeRequest:
@@ -471,7 +473,7 @@ ROWS: dict[str, Scene] = {
     "STATUS": on(lambda cluster, topic: StatusRequest()),
     "PEEK": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 100)),
     "PEEK complete": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 100, complete=True)),
-    "SHOW": on(lambda cluster, topic: ShowRequest(PartitionId(topic.id, 0), Span(Origin("", 0, 0, 0), 0, 1))),
+    "SHOW": on(lambda cluster, topic: ShowRequest(PartitionId(topic.id, 0), Span(ProducerId("", 0, 0, 0), 0, 1))),
     "DESCRIBE": on(lambda cluster, topic: DescribeGroup("jobs", "g")),
     # Requests that may write a group's register:
     "FETCH of a new group": on(lambda cluster, topic: fetch("new")),
@@ -607,7 +609,7 @@ def known(cluster: Cluster, node: NodeId) -> dict[str, Any]:
     for partition, replica in cluster.nodes[node].replicas.items():
         batches = replica.batches
         kept[f"{partition}, bytes"] = [
-            (span.origin, seq, batches.stored[slot.number].header.crc_of(seq + slot.shift))
+            (span.producer_id, seq, batches.stored[slot.number].header.crc_of(seq + slot.shift))
             for span, slot in batches.index.items()
             for seq in range(span.start, span.stop)
         ]
@@ -626,8 +628,8 @@ def delivered_in_the_end(cluster: Cluster) -> dict[str, Any]:
             items = receipts(reply) if isinstance(reply, FetchReply) else ()
             if not items:
                 break
-            for receipt, ((origin, start, stop),) in items:
-                got += [(Span(origin, seq, seq + 1), receipt.n) for seq in range(start, stop)]
+            for receipt, ((producer_id, start, stop),) in items:
+                got += [(Span(producer_id, seq, seq + 1), receipt.n) for seq in range(start, stop)]
         found[group] = sorted(got)
     return found
 

@@ -19,7 +19,7 @@ from quorumq.core.partition.digests import DIGEST_BYTES, LISTED_MAX, ROOT, Diges
 from quorumq.core.partition.fate import on_merge
 from quorumq.core.partition.group import Changes
 from quorumq.core.partition.replica import Replica
-from quorumq.core.types import DERIVED, Kind, Origin, PartitionId, Record, Span, Topic
+from quorumq.core.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
@@ -29,16 +29,16 @@ from tests.core.test_growth import STEP_CALLS_MAX, calls, steps_of
 from tests.core.test_reclaim import root_of
 
 KEYED = Keyed(b"a key of sixteen")
-ORIGINS = [Origin(DERIVED, n, 7 * n, n % 3) for n in range(400)]
+PRODUCER_IDS = [ProducerId(DERIVED, n, 7 * n, n % 3) for n in range(400)]
 
 
-def derived(first: int, count: int) -> list[Origin]:
-    return [Origin(DERIVED, n, n, n) for n in range(first, first + count)]
+def derived(first: int, count: int) -> list[ProducerId]:
+    return [ProducerId(DERIVED, n, n, n) for n in range(first, first + count)]
 
 
-def publish(cluster: Cluster, topic: Topic, origins: list[Origin], node: str = "a") -> None:
+def publish(cluster: Cluster, topic: Topic, producer_ids: list[ProducerId], node: str = "a") -> None:
     """A message of each of these, of as many as one batch may have."""
-    spans = tuple(sorted(Span(origin, 0, 1) for origin in origins))
+    spans = tuple(sorted(Span(producer_id, 0, 1) for producer_id in producer_ids))
     records = [encode_record(Message(b"x"))] * len(spans)
     batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
     assert isinstance(cluster.ask(node, m.Publish(batch)), m.PublishReply)
@@ -49,7 +49,7 @@ def replicas(cluster: Cluster) -> list[Replica]:
 
 
 def filled(count: int, **more: Any) -> tuple[Cluster, Topic]:
-    """A cluster of which every replica has a message of each of so many origins, compared and alike."""
+    """A cluster of which every replica has a message of each of so many producer ids, compared and alike."""
     cluster = Cluster(**more)
     cluster.checks = False
     topic = cluster.topic()
@@ -66,18 +66,18 @@ def filled(count: int, **more: Any) -> tuple[Cluster, Topic]:
 @given(st.lists(st.tuples(st.integers(0, 399), st.integers(0, 3)), max_size=300), st.integers(0, 399))
 @settings(deadline=None, max_examples=30)
 def test_a_tree_is_a_function_of_its_content(changes: list[tuple[int, int]], many: int) -> None:
-    """Origins come, change and go, many at a time: the tree is that which their content alone makes."""
-    table: dict[Origin, bytes] = {}
+    """Producer ids come, change and go, many at a time: the tree is that which their content alone makes."""
+    table: dict[ProducerId, bytes] = {}
     kept = Digests()
 
     def renew() -> None:
-        kept.renew(KEYED, b"t", lambda origin: table.get(origin, b""), 1 << 30)
+        kept.renew(KEYED, b"t", lambda producer_id: table.get(producer_id, b""), 1 << 30)
 
     for number, content in changes:
-        few = ORIGINS[number : number + many] if content == 3 else ORIGINS[number : number + 1]
-        for origin in few:
-            table[origin] = b"%d" % content if content else b""
-            kept.stale[origin] = None
+        few = PRODUCER_IDS[number : number + many] if content == 3 else PRODUCER_IDS[number : number + 1]
+        for producer_id in few:
+            table[producer_id] = b"%d" % content if content else b""
+            kept.stale[producer_id] = None
         if content == 1:
             twin = kept.clone()
             before = kept.root and kept.root.state()
@@ -86,35 +86,35 @@ def test_a_tree_is_a_function_of_its_content(changes: list[tuple[int, int]], man
         kept.check(KEYED, b"t", table)
         renew()
         kept.check(KEYED, b"t", table)
-    there = {origin for origin, content in table.items() if content}
-    assert {origin for origin, _ in kept.items()} == there
+    there = {producer_id for producer_id, content in table.items() if content}
+    assert {producer_id for producer_id, _ in kept.items()} == there
     for place in (ROOT, *parts_of(ROOT), *parts_of(parts_of(ROOT)[7])):
         node, sums = kept.at(place), [0] * 16
         kept.add_sums(place, sums)
         assert sum(sums) % digests.SUMS_END == (node.sum if node is not None else 0)
-        parts = [origin for part in parts_of(place) for origin, _ in kept.items(part)]
-        assert sorted(parts) == sorted(origin for origin, _ in kept.items(place))
+        parts = [producer_id for part in parts_of(place) for producer_id, _ in kept.items(part)]
+        assert sorted(parts) == sorted(producer_id for producer_id, _ in kept.items(place))
 
 
 def test_sums_and_places_depend_on_the_key() -> None:
-    """A client without the key can neither aim origins at a node of the tree nor make digests cancel out."""
+    """A client without the key can neither aim producer ids at a node of the tree nor make digests cancel out."""
     other = Keyed(b"another key, too")
-    name = named(ORIGINS[0])
+    name = named(PRODUCER_IDS[0])
     assert KEYED.place(name) != other.place(name)
     assert KEYED.digest(b"t", name, b"x") != other.digest(b"t", name, b"x")
-    aimed = [origin for origin in derived(0, 40_000) if other.place(named(origin)) >> 52 == 0]
-    here = Counter(KEYED.place(named(origin)) >> 52 for origin in aimed)
+    aimed = [producer_id for producer_id in derived(0, 40_000) if other.place(named(producer_id)) >> 52 == 0]
+    here = Counter(KEYED.place(named(producer_id)) >> 52 for producer_id in aimed)
     assert max(here.values()) <= 6, "aimed under another key, they are spread"
 
 
 def test_a_sum_is_of_128_bits_and_what_is_taken_out_is_subtracted() -> None:
     kept = Digests()
-    place = KEYED.place(named(ORIGINS[0]))
+    place = KEYED.place(named(PRODUCER_IDS[0]))
     for value in (digests.SUMS_END - 1, digests.SUMS_END - 2):
-        kept.put(place + value % 2, ORIGINS[value % 2], (value << 60) | place + value % 2)
+        kept.put(place + value % 2, PRODUCER_IDS[value % 2], (value << 60) | place + value % 2)
     assert kept.root is not None
     assert kept.root.sum == digests.SUMS_END - 3
-    kept.put(place, ORIGINS[0], 0)
+    kept.put(place, PRODUCER_IDS[0], 0)
     assert kept.root.sum == digests.SUMS_END - 1
 
 
@@ -148,15 +148,15 @@ def test_replicas_compare_alike_again_under_a_key_that_was_merged_in() -> None:
 
 
 class Work:
-    """Counts origins whose digest is made anew, or listed, and sums that are said."""
+    """Counts producer ids whose digest is made anew, or listed, and sums that are said."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.renewed = self.listed = self.said = self.offers = 0
         content, listing = Batches.content, comparing.Trees.digests_in
 
-        def counted(batches: Batches, origin: Origin) -> bytes:
+        def counted(batches: Batches, producer_id: ProducerId) -> bytes:
             self.renewed += 1
-            return content(batches, origin)
+            return content(batches, producer_id)
 
         def lists(trees: comparing.Trees, place: int) -> list[tuple[bytes, list[m.Digest]]]:
             found = listing(trees, place)
@@ -184,8 +184,8 @@ def test_what_is_idle_is_not_looked_at(count: int, monkeypatch: pytest.MonkeyPat
     assert (work.renewed, work.listed) == (0, 0)
 
 
-def test_one_origin_that_differs_costs_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 8,000 origins one differs on one replica: a node of the tree at each level, and some origins of the last."""
+def test_one_producer_id_that_differs_costs_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8,000 producer ids one differs on one replica: a node of the tree at each level, and some producer ids of the last."""
     cluster, topic = filled(8000, sync_grace=0.0)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Store | m.SyncOffer)
     publish(cluster, topic, derived(9000, 1))
@@ -196,7 +196,7 @@ def test_one_origin_that_differs_costs_its_path(monkeypatch: pytest.MonkeyPatch)
             core.state.at(cluster.now.mono, ("sync", peer))
     cluster.advance(0.001)
     assert len({root_of(replica) for replica in replicas(cluster)}) == 1
-    assert work.renewed <= 3 * 4, "one origin, at each replica, when it comes and when it is known"
+    assert work.renewed <= 3 * 4, "one producer id, at each replica, when it comes and when it is known"
     assert work.listed <= 8 * LISTED_MAX
     assert work.said <= 6 + 8 * 4 * 16
 
@@ -216,7 +216,7 @@ def test_of_offers_that_wait_the_newest_is_answered() -> None:
 
 
 def test_no_step_takes_long_whatever_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of origins are stale, then missing on one replica: it goes in steps, and all of it gets there."""
+    """Thousands of producer ids are stale, then missing on one replica: it goes in steps, and all of it gets there."""
     cluster = Cluster(sync_grace=0.0)
     cluster.checks = False
     topic = cluster.topic()
@@ -235,7 +235,7 @@ def test_no_step_takes_long_whatever_differs(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def reclaiming(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Calls of the longest step, where batches of so many origins, 1,024 in each, are settled at once."""
+    """Calls of the longest step, where batches of so many producer ids, 1,024 in each, are settled at once."""
     cluster = Cluster()
     cluster.checks = False
     topic = cluster.topic()
@@ -253,22 +253,24 @@ def reclaiming(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
     return max(found)
 
 
-def test_reclaim_drops_one_batch_of_many_origins_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reclaim_drops_one_batch_of_many_producer_ids_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reclaiming(4096, monkeypatch) <= 1.1 * reclaiming(1024, monkeypatch)
 
 
 def closing(count: int) -> int:
-    """Calls of closing a session at a replica, beside so many other origins, which are acked and reclaimed."""
+    """Calls of closing a session at a replica, beside so many other producer ids, which are acked and reclaimed."""
     cluster, _ = filled(count)
-    origin = cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     (replica,) = cluster.nodes["a"].replicas.values()
     replica.on_sync_state(
-        "b", m.SyncState(replica.partition, 1, (), (), False, (Span(origin, 0, 1),)), cluster.now
+        "b", m.SyncState(replica.partition, 1, (), (), False, (Span(producer_id, 0, 1),)), cluster.now
     )
-    assert origin in replica.batches.reclaimed.runs
-    found = calls(lambda: replica.closing.close((Span(origin._replace(k=0), origin.k, origin.k + 1),)))
-    assert origin in replica.batches.closed
-    assert origin not in replica.batches.reclaimed.runs
+    assert producer_id in replica.batches.reclaimed.runs
+    found = calls(
+        lambda: replica.closing.close((Span(producer_id._replace(k=0), producer_id.k, producer_id.k + 1),))
+    )
+    assert producer_id in replica.batches.closed
+    assert producer_id not in replica.batches.reclaimed.runs
     return found
 
 
@@ -284,9 +286,9 @@ class Kept(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Chaos(3, 1, origin_idle=5.0, sync_grace=0.1)
+        self.cluster = Chaos(3, 1, session_idle=5.0, sync_grace=0.1)
         self.topic = self.cluster.topic()
-        self.sessions: list[tuple[Origin, int]] = []
+        self.sessions: list[tuple[ProducerId, int]] = []
         self.got: list[m.ReceiptPart] = []
         self.derived = 0
 
@@ -296,14 +298,16 @@ class Kept(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from("abc"), count=st.integers(1, 3))
     def store(self, node: str, count: int) -> None:
-        origin = getattr(self.cluster.ask(node, m.OpenSession()), "origin", None)
-        if origin is not None:
-            self.sessions.append((origin, 0))
-            self.cluster.submit(node, m.Publish(self.cluster.batch(self.topic, origin, 0, [b"x"] * count)))
+        producer_id = getattr(self.cluster.ask(node, m.OpenSession()), "producer_id", None)
+        if producer_id is not None:
+            self.sessions.append((producer_id, 0))
+            self.cluster.submit(
+                node, m.Publish(self.cluster.batch(self.topic, producer_id, 0, [b"x"] * count))
+            )
 
     @rule(node=st.sampled_from("abc"), count=st.integers(1, 9))
     def derive(self, node: str, count: int) -> None:
-        spans = tuple(Span(origin, 0, 1) for origin in derived(self.derived, count))
+        spans = tuple(Span(producer_id, 0, 1) for producer_id in derived(self.derived, count))
         self.derived += count
         record = [encode_record(Message(b"y"))] * count
         where = PartitionId(self.topic.id, 0)
@@ -334,8 +338,8 @@ class Kept(RuleBasedStateMachine):
     @rule(node=st.sampled_from("abc"))
     def close(self, node: str) -> None:
         if self.sessions:
-            origin, _ = self.sessions.pop()
-            self.cluster.submit(node, m.CloseSession(origin, (PartitionId(self.topic.id, 0),)))
+            producer_id, _ = self.sessions.pop()
+            self.cluster.submit(node, m.CloseSession(producer_id, (PartitionId(self.topic.id, 0),)))
 
     @rule(node=st.sampled_from("abc"), how=st.sampled_from(["purge", "rewind", "delete", "latest"]))
     def operate(self, node: str, how: str) -> None:
@@ -383,7 +387,7 @@ class Kept(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def deep(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the machine, trees are parted where they have more than two origins."""
+    """For the machine, trees are parted where they have more than two producer ids."""
     if "whatever_happens" in request.node.name:
         monkeypatch.setattr(digests, "LISTED_MAX", 2)
         monkeypatch.setattr(comparing, "LISTED_MAX", 2)

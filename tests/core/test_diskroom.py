@@ -37,7 +37,7 @@ class World:
 
     def __init__(self) -> None:
         self.cluster = Cluster()
-        self.topic, self.origin = published(self.cluster, 8)
+        self.topic, self.producer_id = published(self.cluster, 8)
         self.cluster.topic("old")
         held = receipts(self.ask(fetch(most=6)))[0].receipt
         self.parts = [
@@ -45,7 +45,7 @@ class World:
         ]
         assert outcomes(self.ask(m.RejectRequest(self.parts[4:5], letter=LETTER))) == ["ok"]
         self.dead = m.Resolved(
-            Span(self.origin, 4, 5), Record(held.generation, 0, Kind.DEAD, LETTER._replace(redrives=0))
+            Span(self.producer_id, 4, 5), Record(held.generation, 0, Kind.DEAD, LETTER._replace(redrives=0))
         )
 
     def ask(self, request: Any) -> Any:
@@ -76,7 +76,7 @@ def settled(kind: type[Any], *more: Any, **fields: Any) -> Callable[[World], Any
 ASKED: dict[str, tuple[Room, Callable[[World], Any]]] = {
     "publish": (
         Room.PLENTY,
-        lambda it: it.ask(m.Publish(it.cluster.batch(it.topic, it.origin, 8, [b"x"]))),
+        lambda it: it.ask(m.Publish(it.cluster.batch(it.topic, it.producer_id, 8, [b"x"]))),
     ),
     "a new topic": (Room.PLENTY, lambda it: it.ask(m.CreateTopic("new"))),
     "a new group": (Room.FIRST, lambda it: it.ask(m.SetGroup("jobs", "new"))),

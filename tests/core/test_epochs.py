@@ -32,7 +32,7 @@ from quorumq.core.messages import (
     SyncState,
     SyncTopics,
 )
-from quorumq.core.types import STAMP_ZERO, Letter, Origin, PartitionId, Span, Topic
+from quorumq.core.types import STAMP_ZERO, Letter, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 
@@ -51,7 +51,7 @@ def heard(effects: Iterable[Effect]) -> list[PeerMessage]:
     return found
 
 
-def lively(cluster: Cluster) -> tuple[Topic, Origin, list[Envelope]]:
+def lively(cluster: Cluster) -> tuple[Topic, ProducerId, list[Envelope]]:
     """A topic on which everything was done once, and every message that a sent to b for it."""
     sent: list[Envelope] = []
 
@@ -63,23 +63,23 @@ def lively(cluster: Cluster) -> tuple[Topic, Origin, list[Envelope]]:
 
     cluster.drop = watch
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 8)))
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 8)))
     first = receipts(cluster.ask("a", fetch(most=2)))
     cluster.ask("a", ExtendRequest(first, 20.0, cluster.now.mono))
     cluster.ask("a", AckRequest(first))
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), letter=LETTER))
     cluster.ask("a", RedriveRequest("jobs", 0, "g", first_half(letters(cluster))))
     cluster.ask("a", BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True))
-    brief = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    brief = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.ask("a", CloseSession(brief, (PartitionId(topic.id, 0),)))
     cluster.drop = lambda sender, to, message: (
         watch(sender, to, message) or (to == "b" and isinstance(message, Store))
     )
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 8, [b"y"])))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 8, [b"y"])))
     cluster.advance(30)  # they compare, and differ
     cluster.drop = lambda sender, to, message: False
-    return topic, origin, sent
+    return topic, producer_id, sent
 
 
 def first_half(entries: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
@@ -95,7 +95,7 @@ def letters(cluster: Cluster) -> tuple[Resolved, ...]:
 
 def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None:
     cluster = Cluster()
-    topic, origin, sent = lively(cluster)
+    topic, producer_id, sent = lively(cluster)
     core = cluster.nodes["b"]
     replica = core.replicas[PartitionId(topic.id, 0)]
     by_kind = {type(envelope.message): envelope for envelope in sent if hasattr(envelope.message, "epoch")}
@@ -116,7 +116,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
             number = {"round": 99} if hasattr(envelope.message, "round") else {}  # 0 asks for no answer
             message = envelope.message._replace(epoch=epoch, **number)  # type: ignore[union-attr, arg-type]
             if kind is SyncState:  # of something that b has not
-                message = message._replace(spans=(Span(origin, 100, 101),))
+                message = message._replace(spans=(Span(producer_id, 100, 101),))
             other = envelope._replace(message=message)
             answers = heard(core.step([Received(other)], cluster.now, cluster.rng))
             assert kept() == before, kind
@@ -137,7 +137,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
 def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bool) -> None:
     """Nor that anything is certain: the client library asks the next node for what is answered like this."""
     cluster = Cluster(5)
-    topic, origin, _ = lively(cluster)
+    topic, producer_id, _ = lively(cluster)
     (members,) = topic.replicas
     node = members[0] if inside else next(name for name in cluster.names if name not in members)
     held = receipts(cluster.ask(members[1], fetch(most=1, hold_time=50.0)))
@@ -152,7 +152,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
         replica.topic = other
     settled = "outcome-unknown" if inside else "wrong-epoch"  # its own replica does what it is asked
     for request, expected in (
-        (Publish(cluster.batch(topic, origin, 20, [b"y"])), "outcome-unknown"),
+        (Publish(cluster.batch(topic, producer_id, 20, [b"y"])), "outcome-unknown"),
         (AckRequest(held), settled),
         (ExtendRequest(held, 5.0, cluster.now.mono), settled),
         (RejectRequest(held), settled),

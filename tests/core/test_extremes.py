@@ -18,8 +18,8 @@ from quorumq.core.types import (
     Batch,
     Kind,
     Letter,
-    Origin,
     PartitionId,
+    ProducerId,
     Record,
     Span,
     Stamp,
@@ -45,18 +45,18 @@ def made(cls: Any, *fields: Any) -> st.SearchStrategy[Any]:
 
 
 nodes = st.sampled_from(["a", "x", "~derived"])
-origins = made(
-    Origin, nodes, taken | st.just(NUMBERS_END - 1), numbers, taken | st.just(NUMBERS_END - 1)
-) | made(Origin, nodes, numbers, numbers, numbers)
+producer_ids = made(
+    ProducerId, nodes, taken | st.just(NUMBERS_END - 1), numbers, taken | st.just(NUMBERS_END - 1)
+) | made(ProducerId, nodes, numbers, numbers, numbers)
 spans = st.builds(
-    lambda origin, start, size: Span(
-        origin, min(start, WORDS_END - 1 - size), min(start + size, WORDS_END - 1)
+    lambda producer_id, start, size: Span(
+        producer_id, min(start, WORDS_END - 1 - size), min(start + size, WORDS_END - 1)
     ),
-    origins,
+    producer_ids,
     numbers,
     st.sampled_from([1, 2, 1 << 32]),
 )
-LAST = Span(Origin("a", NUMBERS_END - 1, WORDS_END - 1, NUMBERS_END - 1), NUMBERS_END - 3, NUMBERS_END)
+LAST = Span(ProducerId("a", NUMBERS_END - 1, WORDS_END - 1, NUMBERS_END - 1), NUMBERS_END - 3, NUMBERS_END)
 """The last messages that can be: published before the drawn requests, and redriven, shown and settled by them."""
 spans |= st.sampled_from([LAST, LAST._replace(stop=NUMBERS_END - 2)])
 letters = made(
@@ -81,10 +81,10 @@ letters = made(
 resolved = made(m.Resolved, spans, made(Record, numbers, numbers, st.sampled_from(Kind), st.none() | letters))
 
 
-def far_batch(origin: Origin, start: int, published_ms: int, ttl_ms: int, topic: bytes) -> Batch:
+def far_batch(producer_id: ProducerId, start: int, published_ms: int, ttl_ms: int, topic: bytes) -> Batch:
     """A batch whose header was written by hand: its producer checked nothing."""
-    good = build_batch(PartitionId(topic, 0), Origin("a", 1, 1, 1), 0, 0, [Message(b"x")])
-    section = Span(origin, min(start, WORDS_END - 2), min(start, WORDS_END - 2) + 1)
+    good = build_batch(PartitionId(topic, 0), ProducerId("a", 1, 1, 1), 0, 0, [Message(b"x")])
+    section = Span(producer_id, min(start, WORDS_END - 2), min(start, WORDS_END - 2) + 1)
     header = good.header._replace(sections=(section,), published_ms=published_ms, ttl_ms=ttl_ms)
     return good._replace(header=header, raw=encode_header(header))
 
@@ -93,11 +93,11 @@ def requests(topic: bytes, items: tuple[SealedNamed, ...]) -> st.SearchStrategy[
     """A request with numbers at and near the limits."""
     here = PartitionId(topic, 0)
     batches = st.builds(
-        far_batch, origins, taken | numbers, times, st.sampled_from([0, 1, 1 << 32]), st.just(topic)
+        far_batch, producer_ids, taken | numbers, times, st.sampled_from([0, 1, 1 << 32]), st.just(topic)
     )
     asked = [
         made(m.Publish, batches, taken | times),
-        made(m.CloseSession, origins, (here,)),
+        made(m.CloseSession, producer_ids, (here,)),
         made(m.Fetch, ("jobs",), "g", small | numbers, small | numbers, numbers, numbers, 0.0, 1.0, 0.0),
         made(
             m.Fetch, ("jobs",), "g", small, small, 1, 1, 0.0, 1.0, 0.0, "", (0,), "earliest", st.booleans(), "",
@@ -139,7 +139,7 @@ def begun() -> tuple[Coded, Topic, tuple[SealedNamed, ...]]:
     cluster = Coded()
     cluster.checks = False
     topic = cluster.topic()
-    batch = cluster.batch(topic, LAST.origin, LAST.start, [b"x"] * LAST.size)
+    batch = cluster.batch(topic, LAST.producer_id, LAST.start, [b"x"] * LAST.size)
     assert isinstance(cluster.ask("a", m.Publish(batch, AGES_ASKED_END - 1)), m.PublishReply)
     return cluster, topic, receipts(cluster.ask("a", m.Fetch(("jobs",), "g", 2, 100, 1, 1, 0.0, 1.0, 0.0)))
 
@@ -157,27 +157,27 @@ def start_again(cluster: Coded, topic: Topic) -> None:
     for name in cluster.names:
         cluster.start(name)
         cluster.journals[name] += tuple(cluster.nodes[name].snapshot(cluster.now))
-    origin = cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     assert isinstance(
-        cluster.ask("b", m.Publish(cluster.batch(topic, origin, 0, [b"after"]))), m.PublishReply
+        cluster.ask("b", m.Publish(cluster.batch(topic, producer_id, 0, [b"after"]))), m.PublishReply
     )
 
 
 def test_each_number_of_each_request_at_and_near_each_limit() -> None:
     cluster, topic, items = begun()
-    here, plain = PartitionId(topic.id, 0), Origin("x", 1, 1, 1)
+    here, plain = PartitionId(topic.id, 0), ProducerId("x", 1, 1, 1)
     assert items
     dead = Letter(Stamp(0, ""), "rejected")
     assert outcomes(cluster.ask("a", m.RejectRequest(items[:1], 0.0, dead))) == ["ok"]
     for at, far in enumerate(FAR):
-        for number, origin in enumerate(
+        for number, producer_id in enumerate(
             (plain._replace(n=far), plain._replace(nonce=far), plain._replace(k=far))
         ):
-            batch = far_batch(origin, 0, 0, 0, topic.id)
+            batch = far_batch(producer_id, 0, 0, 0, topic.id)
             reply = cluster.ask("abc"[number], m.Publish(batch))
             taken = far < (WORDS_END if number == 1 else NUMBERS_END)
-            assert isinstance(reply, m.PublishReply) == taken, (origin, reply)
-            closed = cluster.ask("abc"[number], m.CloseSession(origin, (here,)))
+            assert isinstance(reply, m.PublishReply) == taken, (producer_id, reply)
+            closed = cluster.ask("abc"[number], m.CloseSession(producer_id, (here,)))
             assert isinstance(closed, m.CloseSessionReply) == taken
         aged = cluster.ask("a", m.Publish(far_batch(plain._replace(k=100 + at), 0, 0, 0, topic.id), far))
         assert isinstance(aged, m.PublishReply) == (far < AGES_ASKED_END), (far, aged)

@@ -11,7 +11,7 @@ from quorumq.core import costs, limits
 from quorumq.core import messages as m
 from quorumq.core.effects import Gone, Received, Request
 from quorumq.core.fairqueue import FairQueue
-from quorumq.core.types import Origin, PartitionId, Span
+from quorumq.core.types import PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 from tests.core.test_growth import QUIET, STEP_CALLS_MAX, answered, by_one_each, steps_of
@@ -97,7 +97,7 @@ def wide(partitions: int = 200) -> Cluster:
         (m.Metadata(tuple(map(str, range(100)))), limits.COSTLY_PER_STEP),
         (m.DescribeGroup("jobs", "g"), 400),
         (m.DescribeGroup("none", "g"), 0),
-        (m.CloseSession(Origin("a", 1, 1, 1), (PartitionId(b"x" * 16, 0),) * 3), 24),
+        (m.CloseSession(ProducerId("a", 1, 1, 1), (PartitionId(b"x" * 16, 0),) * 3), 24),
         (m.AckRequest(()), 0),
         (m.StatusRequest(), limits.COSTLY_PER_STEP),
         (m.PurgeRequest("jobs", 0, "g"), limits.COSTLY_PER_STEP),
@@ -141,9 +141,9 @@ def many_names() -> tuple[Cluster, object]:
 def holes() -> tuple[Cluster, object]:
     cluster = Cluster(**QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     for number in range(600):
-        cluster.ask("a", m.Publish(cluster.batch(topic, origin, number, [b"x"])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, number, [b"x"])))
     answered(cluster, "a", m.SetGroup("jobs", "g"))
     return cluster, m.BrowseRequest("jobs", 0, "g", "dead", (0, 0), 256)
 
@@ -206,9 +206,11 @@ def test_what_is_cheap_waits_for_nothing() -> None:
     cluster = wide(limits.PARTITIONS_MAX)
     many = send(cluster, [fetch()] * 30)
     before = sum(key in cluster.replies for key in many)
-    topic, origin = cluster.nodes["a"].topic_named("jobs"), cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    topic, producer_id = cluster.nodes["a"].topic_named("jobs"), cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     assert topic is not None
-    assert isinstance(cluster.ask("a", m.Publish(cluster.batch(topic, origin, 0, [b"x"]))), m.PublishReply)
+    assert isinstance(
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), m.PublishReply
+    )
     got = receipts(cluster.ask("a", fetch()._replace(partitions=(0,))))
     assert isinstance(cluster.ask("a", m.AckRequest(got)), m.SettleReply)
     assert sum(key in cluster.replies for key in many) == before, "nor does it cost those that came a step"
@@ -339,10 +341,10 @@ def test_what_is_published_reaches_those_that_wait_for_much() -> None:
     cluster = wide(64)
     keys = send(cluster, [fetch(wait=1.0, most=1)] * 40)
     cluster.advance(0.2)
-    topic, origin = cluster.nodes["a"].topic_named("jobs"), cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+    topic, producer_id = cluster.nodes["a"].topic_named("jobs"), cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     assert topic is not None
-    batches = [cluster.batch(topic, origin, number, [b"x"], number) for number in range(40)]
+    batches = [cluster.batch(topic, producer_id, number, [b"x"], number) for number in range(40)]
     send(cluster, [m.Publish(batch) for batch in batches], name="b")
     wait_for(cluster, keys)
     spans = [item.receipt.span for key in keys for item in receipts(cluster.replies[key])]
-    assert sorted(spans) == [Span(origin, number, number + 1) for number in range(40)]
+    assert sorted(spans) == [Span(producer_id, number, number + 1) for number in range(40)]

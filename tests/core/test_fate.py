@@ -12,18 +12,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from quorumq.core.closed import ClosedOrigins
+from quorumq.core.closed import ClosedSessions
 from quorumq.core.messages import Counted
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import Delay, Held
 from quorumq.core.partition.group import Changes, GroupView
-from quorumq.core.types import OPEN_ZERO, Incarnation, Kind, Letter, Origin, Owner, Record, Span, Stamp
+from quorumq.core.types import OPEN_ZERO, Incarnation, Kind, Letter, Owner, ProducerId, Record, Span, Stamp
 
-ORIGIN = Origin("a", 1, 7, 1)
+PRODUCER_ID = ProducerId("a", 1, 7, 1)
 FLOOR = 10
 MESSAGES = 16
-BATCHES = (Span(ORIGIN, 0, 5), Span(ORIGIN, 5, 6), Span(ORIGIN, 6, MESSAGES))
+BATCHES = (Span(PRODUCER_ID, 0, 5), Span(PRODUCER_ID, 5, 6), Span(PRODUCER_ID, 6, MESSAGES))
 
 
 def owner(time: int, node: str = "a", n: int = 1) -> Owner:
@@ -35,7 +35,7 @@ def letter(time: int) -> Letter:
 
 
 SPANS = st.builds(
-    lambda start, size: Span(ORIGIN, start, min(MESSAGES, start + size)),
+    lambda start, size: Span(PRODUCER_ID, start, min(MESSAGES, start + size)),
     st.integers(0, 15),
     st.integers(1, 9),
 )
@@ -72,8 +72,8 @@ class FateMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        source = GroupView("g", FLOOR, ClosedOrigins())
-        source.dead = GroupView("g!dead", FLOOR, ClosedOrigins(), source)
+        source = GroupView("g", FLOOR, ClosedSessions())
+        source.dead = GroupView("g!dead", FLOOR, ClosedSessions(), source)
         records: dict[int, Record] = {}
         self.views = (source, source.dead)
         self.twins = (Twin(records), Twin(records))
@@ -97,7 +97,7 @@ class FateMachine(RuleBasedStateMachine):
         attempts: dict[int, Attempts] = {}
         delays: dict[int, Delay] = {}
         for number, batch in enumerate(BATCHES):
-            part = Span(ORIGIN, max(span.start, batch.start), min(span.stop, batch.stop))
+            part = Span(PRODUCER_ID, max(span.start, batch.start), min(span.stop, batch.stop))
             if part.start >= part.stop:
                 continue
             facts = self.facts(which, number)
@@ -128,7 +128,7 @@ class FateMachine(RuleBasedStateMachine):
     def both(self) -> None:
         """Work out again what is available: as a timer does, or a batch that is due."""
         for which in (0, 1):
-            self.ask(which, Span(ORIGIN, 0, MESSAGES), None, None)
+            self.ask(which, Span(PRODUCER_ID, 0, MESSAGES), None, None)
 
     @rule(which=st.integers(0, 1), span=SPANS, who=OWNERS, time=TIMES, generation=GENERATIONS, n=REDRIVES)
     def hold(self, which: int, span: Span, who: Owner, time: float, generation: int, n: int) -> None:
@@ -207,7 +207,7 @@ class FateMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         for which in (0, 1):
-            self.ask(which, Span(ORIGIN, 0, MESSAGES), fate.on_expire, None)
+            self.ask(which, Span(PRODUCER_ID, 0, MESSAGES), fate.on_expire, None)
         self.both()
 
     @invariant()
@@ -217,15 +217,15 @@ class FateMachine(RuleBasedStateMachine):
             offered: dict[bool, dict[int, int]] = {False: {}, True: {}}
             for seq in range(MESSAGES):
                 record, lease, ballots = twin.of(seq)
-                assert (view.home.records.get(ORIGIN, seq) or OPEN_ZERO) == record
-                assert (view.leases.get(ORIGIN, seq) or fate.FREE) == lease
-                assert (view.ballots.get(ORIGIN, seq) or fate.NO_BALLOTS) == ballots
+                assert (view.home.records.get(PRODUCER_ID, seq) or OPEN_ZERO) == record
+                assert (view.leases.get(PRODUCER_ID, seq) or fate.FREE) == lease
+                assert (view.ballots.get(PRODUCER_ID, seq) or fate.NO_BALLOTS) == ballots
                 number = next(at for at, batch in enumerate(BATCHES) if batch.start <= seq < batch.stop)
                 facts = self.facts(which, number)
                 free = fate.standing(record, lease, facts) == fate.READY
                 lot = fate.lot_at(record, lease, facts) if free else None
-                assert view.suspects.spans.get(ORIGIN, seq) == (lot or None)
-                assert view.available.spans.get(ORIGIN, seq) == (None if lot else lot)
+                assert view.suspects.spans.get(PRODUCER_ID, seq) == (lot or None)
+                assert view.available.spans.get(PRODUCER_ID, seq) == (None if lot else lot)
                 if lot is not None:
                     offered[lot > 0][number] = offered[lot > 0].get(number, 0) + 1
             for alone, offer in ((False, view.available), (True, view.suspects)):
@@ -233,7 +233,7 @@ class FateMachine(RuleBasedStateMachine):
             lasting = [lease.attempts or lease.delay for lease in twin.leases.values()]
             if which == 0:
                 lasting += [record != OPEN_ZERO for record in twin.records.values()]  # type: ignore[misc]
-            assert bool(view.lasting_origins()) == any(lasting)
+            assert bool(view.lasting_producer_ids()) == any(lasting)
 
 
 def seqs(entry: Any) -> range:
@@ -249,7 +249,7 @@ TestFateMachine.settings = settings(max_examples=100, stateful_step_count=30, de
 
 
 def test_of_two_letters_of_one_death_a_replica_keeps_that_of_the_lower_ballot() -> None:
-    facts = GroupView("g", FLOOR, ClosedOrigins()).facts(0.0)
+    facts = GroupView("g", FLOOR, ClosedSessions()).facts(0.0)
     first, second = (Record(0, 0, Kind.DEAD, letter(time)) for time in (1, 2))
     for ours, theirs in ((first, second), (second, first)):
         kept, _, _, _ = fate.on_merge(ours, fate.FREE, fate.NO_BALLOTS, facts, theirs)

@@ -15,11 +15,11 @@ from quorumq.core.messages import (
     ReceiptPart,
     RejectRequest,
 )
-from quorumq.core.types import Letter, Origin, Span, Stamp
+from quorumq.core.types import Letter, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
-SOME = Span(Origin("x", 1, 1, 1), 0, 1)
+SOME = Span(ProducerId("x", 1, 1, 1), 0, 1)
 
 
 def by_id(*spans: Span, group: str = "g", idle: bool = True, hold_time: float = 10.0) -> Fetch:
@@ -39,8 +39,14 @@ def suspects(reply: object) -> list[bool]:
 
 def test_what_is_named_comes_once_and_nothing_else() -> None:
     cluster = Cluster()
-    _, origin = published(cluster)
-    named = (Span(origin, 7, 8), Span(origin, 2, 4), Span(origin, 3, 5), Span(origin, 90, 95), SOME)
+    _, producer_id = published(cluster)
+    named = (
+        Span(producer_id, 7, 8),
+        Span(producer_id, 2, 4),
+        Span(producer_id, 3, 5),
+        Span(producer_id, 90, 95),
+        SOME,
+    )
     reply = cluster.ask("b", by_id(*named))
     assert seqs(reply) == [2, 3, 4, 7]
     assert outcomes(cluster.ask("c", AckRequest(receipts(reply)))) == ["acked", "acked"]
@@ -51,8 +57,8 @@ def test_what_is_named_comes_once_and_nothing_else() -> None:
 def test_it_wins_nothing_that_another_fetch_would_not() -> None:
     """What is held, not due or dead stays as it is, also where this node has not heard of it."""
     cluster = Cluster()
-    _, origin = published(cluster, 4)
-    held, late, dead, free = (Span(origin, seq, seq + 1) for seq in range(4))
+    _, producer_id = published(cluster, 4)
+    held, late, dead, free = (Span(producer_id, seq, seq + 1) for seq in range(4))
     receipts(cluster.ask("a", by_id(held)))
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", by_id(late))), 60.0))
     letter = Letter(Stamp(0, ""), "rejected")
@@ -65,8 +71,8 @@ def test_it_wins_nothing_that_another_fetch_would_not() -> None:
 
 def test_a_suspect_is_alone_and_only_for_a_client_with_nothing_in_hand() -> None:
     cluster = Cluster()
-    _, origin = published(cluster, 3, max_deliveries=2)
-    first, second, third = (Span(origin, seq, seq + 1) for seq in range(3))
+    _, producer_id = published(cluster, 3, max_deliveries=2)
+    first, second, third = (Span(producer_id, seq, seq + 1) for seq in range(3))
     assert seqs(cluster.ask("a", by_id(first, second, hold_time=2.0))) == [0, 1]
     cluster.advance(2.1)
     assert seqs(cluster.ask("b", by_id(first, second, idle=False))) == []
@@ -82,20 +88,22 @@ def test_a_suspect_is_alone_and_only_for_a_client_with_nothing_in_hand() -> None
 def test_a_node_without_a_replica_has_another_one_do_it() -> None:
     cluster = Cluster(5)
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 5))), PublishReply)
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    assert isinstance(
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5))), PublishReply
+    )
     (outsider, *_) = [name for name in cluster.names if name not in topic.replicas[0]]
-    reply = cluster.ask(outsider, by_id(Span(origin, 3, 4)))
+    reply = cluster.ask(outsider, by_id(Span(producer_id, 3, 4)))
     assert seqs(reply) == [3]
-    assert seqs(cluster.ask(outsider, by_id(Span(origin, 2, 4)))) == [2]
+    assert seqs(cluster.ask(outsider, by_id(Span(producer_id, 2, 4)))) == [2]
     items = tuple(ReceiptPart(item.receipt, item.spans) for item in receipts(reply))
     assert outcomes(cluster.ask(outsider, AckRequest(items))) == ["acked"]
 
 
 def test_many_that_are_apart_come_in_several_answers() -> None:
     cluster = Cluster()
-    _, origin = published(cluster, 600)
-    odd = tuple(Span(origin, seq, seq + 1) for seq in range(1, 600, 2))
+    _, producer_id = published(cluster, 600)
+    odd = tuple(Span(producer_id, seq, seq + 1) for seq in range(1, 600, 2))
     found: list[list[int]] = []
     while some := seqs(cluster.ask("a", by_id(*odd))):
         found.append(some)

@@ -64,9 +64,9 @@ def made() -> tuple[Cluster, Topic]:
     cluster = Cluster(auto_create_topics=False)
     behind(cluster, "c")
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.drop = lambda sender, to, message: to == "c" and sender != to
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"0"]))), PublishReply)
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"0"]))), PublishReply)
     behind(cluster, "c")
     assert known(cluster, "c") == []
     return cluster, topic
@@ -88,7 +88,7 @@ Ask = Callable[[Cluster, Topic], object]
         (lambda cluster, topic: CreateTopic("jobs", implicit=True), None),
         (
             lambda cluster, topic: Publish(
-                cluster.batch(topic, cluster.ask("c", OpenSession()).origin, 0, [b"x"])  # type: ignore[union-attr]
+                cluster.batch(topic, cluster.ask("c", OpenSession()).producer_id, 0, [b"x"])  # type: ignore[union-attr]
             ),
             PublishReply,
         ),
@@ -134,10 +134,10 @@ def test_partitions_that_were_added_are_found() -> None:
     topic = cluster.topic()
     behind(cluster, "c")
     grown = cluster.ask("a", AlterTopic("jobs", partitions=3)).topic  # type: ignore[union-attr]
-    origin = cluster.ask("c", OpenSession()).origin  # type: ignore[union-attr]
+    producer_id = cluster.ask("c", OpenSession()).producer_id  # type: ignore[union-attr]
     assert cluster.nodes["c"].topics[topic.id].partitions == 1
     assert isinstance(
-        cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], partition=2))), PublishReply
+        cluster.ask("c", Publish(cluster.batch(grown, producer_id, 0, [b"x"], partition=2))), PublishReply
     )
     behind(cluster, "b")
     cluster.ask("a", AlterTopic("jobs", partitions=4))
@@ -241,8 +241,8 @@ def test_what_is_known_is_asked_for_by_nobody() -> None:
     cluster.drop = lambda sender, to, message: (
         isinstance(message, RegistersRequest) and bool(asked.append(message))
     )
-    origin = cluster.ask("c", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("c", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    producer_id = cluster.ask("c", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("c", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     cluster.ask("c", AckRequest(receipts(cluster.ask("c", fetch()))))
     cluster.ask("b", Metadata(("jobs", "*")))
     cluster.ask("b", Metadata(()))
@@ -258,8 +258,8 @@ def test_the_acks_of_a_topic_that_is_known_do_not_wait_for_one_that_nobody_can_b
     there = cluster.topic("there")
     got = []
     for topic, number, node in ((here, mine, "c"), (there, 0, "a")):
-        origin = cluster.ask(node, OpenSession()).origin  # type: ignore[union-attr]
-        cluster.ask(node, Publish(cluster.batch(topic, origin, 0, [b"x"], partition=number)))
+        producer_id = cluster.ask(node, OpenSession()).producer_id  # type: ignore[union-attr]
+        cluster.ask(node, Publish(cluster.batch(topic, producer_id, 0, [b"x"], partition=number)))
         request = fetch()._replace(topics=(topic.name,), partitions=(number,))
         got += receipts(cluster.ask(node, request))
     cluster.start("c")  # anew, and cut off

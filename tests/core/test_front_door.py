@@ -15,20 +15,20 @@ from tests.core.test_cluster_smoke import fetch, published, receipts
 
 def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
     """One of each that the front door looks at, each with something to do."""
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     got = receipts(cluster.ask("a", fetch(most=5)))
-    here, span = PartitionId(topic.id, 0), Span(origin, 0, 1)
+    here, span = PartitionId(topic.id, 0), Span(producer_id, 0, 1)
     dead = m.Resolved(span, Record(0, 1, Kind.DEAD))
-    return Span(origin, 0, 100), [
+    return Span(producer_id, 0, 100), [
         m.StatusRequest(),
         m.Metadata(("jobs",)),
         m.Metadata(("unknown",)),
         m.OpenSession(),
-        m.CloseSession(origin, (here,)),
+        m.CloseSession(producer_id, (here,)),
         m.CreateTopic("more"),
         m.AlterTopic("jobs", max_deliveries=7),
         m.DeleteTopic("jobs", topic.id),
-        m.Publish(cluster.batch(topic, origin, 10, [b"x"])),
+        m.Publish(cluster.batch(topic, producer_id, 10, [b"x"])),
         fetch(),
         m.AckRequest(got),
         m.RejectRequest(got, 0.0, Letter(Stamp(0, ""), "rejected")),
@@ -59,7 +59,7 @@ def test_looking_at_a_request_changes_nothing_that_is_kept_or_promised() -> None
                 name,
                 list(view.records.within(whole)),
                 list(view.leases.within(whole)),
-                view.attempts_of(whole.origin),
+                view.attempts_of(whole.producer_id),
             )
             for replica in core.replicas.values()
             for name, view in sorted(replica.views.groups.items())

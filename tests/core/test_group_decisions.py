@@ -30,7 +30,7 @@ from quorumq.core.messages import (
     SyncTopics,
 )
 from quorumq.core.records import DecisionPut, GroupPut
-from quorumq.core.types import Batch, Group, Latest, Origin, Topic
+from quorumq.core.types import Batch, Group, Latest, ProducerId, Topic
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -96,7 +96,7 @@ REQUESTS: dict[str, object] = {
 def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_: object, kept: int) -> None:
     """a's links break after so many of its exchange's messages; its register, or proposal, comes to the others late."""
     cluster = Cluster(request_timeout=1.0)
-    topic, origin = published(cluster, 3)
+    topic, producer_id = published(cluster, 3)
     count = 0
 
     def breaks(sender: str, to: str, message: object) -> bool:
@@ -120,7 +120,7 @@ def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_:
     assert isinstance(made, SetGroupReply), made
     healed(cluster)
     assert all(list(found.values()) == [made.group] for found in registers(cluster))
-    more(cluster, topic, origin, 3)
+    more(cluster, topic, producer_id, 3)
     backlog = [] if made.group.latest else [0, 1, 2]
     held = (
         [seq for start, stop in spans(reply) for seq in range(start, stop)]
@@ -134,7 +134,7 @@ def test_two_first_fetches_from_latest_begin_at_one_place() -> None:
     """b hears nobody's last answer until a's FETCH is answered, and messages were published: they are its own, too."""
     for kind in (PutReply, ProposalReply):
         cluster = Cluster()
-        topic, origin = published(cluster, 3)
+        topic, producer_id = published(cluster, 3)
         late: list[tuple[str, str, object]] = []
 
         def keep(sender: str, to: str, message: object, late: list = late, kind: type = kind) -> bool:  # type: ignore[type-arg]
@@ -148,7 +148,7 @@ def test_two_first_fetches_from_latest_begin_at_one_place() -> None:
         first = cluster.submit("a", latest())
         cluster.advance(1.0)
         assert spans(cluster.replies[first]) == []
-        more(cluster, topic, origin, 3, 5)
+        more(cluster, topic, producer_id, 3, 5)
         given = receipts(cluster.ask("a", fetch(most=2)))
         assert outcomes(cluster.ask("a", AckRequest(given))) == ["acked"]
         cluster.drop = nothing
@@ -267,7 +267,7 @@ def test_a_group_from_now_on_gets_what_is_published_after_its_ok_whatever_clocks
     off_ms: int, how: str, wrong: str
 ) -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 5)
+    topic, producer_id = published(cluster, 5)
     if how == "rewound":
         cluster.ask("a", SetGroup("jobs", "g"))
     cluster.advance(1.0)
@@ -279,20 +279,20 @@ def test_a_group_from_now_on_gets_what_is_published_after_its_ok_whatever_clocks
         reply = cluster.submit("b", SetGroup("jobs", "g", "latest", rewind=how == "rewound"))
     cluster.advance(0.5)
     assert not isinstance(cluster.replies[reply], Failed), cluster.replies[reply]
-    batch = cluster.batch(topic, origin, 5, [b"after"] * 2)
+    batch = cluster.batch(topic, producer_id, 5, [b"after"] * 2)
     if wrong == "the producer":
-        batch = dated(cluster, topic, origin, 5, off_ms)
+        batch = dated(cluster, topic, producer_id, 5, off_ms)
     published_ = cluster.submit("c", Publish(batch))
     cluster.advance(0.5)
     assert isinstance(cluster.replies[published_], PublishReply)
     assert spans(cluster.ask("a", fetch())) == [(5, 7)]
 
 
-def dated(cluster: Cluster, topic: Topic, origin: Origin, first: int, off_ms: int) -> Batch:
+def dated(cluster: Cluster, topic: Topic, producer_id: ProducerId, first: int, off_ms: int) -> Batch:
     """A batch of two messages by a producer whose clock is off."""
     before, cluster.time = cluster.time, cluster.time + off_ms / 1000
     try:
-        return cluster.batch(topic, origin, first, [b"after"] * 2)
+        return cluster.batch(topic, producer_id, first, [b"after"] * 2)
     finally:
         cluster.time = before
 
@@ -300,9 +300,9 @@ def dated(cluster: Cluster, topic: Topic, origin: Origin, first: int, off_ms: in
 def test_what_is_unpublished_when_it_is_asked_is_the_groups_however_it_reaches_the_replicas() -> None:
     """c has a message, of unknown outcome, that neither a nor b has; they are asked. It spreads later, and is new."""
     cluster = Cluster()
-    topic, origin = published(cluster, 3)
+    topic, producer_id = published(cluster, 3)
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
-    publishing = cluster.submit("c", Publish(cluster.batch(topic, origin, 3, [b"late"])))
+    publishing = cluster.submit("c", Publish(cluster.batch(topic, producer_id, 3, [b"late"])))
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g", "latest")), SetGroupReply)
     cluster.advance(6.0)
     assert isinstance(cluster.replies[publishing], Failed)
@@ -313,7 +313,7 @@ def test_what_is_unpublished_when_it_is_asked_is_the_groups_however_it_reaches_t
 def test_what_was_reclaimed_is_behind_a_group_from_now_on() -> None:
     """One replica retained what the others have reclaimed: nobody pulls it again for a group that is not to get it."""
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     given = receipts(cluster.ask("a", fetch("main")))
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
     cluster.ask("a", AckRequest(given))
@@ -325,7 +325,7 @@ def test_what_was_reclaimed_is_behind_a_group_from_now_on() -> None:
     healed(cluster)
     assert isinstance(cluster.ask("b", SetGroup("jobs", "g", "latest")), SetGroupReply)
     cluster.advance(10.0)
-    more(cluster, topic, origin, 10)
+    more(cluster, topic, producer_id, 10)
     assert drained(cluster) == [10], there
     for core in cluster.nodes.values():
         for replica in core.replicas.values():
@@ -335,7 +335,7 @@ def test_what_was_reclaimed_is_behind_a_group_from_now_on() -> None:
 @pytest.mark.parametrize("finishes", ["a fetch", "a creation"])
 def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishes: str) -> None:
     cluster = Cluster(request_timeout=1.0)
-    topic, origin = published(cluster, 3)
+    topic, producer_id = published(cluster, 3)
     cluster.drop = lambda sender, to, message: type(message).__name__ in ("Survey", "SurveyReply")
     key = cluster.submit("a", latest())
     cluster.advance(2.0)
@@ -343,14 +343,14 @@ def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishe
     assert isinstance(reply, Failed)
     assert reply.code == "outcome-unknown"
     assert {group.latest for found in registers(cluster) for group in found.values()} == {Latest.SKIPPING}
-    more(cluster, topic, origin, 3)
+    more(cluster, topic, producer_id, 3)
     cluster.drop = nothing
     if finishes == "a fetch":
         assert spans(cluster.ask("c", fetch())) == []
     else:
         assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), SetGroupReply)
     assert {group.latest for found in registers(cluster) for group in found.values()} == {Latest.BEGUN}
-    more(cluster, topic, origin, 4, 2)
+    more(cluster, topic, producer_id, 4, 2)
     assert drained(cluster) == [4, 5]
 
 
@@ -360,7 +360,7 @@ def test_who_finds_that_another_one_was_done_throws_away_what_it_has_found() -> 
     b answers c's question behind the publish, and knows the message; c has heard nobody who has begun in its page.
     """
     cluster = Cluster()
-    topic, origin = published(cluster, 3)
+    topic, producer_id = published(cluster, 3)
     late: list[tuple[str, str, object]] = []
     cluster.drop = lambda sender, to, message: type(message).__name__ == "Survey"
     first = cluster.submit("c", latest())  # has it decided, and is cut off from all answers
@@ -372,7 +372,7 @@ def test_who_finds_that_another_one_was_done_throws_away_what_it_has_found() -> 
 
     cluster.drop = keep
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
-    more(cluster, topic, origin, 3)
+    more(cluster, topic, producer_id, 3)
     cluster.drop = nothing
     for item in late:
         hand_over(cluster, *item)
@@ -499,7 +499,7 @@ class Deciding(Chaos):
     def __init__(self, seed: int) -> None:
         super().__init__(3, seed, hold_time_max=0.5, request_timeout=1.0)
         self.made = self.topic()
-        self.origin = self.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+        self.producer_id = self.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
         self.seq = 0
         self.asked: dict[int, tuple[str, object]] = {}
         self.first_asked = False  # a creation, or a FETCH
@@ -519,7 +519,7 @@ class Deciding(Chaos):
 
     def publish(self) -> None:
         when = "before" if not self.first_asked else "after" if self.confirmed else "during"
-        request = Publish(self.batch(self.made, self.origin, self.seq, [b"m"]))
+        request = Publish(self.batch(self.made, self.producer_id, self.seq, [b"m"]))
         key = self.sends(request, "publish")
         self.publishing[key] = (self.seq, when)
         self.seq += 1

@@ -146,7 +146,7 @@ def test_a_fetch_of_many_topics_goes_on_with_the_others() -> None:
     cluster.ask("b", SetGroup("other", "g"))
     deleted(cluster)
     key = cluster.submit("a", pattern)
-    more(cluster, other, cluster.ask("a", OpenSession()).origin, 0)
+    more(cluster, other, cluster.ask("a", OpenSession()).producer_id, 0)
     assert [item.receipt.partition.topic for item in receipts(cluster.replies[key])] == [other.id]
     assert is_not_found(cluster.ask("a", pattern._replace(topics=("other", "jobs"))))
 
@@ -375,7 +375,7 @@ def test_a_node_that_knows_of_no_register_takes_a_late_ack_until_it_hears() -> N
 def test_deletion_voids_all_records_dead_letters_too() -> None:
     """Made again from latest, where no predicate covers what was published before."""
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     got = receipts(cluster.ask("a", fetch(most=2)))
     cluster.ask("a", RejectRequest(got, 0.0, LETTER))
     listed = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
@@ -392,7 +392,7 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
         assert reply.items == ()
     assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", letters))) == [Code.NOT_FOUND]
     assert spans(cluster.ask("a", fetch())) == []
-    more(cluster, topic, origin, 10)
+    more(cluster, topic, producer_id, 10)
     assert spans(cluster.ask("a", fetch())) == [(10, 11)]
 
 

@@ -43,7 +43,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import Delay
 from quorumq.core.records import TopicPut, VouchingLost
-from quorumq.core.types import Kind, Letter, Origin, Record, Span, Stamp, Topic
+from quorumq.core.types import Kind, Letter, ProducerId, Record, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
@@ -60,9 +60,10 @@ def rewind(cluster: Cluster, node: str = "b", start: str = "earliest", from_ms: 
     return reply.group.generation
 
 
-def more(cluster: Cluster, topic: Topic, origin: Origin, first: int, count: int = 1) -> None:
+def more(cluster: Cluster, topic: Topic, producer_id: ProducerId, first: int, count: int = 1) -> None:
     cluster.ask(
-        "a", Publish(cluster.batch(topic, origin, first, [b"%d" % i for i in range(first, first + count)]))
+        "a",
+        Publish(cluster.batch(topic, producer_id, first, [b"%d" % i for i in range(first, first + count)])),
     )
 
 
@@ -86,11 +87,11 @@ def test_two_groups_each_get_everything() -> None:
 
 def test_a_group_from_latest_gets_what_comes_after_its_creation() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     cluster.advance(1)
     assert spans(cluster.ask("b", fetch()._replace(start="latest"))) == []
     cluster.advance(1)
-    more(cluster, topic, origin, 10, 5)
+    more(cluster, topic, producer_id, 10, 5)
     for node in "abc":
         assert peek(cluster, node=node) == [(0, 10, "skipped"), (10, 15, "ready")]
     assert spans(cluster.ask("c", fetch())) == [(10, 15)]
@@ -158,10 +159,10 @@ def test_a_rewind_covers_what_was_rejected_with_a_delay_and_delays_of_its_own_co
 
 def test_a_rewind_to_latest_skips_the_backlog_and_one_to_a_time_begins_there() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     cluster.advance(10)
     middle = cluster.now.wall_ms
-    more(cluster, topic, origin, 10, 5)
+    more(cluster, topic, producer_id, 10, 5)
     cluster.advance(10)
     cluster.ask("a", SetGroup("jobs", "g"))
     rewind(cluster, start="latest")
@@ -319,11 +320,11 @@ def test_what_another_delivery_acked_is_not_rejected() -> None:
 # ------------------------------------------------------------------------------- dead letters as a group
 
 
-def died(cluster: Cluster, most: int = 3) -> tuple[Topic, Origin]:
-    topic, origin = published(cluster)
+def died(cluster: Cluster, most: int = 3) -> tuple[Topic, ProducerId]:
+    topic, producer_id = published(cluster)
     got = receipts(cluster.ask("b", fetch(most=most)))
     assert outcomes(cluster.ask("b", RejectRequest(got, letter=LETTER))) == ["ok"]
-    return topic, origin
+    return topic, producer_id
 
 
 def test_dead_letters_are_fetched_held_and_acked_like_any_group() -> None:
@@ -449,7 +450,7 @@ def test_a_rewind_over_dead_letters_opens_them_again() -> None:
 
 def test_purge_settles_the_backlog_of_one_group_only() -> None:
     cluster = Cluster()
-    topic, origin = died(cluster)
+    topic, producer_id = died(cluster)
     held = receipts(cluster.ask("a", fetch(most=2)))
     assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == PurgeReply(7)
     assert cluster.ask("a", PurgeRequest("jobs", 0, "g")) == PurgeReply(0)
@@ -457,7 +458,7 @@ def test_purge_settles_the_backlog_of_one_group_only() -> None:
         "a delivery under way may still be acked"
     )
     assert spans(cluster.ask("b", fetch("g!dead"))) == [(0, 3)]
-    more(cluster, topic, origin, 10)
+    more(cluster, topic, producer_id, 10)
     assert spans(cluster.ask("b", fetch())) == [(10, 11)]
     assert spans(cluster.ask("b", fetch("other"))) == [(0, 10), (10, 11)]
 
@@ -480,8 +481,13 @@ def test_purge_tells_a_majority_what_one_replica_alone_has_settled() -> None:
 
 def test_purge_of_named_messages_leaves_all_others() -> None:
     cluster = Cluster()
-    _, origin = died(cluster)
-    names = (Span(origin, 7, 8), Span(origin, 1, 2), Span(origin, 5, 6), Span(origin._replace(k=99), 0, 5))
+    _, producer_id = died(cluster)
+    names = (
+        Span(producer_id, 7, 8),
+        Span(producer_id, 1, 2),
+        Span(producer_id, 5, 6),
+        Span(producer_id._replace(k=99), 0, 5),
+    )
     assert cluster.ask("c", PurgeRequest("jobs", 0, "g", names)) == PurgeReply(2), "1 is a dead letter"
     assert cluster.ask("c", PurgeRequest("jobs", 0, "g", names)) == PurgeReply(0)
     assert cluster.ask("a", PurgeRequest("jobs", 0, "g!dead", names)) == PurgeReply(1)
@@ -496,9 +502,9 @@ def test_purge_of_named_messages_looks_at_little_else(monkeypatch: pytest.Monkey
     cluster = Cluster()
     topic = cluster.topic()
     cluster.ask("a", SetGroup("jobs", "g"))
-    origins = [cluster.ask("a", OpenSession()).origin for _ in range(30)]
-    for origin in origins:
-        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"m"])))
+    producer_ids = [cluster.ask("a", OpenSession()).producer_id for _ in range(30)]
+    for producer_id in producer_ids:
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
     asked: dict[int, None] = {}
 
     def watch(sender: str, to: str, message: object) -> bool:
@@ -507,7 +513,7 @@ def test_purge_of_named_messages_looks_at_little_else(monkeypatch: pytest.Monkey
         return False
 
     cluster.drop = watch
-    ordered = sorted(origins)
+    ordered = sorted(producer_ids)
     names = (Span(ordered[3], 0, 1), Span(ordered[20], 0, 1))
     assert cluster.ask("a", PurgeRequest("jobs", 0, "g", names)) == PurgeReply(2)
     assert len(asked) <= 4
@@ -541,7 +547,7 @@ def test_a_purge_that_is_cut_off_says_whether_it_did_anything(
     monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
     cluster = Cluster()
     topic, _ = published(cluster, 3)
-    other = cluster.ask("b", OpenSession()).origin
+    other = cluster.ask("b", OpenSession()).producer_id
     cluster.ask("b", Publish(cluster.batch(topic, other, 0, [b"m"] * 3)))
     cluster.ask("a", SetGroup("jobs", "g"))
     cluster.advance(3.0)
@@ -571,8 +577,8 @@ def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
     outside = next(name for name in cluster.names if name not in topic.replicas[0])
     cluster.ask(x, SetGroup("jobs", "g"))
     cluster.drop = lambda sender, to, message: z in (sender, to) and sender != to
-    origin = cluster.ask(x, OpenSession()).origin
-    assert isinstance(cluster.ask(x, Publish(cluster.batch(topic, origin, 0, [b"m"]))), PublishReply)
+    producer_id = cluster.ask(x, OpenSession()).producer_id
+    assert isinstance(cluster.ask(x, Publish(cluster.batch(topic, producer_id, 0, [b"m"]))), PublishReply)
     cluster.drop = lambda sender, to, message: to in (x, y) and not isinstance(message, Heartbeat)
     send = cluster.send
     cluster.send = lambda *sent: [send(*sent) for _ in range(1 + isinstance(sent[2], SurveyReply))]  # type: ignore
@@ -585,12 +591,12 @@ def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
 def test_a_redrive_believes_no_generation_that_a_client_names() -> None:
     """Above the group's own it would deliver again what was acked, and no rewind would ever be above it."""
     cluster = Cluster()
-    _, origin = published(cluster, 2)
+    _, producer_id = published(cluster, 2)
     got = receipts(cluster.ask("b", fetch(most=1)))
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
     for generation in (0, 7, 1 << 61):
         for n in (0, 5):
-            made_up = Resolved(Span(origin, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
+            made_up = Resolved(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
             reply = cluster.ask("a", RedriveRequest("jobs", 0, "g", (made_up,)))
             assert set(outcomes(reply)) == {"already-resolved"}, (generation, n, reply)
     cluster.advance(3.0)
@@ -620,8 +626,8 @@ def test_a_redrive_tells_those_that_have_not_heard_of_the_dead_letter(of: int) -
 def test_a_redrive_does_not_make_a_group() -> None:
     """A view of a group that nobody reads would keep every message for ever."""
     cluster = Cluster()
-    _, origin = published(cluster, 1)
-    dead = Resolved(Span(origin, 0, 1), Record(0, 0, Kind.DEAD, LETTER))
+    _, producer_id = published(cluster, 1)
+    dead = Resolved(Span(producer_id, 0, 1), Record(0, 0, Kind.DEAD, LETTER))
     reply = cluster.ask("a", RedriveRequest("jobs", 0, "nobody", (dead,)))
     assert isinstance(reply, Failed)
     assert reply.code == "not-found"
@@ -651,10 +657,10 @@ def test_purge_without_a_majority_says_so_and_purges_the_rest_when_run_again() -
 
 def test_a_complete_peek_sees_what_one_replica_does_not() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 4)
+    topic, producer_id = published(cluster, 4)
     cluster.drop = lambda sender, to, message: to == "c"
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=2)))))
-    more(cluster, topic, origin, 4)
+    more(cluster, topic, producer_id, 4)
     cluster.drop = lambda sender, to, message: False
     alone = cluster.ask("c", BrowseRequest("jobs", 0, "g", "all", (0, 0), 100))
     assert [(item.span.start, item.span.stop, item.state) for item in alone.items] == [(0, 4, "ready")]
@@ -666,9 +672,9 @@ def test_a_complete_peek_goes_page_by_page() -> None:
     cluster = Cluster()
     topic = cluster.topic()
     for _ in range(3):
-        origin = cluster.ask("a", OpenSession()).origin
+        producer_id = cluster.ask("a", OpenSession()).producer_id
         for first in range(0, 20, 4):
-            more(cluster, topic, origin, first, 4)
+            more(cluster, topic, producer_id, first, 4)
     got = receipts(cluster.ask("a", fetch(most=17)))
     cluster.ask("b", AckRequest(tuple(ReceiptPart(item.receipt, (item.receipt.span,)) for item in got[::2])))
     whole = cluster.ask("b", BrowseRequest("jobs", 0, "g", "all", (0, 0), 1000, complete=True))

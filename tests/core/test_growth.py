@@ -63,9 +63,9 @@ def filled(sections: int, **settings: object) -> Cluster:
     cluster = Cluster(**settings)
     cluster.checks = False  # they look at everything
     topic = cluster.topic()
-    origins = sorted(cluster.ask("a", OpenSession()).origin for _ in range(sections))
+    producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(sections))
     records = [encode_record(Message(b"%d" % i)) for i in range(sections)]
-    spans = tuple(Span(origin, 0, 1) for origin in origins)
+    spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
     batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
     assert isinstance(cluster.ask("b", Publish(batch)), PublishReply)
     assert receipts(cluster.ask("a", fetch(group="other", most=1)))  # the group's view is made elsewhere
@@ -136,10 +136,10 @@ def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> Non
     """Exact and the same on any machine: who adds a call to every step sees it here."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     found: dict[str, list[int]] = {}
     for seq in range(3):  # the first one registers the group, and functions compile what they need
-        batch = cluster.batch(topic, origin, seq, [b"x"])
+        batch = cluster.batch(topic, producer_id, seq, [b"x"])
         found["publish"] = steps_of(
             monkeypatch, lambda batch=batch: cluster.ask("a", Publish(batch)), builtins=False
         )
@@ -161,13 +161,15 @@ MESSAGE_SAID = 12
 def test_a_message_in_a_row_of_them_costs_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(heartbeat=600.0, **QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     said: list[object] = []
 
     def one(seq: int) -> None:
         waiting = cluster.submit("b", fetch(wait=1.0))
         cluster.advance(0.001)
-        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"]))), PublishReply)
+        assert isinstance(
+            cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), PublishReply
+        )
         cluster.advance(0.001)
         assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.replies[waiting])))) == ["acked"]
         cluster.advance(0.0015)
@@ -188,12 +190,14 @@ def beside(topics: int) -> int:
     """Calls of a publish that a parked FETCH waits for, beside one that is parked for each of so many other topics."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     for number in range(topics):
         cluster.topic(f"other{number}")
         cluster.submit("a", fetch(wait=1.0)._replace(topics=(f"other{number}",)))
     waiting = cluster.submit("a", fetch(wait=1.0))
-    found = calls(lambda: cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), builtins=False)
+    found = calls(
+        lambda: cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), builtins=False
+    )
     assert receipts(cluster.replies[waiting])
     return found
 
@@ -233,8 +237,8 @@ def by_one_each(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     """So many messages, each of a delivery of its own."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
-    cluster.ask("b", Publish(cluster.batch(topic, origin, 0, [b"x"] * count)))
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    cluster.ask("b", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
     return cluster, tuple(
         item for n in range(count) for item in receipts(cluster.ask("abc"[n % 3], fetch(most=1)))
     )
@@ -244,10 +248,10 @@ def with_holes(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     """One delivery of so many messages, of which every second one was acked."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * count)))
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
     (got,) = taken(cluster, count)
-    acked = tuple(Owned(Span(origin, seq, seq + 1), got.receipt.owner) for seq in range(0, count, 2))
+    acked = tuple(Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, count, 2))
     for core in cluster.nodes.values():
         for replica in core.replicas.values():
             replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
@@ -302,7 +306,7 @@ def many_partitions() -> tuple[Cluster, object]:
     cluster.checks = False
     topic, session = cluster.topic(partitions=512), cluster.ask("a", OpenSession())
     places = tuple(PartitionId(topic.id, number) for number in range(512))
-    return cluster, CloseSession(session.origin, places + places)
+    return cluster, CloseSession(session.producer_id, places + places)
 
 
 def sections_for_groups() -> tuple[Cluster, object]:
@@ -311,8 +315,8 @@ def sections_for_groups() -> tuple[Cluster, object]:
     (topic,) = cluster.nodes["a"].catalogue.topics.values()
     for number in range(12):
         cluster.ask("a", SetGroup(topic.name, f"group-{number}"))
-    origins = sorted(cluster.ask("a", OpenSession()).origin for _ in range(1024))
-    spans = tuple(Span(origin, 0, 1) for origin in origins)
+    producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(1024))
+    spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
     records = [encode_record(Message(b"x"))] * len(spans)
     return cluster, Publish(pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records))
 
@@ -321,9 +325,9 @@ def many_batches() -> tuple[Cluster, object]:
     """A FETCH of neighbouring messages, each in a batch of its own."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     for seq in range(600):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
     assert receipts(cluster.ask("c", fetch(most=1)))
     return cluster, fetch(most=10_000)
 
@@ -357,8 +361,8 @@ def of_sessions(count: int) -> Cluster:
     cluster = filled(1, **QUIET)
     (topic,) = cluster.nodes["a"].catalogue.topics.values()
     for _ in range(0, count, 512):
-        origins = sorted(cluster.ask("b", OpenSession()).origin for _ in range(512))
-        spans = tuple(Span(origin, 0, 1) for origin in origins)
+        producer_ids = sorted(cluster.ask("b", OpenSession()).producer_id for _ in range(512))
+        spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
         records = [encode_record(Message(b"x"))] * len(spans)
         batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
         assert isinstance(answered(cluster, "c", Publish(batch)), PublishReply)
@@ -445,11 +449,11 @@ def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
     cluster = Cluster()
     cluster.checks = False
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 4000)))
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 4000)))
     (got,) = receipts(cluster.ask("a", fetch(most=4000)))
     (replica,) = cluster.nodes["a"].replicas.values()
-    acked = tuple(Owned(Span(origin, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
+    acked = tuple(Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
     replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
     view, left = replica.group("g"), []
     cluster.time += 10.0
@@ -466,12 +470,12 @@ def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
     cluster = Cluster(1)
     topic = cluster.topic(rf=1)
     cluster.ask("a", fetch())
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     core = cluster.nodes["a"]
     (replica,) = core.replicas.values()
 
     def store(seq: int) -> None:
-        batch = cluster.batch(topic, origin, seq, [b"x" * 100])
+        batch = cluster.batch(topic, producer_id, seq, [b"x" * 100])
         came = batch._replace(header=decode_header(batch.raw))  # as over the wire
         replica.storing.take("a", Part(topic.epoch, came), topic, cluster.now, asked=True)
         core.voter.on_durable(core.state.next_batch - 1, cluster.now)
@@ -493,4 +497,4 @@ def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
     assert len({id(header.partition) for header in headers}) <= 2, (
         "the replica's own, and that of the newest batches"
     )
-    assert len({id(header.sections[0].origin) for header in headers}) == 1
+    assert len({id(header.sections[0].producer_id) for header in headers}) == 1

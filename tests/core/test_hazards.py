@@ -82,7 +82,7 @@ def hand_over(cluster: Cluster, sender: str, to: str, message: object) -> None:
 def test_a_voter_that_forgot_its_holds_makes_no_second_majority() -> None:
     """a holds with b's vote alone; b is killed and comes back knowing nothing: b and c are no majority yet."""
     cluster = Cluster(hold_time_max=10.0)
-    _, origin = published(cluster, 1)
+    _, producer_id = published(cluster, 1)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
     assert len(receipts(cluster.ask("a", fetch(hold_time=10.0)))) == 1
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsReply) or {sender, to} == {"a", "c"}
@@ -91,7 +91,7 @@ def test_a_voter_that_forgot_its_holds_makes_no_second_majority() -> None:
     for _ in range(4):
         assert asked(cluster, "c") == []
     cluster.advance(7)
-    assert asked(cluster, "c") == [(origin, 0, 1)]
+    assert asked(cluster, "c") == [(producer_id, 0, 1)]
 
 
 def test_no_start_uses_the_ballots_of_an_earlier_one_though_the_clock_was_set_back() -> None:
@@ -109,7 +109,7 @@ def test_no_start_uses_the_ballots_of_an_earlier_one_though_the_clock_was_set_ba
 
 def test_a_hold_that_overtook_its_own_release_delays_nobody_and_a_late_release_frees_nobody_else() -> None:
     cluster = Cluster()
-    _, origin = published(cluster, 1)
+    _, producer_id = published(cluster, 1)
     late: list[tuple[str, str, object]] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
@@ -126,7 +126,7 @@ def test_a_hold_that_overtook_its_own_release_delays_nobody_and_a_late_release_f
     for item in holds[-1:]:
         hand_over(cluster, *item)  # c: a hold of an attempt that was given up
     assert replica_of(cluster, "c").group("g").held_count == 1
-    assert asked(cluster, "b", hold_time=10.0) == [(origin, 0, 1)], "a and b are a majority"
+    assert asked(cluster, "b", hold_time=10.0) == [(producer_id, 0, 1)], "a and b are a majority"
     for item in late:
         if isinstance(item[2], Release):
             hand_over(cluster, *item)
@@ -163,7 +163,7 @@ def test_a_late_reject_or_extend_touches_no_other_hold() -> None:
 def test_what_a_dead_coordinator_won_comes_back_within_one_hold_time() -> None:
     """a has its majority, and is killed before it hears of it; the message must not be hidden for longer."""
     cluster = Cluster(hold_time_max=4.0)
-    _, origin = published(cluster, 1)
+    _, producer_id = published(cluster, 1)
     cluster.ask("b", fetch("other"))
     cluster.drop = lambda sender, to, message: isinstance(message, HoldReply) and to == "a"
     cluster.submit("a", fetch(hold_time=4.0))
@@ -173,7 +173,7 @@ def test_what_a_dead_coordinator_won_comes_back_within_one_hold_time() -> None:
     began = cluster.time
     while not (got := asked(cluster, "b", wait=0.3, hold_time=4.0)):
         assert cluster.time < began + 4.0 + 0.5
-    assert got == [(origin, 0, 1)]
+    assert got == [(producer_id, 0, 1)]
     assert cluster.time >= began + 4.0
 
 
@@ -182,7 +182,7 @@ def test_what_a_dead_coordinator_won_comes_back_within_one_hold_time() -> None:
 
 def test_an_ack_of_a_minority_is_called_unknown_spreads_and_may_be_repeated_anywhere() -> None:
     cluster = Cluster(request_timeout=2.0)
-    _, origin = published(cluster, 2)
+    _, producer_id = published(cluster, 2)
     one, two = (receipts(cluster.ask("a", fetch(most=1, hold_time=30.0))) for _ in range(2))
     cluster.drop = lambda sender, to, message: isinstance(message, Ack) and sender != to
     keys = [cluster.submit("b", AckRequest(got)) for got in (one, two)]
@@ -192,7 +192,7 @@ def test_an_ack_of_a_minority_is_called_unknown_spreads_and_may_be_repeated_anyw
     assert outcomes(cluster.ask("c", AckRequest(one))) == ["acked"]
     cluster.advance(10)
     for node in "abc":
-        assert record_of(cluster, node, Span(origin, 0, 2)).kind == Kind.ACKED
+        assert record_of(cluster, node, Span(producer_id, 0, 2)).kind == Kind.ACKED
 
 
 def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
@@ -200,8 +200,8 @@ def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
     for first in "bc":
         cluster = Cluster(5)
         topic = cluster.topic(rf=5)
-        origin = cluster.ask("a", OpenSession()).origin
-        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+        producer_id = cluster.ask("a", OpenSession()).producer_id
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
         cluster.ask("a", fetch("other"))
         got = receipts(cluster.ask("c", fetch(hold_time=1.0)))
         cluster.drop = lambda sender, to, message: isinstance(message, Ack | SyncOffer) and sender != to
@@ -226,13 +226,13 @@ def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
         assert key not in cluster.replies or receipts(cluster.replies[key]) == ()
         cluster.advance(1.2)
         assert receipts(cluster.replies[key]) == ()
-        assert record_of(cluster, "a", Span(origin, 0, 1)).kind == Kind.ACKED, "read repair"
+        assert record_of(cluster, "a", Span(producer_id, 0, 1)).kind == Kind.ACKED, "read repair"
 
 
 def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> None:
     """c has the message and no tombstone; a and b have the tombstone and no payload any more."""
     cluster = Cluster(hold_time_max=5.0, heartbeat=60.0)
-    topic, origin = published(cluster, 3)
+    topic, producer_id = published(cluster, 3)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.kill("c")
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
@@ -243,13 +243,13 @@ def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> N
     cluster.advance(6)
     assert asked(cluster, "c", hold_time=5.0) == [], "the others answer with the tombstone"
     assert isinstance(
-        cluster.ask("c", Publish(cluster.batch(topic, origin, 0, [b"0", b"1", b"2"]))), PublishReply
+        cluster.ask("c", Publish(cluster.batch(topic, producer_id, 0, [b"0", b"1", b"2"]))), PublishReply
     )
     cluster.drop = nothing
     cluster.advance(20)
     for node in "abc":
         assert asked(cluster, node, hold_time=5.0) == []
-        assert record_of(cluster, node, Span(origin, 0, 3)).kind == Kind.ACKED
+        assert record_of(cluster, node, Span(producer_id, 0, 3)).kind == Kind.ACKED
         assert not replica_of(cluster, node).batches.stored
 
 
@@ -257,7 +257,7 @@ def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
     """c is down when the message is stored, up when it is acked, and gets it after another start."""
     cluster = Cluster(hold_time_max=5.0)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Store) and sender != to
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     cluster.ask("a", fetch("other", hold_time=5.0))  # keeps the payload
     assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(hold_time=5.0)))))) == [
         "acked"
@@ -270,7 +270,7 @@ def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
     stored = next(record for record in cluster.journals["a"] if hasattr(record, "batch"))
     hand_over(cluster, "a", "c", Store(0, topic.epoch, stored.batch))
     assert replica_of(cluster, "c").batches.present.messages == 1
-    assert record_of(cluster, "c", Span(origin, 0, 1)).kind == Kind.ACKED
+    assert record_of(cluster, "c", Span(producer_id, 0, 1)).kind == Kind.ACKED
     assert not replica_of(cluster, "c").group("g").available.messages
 
 
@@ -280,10 +280,10 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
     """Every other message of 4,200 is acked: more runs than fit one message between nodes."""
     monkeypatch.setattr(NodeCore, "check", lambda core, now: None)  # of thousands of runs, after every event
     cluster = Cluster(heartbeat=60.0, sync_interval=1.0)
-    _, origin = published(cluster, 4200)
+    _, producer_id = published(cluster, 4200)
     (got,) = receipts(cluster.ask("a", fetch(most=4200, hold_time=60.0)))
     cluster.kill("c")
-    odd = tuple(Span(origin, seq, seq + 1) for seq in range(1, 4200, 2))
+    odd = tuple(Span(producer_id, seq, seq + 1) for seq in range(1, 4200, 2))
     assert set(outcomes(cluster.ask("a", AckRequest((got._replace(spans=odd),))))) == {"acked"}
     cluster.start("c")
     cluster.advance(1.6)
@@ -295,7 +295,7 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
         if isinstance(record, RecordsMerged)
     ]
     assert sum(len(record.entries) for record in kept) == 2100
-    even = tuple(Span(origin, seq, seq + 1) for seq in range(0, 4200, 2))
+    even = tuple(Span(producer_id, seq, seq + 1) for seq in range(0, 4200, 2))
     cluster.ask("a", AckRequest((got._replace(spans=even),)))
     assert [len(replica_of(cluster, node).group("g").records.items()) for node in "abc"] == [1, 1, 1]
 
@@ -305,7 +305,7 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
 
 def test_a_dead_letter_is_in_one_record_and_survives_the_death_of_all_nodes() -> None:
     cluster = Cluster(hold_time_max=2.0)
-    _, origin = published(cluster, 2)
+    _, producer_id = published(cluster, 2)
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=2.0)))
     assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, LETTER))) == ["ok"]
     for node in "abc":
@@ -313,15 +313,15 @@ def test_a_dead_letter_is_in_one_record_and_survives_the_death_of_all_nodes() ->
     for node in "abc":
         cluster.start(node)
     cluster.advance(2.1)
-    assert asked(cluster, "c", hold_time=2.0) == [(origin, 1, 2)]
+    assert asked(cluster, "c", hold_time=2.0) == [(producer_id, 1, 2)]
     letters = receipts(cluster.ask("c", fetch("g!dead", hold_time=2.0)))
-    assert [item.receipt.span for item in letters] == [(origin, 0, 1)]
+    assert [item.receipt.span for item in letters] == [(producer_id, 0, 1)]
 
 
 def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:
     """All nodes die after each delivery; counts are durable, and the highest of a majority counts."""
     cluster = Cluster(hold_time_max=1.0)
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     attempts = []
     for turn in range(topic.max_deliveries):
         if turn == 2:
@@ -340,7 +340,7 @@ def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:
         cluster.advance(1.1)
     assert attempts == [1, 2, 3, 4, 5]
     assert asked(cluster, "a", hold_time=1.0) == []
-    assert record_of(cluster, "a", Span(origin, 0, 1)).kind == Kind.DEAD
+    assert record_of(cluster, "a", Span(producer_id, 0, 1)).kind == Kind.DEAD
 
 
 # ------------------------------------------------------------------------------ networks
@@ -356,7 +356,7 @@ def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_a
         ({("b", "a"), ("c", "a")}, False),  # a speaks into the dark
     ]
     cluster = Cluster(request_timeout=1.0, hold_time_max=2.0)
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     first = receipts(cluster.ask("a", fetch(hold_time=2.0)))
     assert outcomes(cluster.ask("a", AckRequest(first))) == ["acked"]
     acked: list[Span] = []
@@ -365,7 +365,7 @@ def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_a
         cluster.drop = lambda sender, to, message, cut=cut: (sender, to) in cut  # type: ignore[misc]
         confirmed = []
         for node in "abc":
-            key = cluster.submit(node, Publish(cluster.batch(topic, origin, published_count, [b"x"])))
+            key = cluster.submit(node, Publish(cluster.batch(topic, producer_id, published_count, [b"x"])))
             published_count += 1
             cluster.advance(1.1)
             confirmed.append(isinstance(cluster.replies[key], PublishReply))

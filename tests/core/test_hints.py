@@ -11,21 +11,21 @@ from tests.core.test_cluster_smoke import fetch, published, receipts
 def test_a_coordinator_that_was_refused_takes_other_messages_at_once() -> None:
     """b never heard of a's hold. Its own RELEASE of the lost round must not make it forget what the NOKs said."""
     cluster = Cluster()
-    _, origin = published(cluster, 20)
+    _, producer_id = published(cluster, 20)
     cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(group="other", most=1)))))
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("a", "b")
     first = receipts(cluster.ask("a", fetch(most=10)))
-    assert [item.receipt.span for item in first] == [(origin, 0, 10)]
+    assert [item.receipt.span for item in first] == [(producer_id, 0, 10)]
     rounds = cluster.nodes["b"].state.round_count
     key = cluster.submit("b", fetch(most=10, wait=1.0))
     cluster.advance(0.1)
-    assert [item.receipt.span for item in receipts(cluster.replies[key])] == [(origin, 10, 20)]
+    assert [item.receipt.span for item in receipts(cluster.replies[key])] == [(producer_id, 10, 20)]
     assert cluster.nodes["b"].state.round_count - rounds <= 3
 
 
 def test_a_release_by_the_holder_makes_a_hinted_message_available() -> None:
     cluster = Cluster()
-    _, origin = published(cluster, 10)
+    _, producer_id = published(cluster, 10)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("a", "b")
     key = cluster.submit("a", fetch(most=10))
     held = receipts(cluster.replies[key])
@@ -35,5 +35,5 @@ def test_a_release_by_the_holder_makes_a_hinted_message_available() -> None:
     cluster.drop = lambda sender, to, message: False
     cluster.feed("a", Unsent(key))
     cluster.advance(0.1)
-    assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(origin, 0, 10)]
+    assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(producer_id, 0, 10)]
     assert len(held) == 1

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quorumq.core.partition import fate
-from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+from quorumq.core.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.holding import Holding
 
-ORIGIN = Origin("a", 1, 7, 1)
+PRODUCER_ID = ProducerId("a", 1, 7, 1)
 FLOOR = 10
 
 
 def span(start: int = 0, stop: int = 10) -> Span:
-    return Span(ORIGIN, start, stop)
+    return Span(PRODUCER_ID, start, stop)
 
 
 def owner(time: int, node: str = "a", n: int = 1) -> Owner:

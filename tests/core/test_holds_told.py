@@ -162,13 +162,13 @@ def test_a_dead_letter_whose_ack_one_replica_has_stays_blocked_when_it_is_redriv
 
 def test_a_hold_outlives_payload_and_session_and_keeps_neither_for_longer_than_its_time() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 4)
+    topic, producer_id = published(cluster, 4)
     got = receipts(cluster.ask("a", fetch(hold_time=60.0)))
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
-    cluster.ask("b", CloseSession(origin, (PartitionId(topic.id, 0),)))
+    cluster.ask("b", CloseSession(producer_id, (PartitionId(topic.id, 0),)))
     cluster.advance(30.0)
     assert [replica(cluster, node).batches.closed.numbers.messages for node in "abc"] == [1, 1, 1]
-    assert told(cluster, "b") == [("g", Span(origin, 0, 4), True)]
+    assert told(cluster, "b") == [("g", Span(producer_id, 0, 4), True)]
     restart(cluster, "a")
     assert replica(cluster, "a").group("g").held_count == 4
     cluster.advance(30.1)
@@ -204,13 +204,13 @@ def test_what_its_owner_gave_up_is_not_told_and_the_rest_is(
 ) -> None:
     """Of one delivery some is given up, some is acked, and some is held."""
     cluster = Cluster()
-    _, origin = published(cluster, 6)
+    _, producer_id = published(cluster, 6)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     how(cluster, part_of(got, 0, 2))
     assert outcomes(cluster.ask("c", AckRequest(part_of(got, 2, 4)))) == ["acked"]
     if gone:
         deleted(cluster, "c")
-    expected = [("g", Span(origin, 2, 4), True), ("g", Span(origin, 4, 6), False)]
+    expected = [("g", Span(producer_id, 2, 4), True), ("g", Span(producer_id, 4, 6), False)]
     for node in "abc":
         assert sorted(told(cluster, node)) == expected
     cluster.advance(HOLD_S)
@@ -220,12 +220,12 @@ def test_what_its_owner_gave_up_is_not_told_and_the_rest_is(
 
 def test_what_was_given_up_and_granted_anew_is_told_by_the_new_grant() -> None:
     cluster = Cluster()
-    _, origin = published(cluster, 1)
+    _, producer_id = published(cluster, 1)
     left(cluster, receipts(cluster.ask("a", fetch(hold_time=HOLD_S))))
     again = receipts(cluster.ask("c", fetch(hold_time=5.0)))
-    assert told(cluster, "b") == [("g", Span(origin, 0, 1), False)]
+    assert told(cluster, "b") == [("g", Span(producer_id, 0, 1), False)]
     assert outcomes(cluster.ask("c", AckRequest(again))) == ["acked"]
-    assert told(cluster, "b") == [("g", Span(origin, 0, 1), True)]
+    assert told(cluster, "b") == [("g", Span(producer_id, 0, 1), True)]
     cluster.advance(5.1)
     assert told(cluster, "b") == [], "the first one would last for longer, and was given up"
 
@@ -233,7 +233,7 @@ def test_what_was_given_up_and_granted_anew_is_told_by_the_new_grant() -> None:
 def test_what_was_refused_beside_a_grant_is_not_told() -> None:
     """c holds the first message for itself, which a asks for with the others, and is acked by nobody."""
     cluster = Cluster()
-    _, origin = published(cluster, 4)
+    _, producer_id = published(cluster, 4)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold | Release) and sender == "c"
     cluster.submit("c", fetch(most=1, hold_time=1.0))
     key = cluster.submit("a", fetch(hold_time=HOLD_S))
@@ -241,12 +241,12 @@ def test_what_was_refused_beside_a_grant_is_not_told() -> None:
     got = receipts(cluster.replies[key])
     assert sum(item.receipt.span.size for item in got) == 4, "a and b grant all"
     cluster.advance(1.0)
-    assert told(cluster, "c") == [("g", Span(origin, 1, 4), False)]
+    assert told(cluster, "c") == [("g", Span(producer_id, 1, 4), False)]
 
 
 def test_an_extended_hold_is_told_to_the_end_that_it_was_extended_to_unless_it_was_given_up() -> None:
     cluster = Cluster()
-    _, origin = published(cluster, 3)
+    _, producer_id = published(cluster, 3)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     assert outcomes(cluster.ask("b", AckRequest(part_of(got, 2, 3)))) == ["acked"], "this one is not extended"
     cluster.advance(4.0)
@@ -255,7 +255,7 @@ def test_an_extended_hold_is_told_to_the_end_that_it_was_extended_to_unless_it_w
     assert outcomes(cluster.ask("b", AckRequest(part_of(got, 0, 1)))) == ["acked"]
     rejected(cluster, part_of(got, 1, 2))
     cluster.advance(15.0)
-    assert told(cluster, "b") == [("g", Span(origin, 0, 1), True)]
+    assert told(cluster, "b") == [("g", Span(producer_id, 0, 1), True)]
     cluster.advance(5.0)
     assert told(cluster, "b") == []
 
@@ -264,8 +264,8 @@ def test_an_extended_hold_is_told_to_the_end_that_it_was_extended_to_unless_it_w
 def test_of_two_owners_each_gives_up_for_itself(acks: bool) -> None:
     """Both were reported. Where one lets go, and the other one acks at this replica alone, its time is told."""
     cluster = Cluster()
-    _, origin = published(cluster, 1)
-    whole = Span(origin, 0, 1)
+    _, producer_id = published(cluster, 1)
+    whole = Span(producer_id, 0, 1)
     cluster.drop = lambda sender, to, message: (
         isinstance(message, Release) or (isinstance(message, Hold) and (sender, to) != ("a", "b"))
     )

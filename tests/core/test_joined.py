@@ -16,7 +16,7 @@ from quorumq.core.messages import (
     Store,
     StoreReply,
 )
-from quorumq.core.types import Origin, PartitionId, Topic
+from quorumq.core.types import PartitionId, ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 
@@ -45,35 +45,37 @@ class Watched(Cluster):
         return [self.replies.get(key) for key in keys]
 
 
-def sessions(cluster: Cluster, count: int) -> list[Origin]:
-    return [cluster.ask("a", OpenSession()).origin for _ in range(count)]  # type: ignore[union-attr]
+def sessions(cluster: Cluster, count: int) -> list[ProducerId]:
+    return [cluster.ask("a", OpenSession()).producer_id for _ in range(count)]  # type: ignore[union-attr]
 
 
 def one(
-    cluster: Cluster, topic: Topic, origin: Origin, seq: int = 0, partition: int = 0, **more: int
+    cluster: Cluster, topic: Topic, producer_id: ProducerId, seq: int = 0, partition: int = 0, **more: int
 ) -> Publish:
-    return Publish(cluster.batch(topic, origin, seq, [b"work"], partition, **more))
+    return Publish(cluster.batch(topic, producer_id, seq, [b"work"], partition, **more))
 
 
 def test_what_comes_in_one_step_is_one_store_one_append_and_one_answer_and_is_delivered() -> None:
     cluster = Watched()
     topic = cluster.topic(partitions=4)
-    origins = sessions(cluster, 40)
+    producer_ids = sessions(cluster, 40)
     before = {name: len(cluster.journals[name]) for name in "abc"}
-    publishes = [one(cluster, topic, origin, partition=at % 4) for at, origin in enumerate(origins)]
+    publishes = [
+        one(cluster, topic, producer_id, partition=at % 4) for at, producer_id in enumerate(producer_ids)
+    ]
     assert cluster.together("b", *publishes) == [PublishReply(2)] * 40
     assert [len(store.parts) for store in cluster.stores] == [40]
     assert len(cluster.answers) == 2
     assert all(len(cluster.journals[name]) - before[name] == 40 for name in "abc")
     got = receipts(cluster.ask("c", fetch(wait=0.0, most=100)))
-    assert {named.receipt.span.origin for named in got} == set(origins)
+    assert {named.receipt.span.producer_id for named in got} == set(producer_ids)
 
 
 def test_a_publish_that_comes_alone_waits_for_nobody() -> None:
     cluster = Watched()
     topic = cluster.topic()
-    (origin,) = sessions(cluster, 1)
-    assert cluster.ask("a", one(cluster, topic, origin)) == PublishReply(2)
+    (producer_id,) = sessions(cluster, 1)
+    assert cluster.ask("a", one(cluster, topic, producer_id)) == PublishReply(2)
     assert [len(store.parts) for store in cluster.stores] == [1]
 
 
@@ -85,7 +87,7 @@ def test_each_batch_keeps_its_own_delay() -> None:
         cluster.together("a", one(cluster, topic, late, delay_ms=60_000), one(cluster, topic, now))
         == [PublishReply(2)] * 2
     )
-    assert [it.receipt.span.origin for it in receipts(cluster.ask("b", fetch(wait=0.0)))] == [now]
+    assert [it.receipt.span.producer_id for it in receipts(cluster.ask("b", fetch(wait=0.0)))] == [now]
 
 
 def test_a_conflict_a_closed_session_and_a_missing_partition_refuse_themselves_alone() -> None:
@@ -100,7 +102,7 @@ def test_a_conflict_a_closed_session_and_a_missing_partition_refuse_themselves_a
     answers = cluster.together("b", other, one(cluster, topic, closed), nowhere, one(cluster, topic, fine))
     assert [getattr(answer, "code", answer) for answer in answers] == [
         "conflict",
-        "origin-closed",
+        "session-closed",
         "not-found",
         PublishReply(2),
     ]
@@ -123,8 +125,8 @@ def test_a_message_is_never_twice_in_one_store() -> None:
 def test_batches_of_one_producer_join_in_their_order() -> None:
     cluster = Watched()
     topic = cluster.topic()
-    (origin,) = sessions(cluster, 1)
-    publishes = [one(cluster, topic, origin, seq) for seq in range(5)]
+    (producer_id,) = sessions(cluster, 1)
+    publishes = [one(cluster, topic, producer_id, seq) for seq in range(5)]
     assert cluster.together("a", *publishes) == [PublishReply(2)] * 5
     assert [len(store.parts) for store in cluster.stores] == [5]
 
@@ -133,7 +135,7 @@ def test_batches_of_one_producer_join_in_their_order() -> None:
 def test_a_store_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Watched()
     topic = cluster.topic()
-    publishes = [one(cluster, topic, origin) for origin in sessions(cluster, 10)]
+    publishes = [one(cluster, topic, producer_id) for producer_id in sessions(cluster, 10)]
     size = len(publishes[0].batch.raw) + len(publishes[0].batch.body)
     monkeypatch.setattr(limits, limit, {"STORE_BATCHES_MAX": 4, "STORE_BYTES_MAX": 4 * size}[limit])
     assert cluster.together("a", *publishes) == [PublishReply(2)] * 10
@@ -191,10 +193,10 @@ def test_a_topic_that_is_deleted_ends_its_own_publishes_and_no_others() -> None:
 def test_without_a_majority_nothing_is_sent_for_any_of_them() -> None:
     cluster = Watched()
     topic = cluster.topic()
-    origins = sessions(cluster, 3)
+    producer_ids = sessions(cluster, 3)
     cluster.kill("b")
     cluster.kill("c")
-    answers = cluster.together("a", *[one(cluster, topic, origin) for origin in origins])
+    answers = cluster.together("a", *[one(cluster, topic, producer_id) for producer_id in producer_ids])
     assert [answer.code for answer in answers] == ["not-stored"] * 3  # type: ignore[attr-defined]
     assert not cluster.nodes["a"].context.rounds
     assert not cluster.nodes["a"].context.requests
@@ -203,8 +205,10 @@ def test_without_a_majority_nothing_is_sent_for_any_of_them() -> None:
 def test_topics_of_other_replica_sets_have_stores_of_their_own() -> None:
     cluster = Watched(5)
     topic = cluster.topic(partitions=8)
-    origins = sessions(cluster, 24)
-    publishes = [one(cluster, topic, origin, partition=at % 8) for at, origin in enumerate(origins)]
+    producer_ids = sessions(cluster, 24)
+    publishes = [
+        one(cluster, topic, producer_id, partition=at % 8) for at, producer_id in enumerate(producer_ids)
+    ]
     sent: list[Effect] = []
     core = cluster.nodes["a"]
     sent = core.step([Request(1000 + at, it) for at, it in enumerate(publishes)], cluster.now, cluster.rng)

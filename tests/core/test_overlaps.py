@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from quorumq.client.derived import runs_of
 from quorumq.core.messages import Failed, Publish, PublishReply, Store
-from quorumq.core.types import DERIVED, Batch, Origin, PartitionId, Topic
+from quorumq.core.types import DERIVED, Batch, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 
-ORIGINS = (Origin(DERIVED, 1, 2, 3), Origin(DERIVED, 4, 5, 6))
-Name = tuple[Origin, int]
+PRODUCER_IDS = (ProducerId(DERIVED, 1, 2, 3), ProducerId(DERIVED, 4, 5, 6))
+Name = tuple[ProducerId, int]
 
-names = st.sets(st.tuples(st.sampled_from(ORIGINS), st.integers(0, 11)), min_size=1)
+names = st.sets(st.tuples(st.sampled_from(PRODUCER_IDS), st.integers(0, 11)), min_size=1)
 publishes = st.tuples(
     names,
     st.sampled_from("abc"),  # through whom
@@ -33,8 +33,8 @@ publishes = st.tuples(
 
 def record_of(name: Name) -> bytes:
     """A function of the name alone, of a size that differs."""
-    origin, seq = name
-    return encode_record(Message(b"%d/%d " % (origin.k, seq) * (1 + seq % 3)))
+    producer_id, seq = name
+    return encode_record(Message(b"%d/%d " % (producer_id.k, seq) * (1 + seq % 3)))
 
 
 def batch_of(topic: Topic, found: set[Name], wall_ms: int) -> Batch:
@@ -49,8 +49,8 @@ def check_stored(cluster: Cluster, topic: Topic, wanted: set[Name]) -> None:
         for span, slot in replica.batches.index.items():
             header = replica.batches.stored[slot.number].header
             for seq in range(span.start, span.stop):
-                stored.add((span.origin, seq))
-                assert header.crc_of(seq + slot.shift) == crc32c(record_of((span.origin, seq)))
+                stored.add((span.producer_id, seq))
+                assert header.crc_of(seq + slot.shift) == crc32c(record_of((span.producer_id, seq)))
         assert stored == wanted
 
 
@@ -91,5 +91,5 @@ def test_however_derived_messages_are_batched_each_is_stored_once_everywhere(
         key = cluster.submit(node, fetch(most=1000, hold_time=2.0))
         cluster.advance(0.05)
         for item in receipts(cluster.replies[key]):
-            delivered += [(item.receipt.span.origin, seq) for seq in range(*item.receipt.span[1:])]
+            delivered += [(item.receipt.span.producer_id, seq) for seq in range(*item.receipt.span[1:])]
     assert sorted(delivered) == sorted(wanted), "and is delivered once, under its own name"

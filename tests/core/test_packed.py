@@ -10,20 +10,20 @@ from quorumq.core.messages import OpenSession, Publish
 from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
 from quorumq.core.records import BatchStored
-from quorumq.core.types import BatchHeader, Origin, PartitionId, Span
+from quorumq.core.types import BatchHeader, PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch
 
 HERE = PartitionId(b"t" * 16, 0)
-SESSIONS = [Origin("a", 1, 2, k) for k in range(3)]
+SESSIONS = [ProducerId("a", 1, 2, k) for k in range(3)]
 
 
 def header(
-    seq: int = 0, origin: Origin = SESSIONS[0], published_ms: int = 5, size: int = 7, **more: int
+    seq: int = 0, producer_id: ProducerId = SESSIONS[0], published_ms: int = 5, size: int = 7, **more: int
 ) -> BatchHeader:
     crc = more.pop("crc", 0xFFFFFFFF - seq % 1000)
     of_record = more.pop("of_record", crc).to_bytes(4, "little")
-    section = Span(origin, seq, seq + 1)
+    section = Span(producer_id, seq, seq + 1)
     return BatchHeader(
         HERE,
         (section,),
@@ -121,16 +121,18 @@ def test_which_batches_are_packed_and_when() -> None:
     """The oldest of those of one message, once durable, due, and of a known age; never so many as `packed_above`."""
     cluster = Cluster(1, packed_above=3)
     topic = cluster.topic(rf=1)
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     for seq in range(8):
-        batch = cluster.batch(topic, origin, 10 * seq, [b"x"] * (1 + (seq == 1)), delay_ms=5000 * (seq == 2))
+        batch = cluster.batch(
+            topic, producer_id, 10 * seq, [b"x"] * (1 + (seq == 1)), delay_ms=5000 * (seq == 2)
+        )
         cluster.ask("a", Publish(batch))
     (replica,) = cluster.nodes["a"].replicas.values()
     plain = sorted(dict.keys(replica.batches.stored))
     assert [number - plain[0] for number in plain] == [0, 1, 5, 6], "two messages; delayed; and the last two"
     cluster.advance(10.0)
     for seq in range(8, 12):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, 10 * seq, [b"x"])))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10 * seq, [b"x"])))
     assert not replica.batches.stored[plain[1]].header.ttl_ms
     assert plain[1] not in dict.keys(replica.batches.stored), "it is due"
     assert [
@@ -142,11 +144,11 @@ def test_a_batch_whose_age_is_asked_for_is_not_packed_by_a_start() -> None:
     """Where none is kept as an object, the newest could be: its age, told later, would change a copy."""
     cluster = Cluster(1, packed_above=0)
     topic = cluster.topic(rf=1)
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     (replica,) = cluster.nodes["a"].replicas.values()
     batches, now = replica.batches, cluster.now
     for number in (10, 11):
-        batch = cluster.batch(topic, origin, number, [b"x"], ttl_ms=60_000)
+        batch = cluster.batch(topic, producer_id, number, [b"x"], ttl_ms=60_000)
         batches.load(BatchStored(number, batch, now.wall_ms, AGE_UNKNOWN), 0.0, now)
     for number in (10, 11):
         batches.told_age("b", number, 5000, now)

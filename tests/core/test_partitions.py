@@ -76,8 +76,8 @@ class Five(Cluster):
         return reply.topic
 
     def published(self, node: str, topic: Topic, partition: int, timeout: float = 6.0) -> bool:
-        origin = self.ask(node, OpenSession()).origin  # type: ignore[union-attr]
-        key = self.submit(node, Publish(self.batch(topic, origin, 0, [b"m"], partition)))
+        producer_id = self.ask(node, OpenSession()).producer_id  # type: ignore[union-attr]
+        key = self.submit(node, Publish(self.batch(topic, producer_id, 0, [b"m"], partition)))
         self.advance(timeout)
         return isinstance(self.replies.get(key), PublishReply)
 
@@ -398,7 +398,7 @@ class Changing(Chaos):
                 node = draw.choice(self.names)
                 session = self.ask(node, OpenSession())
                 if not isinstance(session, Failed):
-                    self.sends(Publish(self.batch(grown, session.origin, 0, [b"x"], partition)))  # type: ignore[union-attr]
+                    self.sends(Publish(self.batch(grown, session.producer_id, 0, [b"x"], partition)))  # type: ignore[union-attr]
             case 5:
                 group = draw.choice("gh")
                 self.sends(Fetch(("jobs",), group, 9, 1 << 20, 1, 0, 0.0, 0.3, 0.0, partitions=(partition,)))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from quorumq.core.partition.places import Places, Slot, SlotRuns
 from quorumq.core.spans import SpanMap
-from quorumq.core.types import Origin, Span
+from quorumq.core.types import ProducerId, Span
 
-SESSIONS = [Origin("a", 1, 2, k) for k in range(2)]
+SESSIONS = [ProducerId("a", 1, 2, k) for k in range(2)]
 
 
 class TinyPlaces(Places):
@@ -22,7 +22,7 @@ class TinyPlaces(Places):
 
 
 SPANS = st.builds(
-    lambda origin, start, size: Span(origin, start, start + size),
+    lambda producer_id, start, size: Span(producer_id, start, start + size),
     st.sampled_from(SESSIONS),
     st.integers(0, 14),
     st.integers(0, 4),
@@ -48,13 +48,15 @@ def test_places_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) -> No
         for one, other in [*left, (places, plain)]:
             one.check()
             assert one.state() == other.state()
-    for span in (asked, asked._replace(start=0), Span(asked.origin, asked.start, asked.start + 1)):
+    for span in (asked, asked._replace(start=0), Span(asked.producer_id, asked.start, asked.start + 1)):
         assert places.within(span) == plain.within(span)
         assert places.split(span) == plain.split(span)
         assert places.gaps(span) == plain.gaps(span)
         assert places.cut(span, 2) == plain.cut(span, 2)
-    assert places.get(asked.origin, asked.start) == plain.get(asked.origin, asked.start)
-    assert list(places.onward(asked.origin, asked.start)) == list(plain.onward(asked.origin, asked.start))
+    assert places.get(asked.producer_id, asked.start) == plain.get(asked.producer_id, asked.start)
+    assert list(places.onward(asked.producer_id, asked.start)) == list(
+        plain.onward(asked.producer_id, asked.start)
+    )
 
 
 def test_many_messages_that_were_published_alone_are_rows_until_few_are_left() -> None:

@@ -110,9 +110,9 @@ def test_without_a_group_everything_is_kept() -> None:
 
 def test_peek_goes_on_where_the_batch_at_its_cursor_was_reclaimed() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     for first in range(1, 6):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x"])))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"])))
     page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "ready", (0, 0), 2))
     assert isinstance(page, BrowseReply)
     assert page.cursor is not None
@@ -153,10 +153,10 @@ def test_a_dead_letter_keeps_its_payload_until_it_is_purged() -> None:
 
 def test_a_retry_of_what_was_reclaimed_is_ok_and_makes_no_second_message() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     drained(cluster)
     cluster.advance(10)
-    retry = cluster.batch(topic, origin, 0, [b"%d" % i for i in range(10)])
+    retry = cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(10)])
     assert isinstance(cluster.ask("c", Publish(retry)), PublishReply)
     assert spans(cluster.ask("a", fetch())) == []
     assert batches(cluster) == [0, 0, 0]
@@ -224,8 +224,8 @@ def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
     )
     topics = [cluster.topic(name) for name in ("one", "two", "three", "four", "five", "idle")]
     for topic in topics[:5]:
-        origin = cluster.ask("a", OpenSession()).origin
-        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+        producer_id = cluster.ask("a", OpenSession()).producer_id
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
         found = receipts(cluster.ask("b", fetch()._replace(topics=(topic.name,))))
         assert outcomes(cluster.ask("b", AckRequest(found))) == ["acked"]
     cluster.advance(10)
@@ -260,10 +260,10 @@ def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
 
 def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_with_the_others() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     drained(cluster)
     cluster.kill("c")
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"] * 5)))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"] * 5)))
     drained(cluster, node="a")
     cluster.advance(10)
     sent: list[object] = []
@@ -328,11 +328,11 @@ def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
 
 def test_what_was_reclaimed_is_not_missing_for_a_group_that_comes_later() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     drained(cluster)
     cluster.advance(10)
     assert spans(cluster.ask("b", fetch("late"))) == []
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"])))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"])))
     assert spans(cluster.ask("b", fetch("late"))) == [(10, 11)]
     cluster.advance(20)
     assert [replica(cluster, node).batches.absent.messages for node in "abc"] == [0, 0, 0]
@@ -354,16 +354,16 @@ def test_what_is_settled_before_it_is_due_is_reclaimed(how: str) -> None:
     """However it is settled: else it lies on every disk until then, for a year at most, and nothing shows it."""
     cluster = Cluster()
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     cluster.ask("a", fetch())
     cluster.ask("a", fetch("other"))
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3, delay_ms=86_400_000)))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3, delay_ms=86_400_000)))
     cluster.ask("a", PurgeRequest("jobs", 0, "other"))
     cluster.advance(8)
     assert batches(cluster) == [1, 1, 1], "the other group has not had it"
     match how:
         case "ids":
-            cluster.ask("c", PurgeRequest("jobs", 0, "g", (Span(origin, 0, 3),)))
+            cluster.ask("c", PurgeRequest("jobs", 0, "g", (Span(producer_id, 0, 3),)))
         case "group":
             cluster.ask("c", DeleteGroup("jobs", "g"))
         case "rewind":

@@ -24,7 +24,7 @@ from quorumq.core.messages import (
 from quorumq.core.partition.fate import FREE, NOBODY, Held
 from quorumq.core.partition.group import GroupView
 from quorumq.core.records import CleanStopped, Reserved
-from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+from quorumq.core.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.holding import Holding
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -409,7 +409,7 @@ def test_a_clean_stop_keeps_what_was_learned_and_what_was_out_of_quarantine() ->
 
 # ------------------------------------------------------------------- the table of holds
 
-ORIGIN = Origin("a", 1, 7, 1)
+PRODUCER_ID = ProducerId("a", 1, 7, 1)
 
 
 def owner(time: int, node: str = "a") -> Owner:
@@ -417,7 +417,7 @@ def owner(time: int, node: str = "a") -> Owner:
 
 
 def test_two_owners_of_one_message_block_it_until_both_are_gone() -> None:
-    span = Span(ORIGIN, 0, 1)
+    span = Span(PRODUCER_ID, 0, 1)
     table = Holding(10)
     table.report(span, Held(owner(20), 5.0, 0))
     table.report(span, Held(owner(30, "c"), 4.0, 0))
@@ -434,19 +434,19 @@ def test_two_owners_of_one_message_block_it_until_both_are_gone() -> None:
 
 
 def test_two_owners_of_one_message_block_it_until_the_later_time_is_over() -> None:
-    span = Span(ORIGIN, 0, 1)
+    span = Span(PRODUCER_ID, 0, 1)
     table = Holding(10)
     for who, until in ((owner(20), 5.0), (owner(30, "c"), 4.0)):
         table.report(span, Held(who, until, 0))
     assert table.expire(span, 4.9) == []
     assert table.expire(span, 5.0) == [span]
-    assert not table.view.leases.get(ORIGIN, 0).rivals
+    assert not table.view.leases.get(PRODUCER_ID, 0).rivals
     assert table.hold(span, owner(99, "b"), 5.0, 5.0)[0] == [span]
 
 
 def test_a_learned_hold_is_granted_to_its_owner_above_the_floor_only() -> None:
     """Below it this replica may have granted a higher one in an earlier start: the fencing token would go back."""
-    span = Span(ORIGIN, 0, 2)
+    span = Span(PRODUCER_ID, 0, 2)
     for time, granted in ((10, []), (11, [span])):
         table = Holding(10)
         table.report(span, Held(owner(time), 5.0, 0))
@@ -466,13 +466,13 @@ def test_the_union_is_kept_in_whatever_order_it_comes(found: list[tuple[int, int
     for some in (found, found[::-1]):
         table = Holding(10)
         for start, size, ballot, until in some:
-            table.report(Span(ORIGIN, start, start + size), Held(owner(ballot), float(until), 0))
+            table.report(Span(PRODUCER_ID, start, start + size), Held(owner(ballot), float(until), 0))
         table.view.check()
         tables.append(table)
     for seq in range(12):
         theirs = [(b, until) for start, size, b, until in found if start <= seq < start + size]
         for table in tables:
-            lease = table.view.leases.get(ORIGIN, seq) or FREE
+            lease = table.view.leases.get(PRODUCER_ID, seq) or FREE
             held = lease.held
             if not theirs:
                 assert held is None

@@ -20,19 +20,19 @@ from quorumq.core.messages import (
 )
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.remote import bytes_of
-from quorumq.core.types import Now, Origin, Topic
+from quorumq.core.types import Now, ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 
 
 def filled(
     cluster: Cluster, rf: int, partitions: int, each: int, max_deliveries: int = 5
-) -> tuple[Topic, Origin]:
+) -> tuple[Topic, ProducerId]:
     topic = cluster.topic(rf=rf, partitions=partitions, max_deliveries=max_deliveries)
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     for number in range(partitions):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * each, number)))
-    return topic, origin
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * each, number)))
+    return topic, producer_id
 
 
 def asked(cluster: Cluster, node: str, request: object, seconds: float = 0.1) -> object:
@@ -97,12 +97,12 @@ def sizes_of(reply: object) -> int:
 
 def test_a_parked_fetch_elsewhere_is_answered_by_the_publish() -> None:
     cluster = Cluster(5)
-    topic, origin = filled(cluster, 1, 5, 1)
+    topic, producer_id = filled(cluster, 1, 5, 1)
     asked(cluster, "b", fetch(most=100))
     key = cluster.submit("b", fetch(wait=1.0))
     cluster.advance(0.2)
     assert key not in cluster.replies
-    cluster.ask("d", Publish(cluster.batch(topic, origin, 1, [b"next"], 3)))
+    cluster.ask("d", Publish(cluster.batch(topic, producer_id, 1, [b"next"], 3)))
     cluster.advance(0.01)
     assert sizes_of(cluster.replies[key]) == 1
 
@@ -140,12 +140,12 @@ def test_a_leg_says_that_suspects_wait_and_then_no_other_leg_is_waited_for() -> 
     assert key not in cluster.replies
 
 
-def two_legs(cluster: Cluster) -> tuple[Topic, Origin, str, int, int]:
+def two_legs(cluster: Cluster) -> tuple[Topic, ProducerId, str, int, int]:
     """Two partitions of one message each, on different nodes, and a node that has neither."""
-    topic, origin = filled(cluster, 1, 6, 1, max_deliveries=2)
+    topic, producer_id = filled(cluster, 1, 6, 1, max_deliveries=2)
     second = next(number for number in range(1, 6) if topic.replicas[number] != topic.replicas[0])
     homes = (*topic.replicas[0], *topic.replicas[second])
-    return topic, origin, next(name for name in cluster.names if name not in homes), 0, second
+    return topic, producer_id, next(name for name in cluster.names if name not in homes), 0, second
 
 
 def alone(reply: object) -> bool:
@@ -159,11 +159,11 @@ def test_a_leg_s_suspect_or_the_first_timers_that_came_before_it_are_given_back(
     """Whichever of them was published first, by whatever clock: chance decides, and what goes back comes next."""
     monkeypatch.setattr(remote, "SUSPECT_SHARE", share)
     cluster = Cluster(5)
-    topic, origin, stranger, first, second = two_legs(cluster)
+    topic, producer_id, stranger, first, second = two_legs(cluster)
     assert sizes_of(asked(cluster, stranger, fetch(hold_time=3.0)._replace(partitions=(second,)))) == 1
     cluster.ask("a", AckRequest(receipts(asked(cluster, stranger, fetch()._replace(partitions=(first,))))))
     cluster.advance(3.1)
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 1, [b"x"] * 4, first)))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"] * 4, first)))
     both = fetch()._replace(partitions=(first, second))
     got = [asked(cluster, stranger, both) for _ in range(2)]
     expected = [(1, True), (4, False)]
@@ -173,7 +173,7 @@ def test_a_leg_s_suspect_or_the_first_timers_that_came_before_it_are_given_back(
 @pytest.mark.parametrize("off", [-3_600_000, 0, 3_600_000])
 def test_a_leg_s_suspect_waits_for_no_endless_stream_of_first_timers_whatever_clocks_say(off: int) -> None:
     cluster = Cluster(5)
-    topic, origin, stranger, first, second = two_legs(cluster)
+    topic, producer_id, stranger, first, second = two_legs(cluster)
     cluster.ask("a", AckRequest(receipts(asked(cluster, stranger, fetch()._replace(partitions=(first,))))))
     assert sizes_of(asked(cluster, stranger, fetch(hold_time=3.0)._replace(partitions=(second,)))) == 1
     cluster.advance(3.1)
@@ -181,7 +181,7 @@ def test_a_leg_s_suspect_waits_for_no_endless_stream_of_first_timers_whatever_cl
     came = []
     for seq in range(1, 31):
         at = cluster.now.wall_ms + off
-        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"], first, published_ms=at)))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], first, published_ms=at)))
         came.append(alone(reply := asked(cluster, stranger, both)))
         cluster.ask("a", AckRequest(receipts(reply)))
     assert came.count(True) == 1
@@ -219,7 +219,7 @@ def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
 
 def test_what_comes_too_late_or_is_not_sent_is_given_back_everywhere() -> None:
     cluster = Cluster(5)
-    topic, origin = filled(cluster, 3, 2, 10)
+    topic, producer_id = filled(cluster, 3, 2, 10)
     stranger = next(name for name in cluster.names if name not in topic.replicas[0])
     key = cluster.submit(stranger, fetch(most=100))
     cluster.advance(0.1)
@@ -228,7 +228,7 @@ def test_what_comes_too_late_or_is_not_sent_is_given_back_everywhere() -> None:
     assert sizes_of(asked(cluster, "a", fetch(most=100))) == 20
     held = cluster.submit(stranger, fetch(most=100, wait=1.0))
     cluster.feed(stranger, Gone(held))
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"], 0)))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"], 0)))
     assert sizes_of(asked(cluster, "a", fetch(most=100))) == 1
 
 
@@ -248,9 +248,9 @@ def test_what_a_leg_has_won_of_a_topic_that_is_deleted_then_is_not_handed_out() 
 
 def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() -> None:
     cluster = Cluster(5)
-    topic, origin = filled(cluster, 1, 1, 4)
+    topic, producer_id = filled(cluster, 1, 1, 4)
     (home,) = topic.replicas[0]
-    cluster.ask(home, Publish(cluster.batch(topic, origin, 4, [b"y"] * 3)))
+    cluster.ask(home, Publish(cluster.batch(topic, producer_id, 4, [b"y"] * 3)))
     stranger = next(name for name in cluster.names if name != home)
     for bodies in (False, True):
         ask = BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, bodies)
@@ -263,10 +263,10 @@ def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() 
 
 def test_a_page_brings_no_more_bytes_than_an_answer_may_have() -> None:
     cluster = Cluster(3)
-    topic, origin = cluster.topic(rf=1), cluster.ask("a", OpenSession()).origin
+    topic, producer_id = cluster.topic(rf=1), cluster.ask("a", OpenSession()).producer_id
     (home,) = topic.replicas[0]
     for seq in range(10):
-        cluster.ask(home, Publish(cluster.batch(topic, origin, seq, [b"x" * 1_000_000])))
+        cluster.ask(home, Publish(cluster.batch(topic, producer_id, seq, [b"x" * 1_000_000])))
     for name in cluster.names:
         page = cluster.ask(name, BrowseRequest("jobs", 0, "g", "all", (0, 0), 100, bodies=True))
         assert isinstance(page, BrowseReply)

@@ -26,7 +26,7 @@ from quorumq.core.messages import (
     SyncState,
 )
 from quorumq.core.records import BatchStored
-from quorumq.core.types import Letter, Origin, Span, Stamp, Topic
+from quorumq.core.types import Letter, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.seeds import seeds
@@ -49,8 +49,8 @@ def bodies(reply: FetchReply) -> int:
 def test_a_retry_through_any_node_makes_no_second_message() -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
-    batch = cluster.batch(topic, origin, 0, [b"x"] * 10)
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    batch = cluster.batch(topic, producer_id, 0, [b"x"] * 10)
     for node in "abcabc":
         assert isinstance(cluster.ask(node, Publish(batch)), PublishReply)
     assert sizes(cluster.ask("b", fetch())) == 10
@@ -60,13 +60,13 @@ def test_a_retry_through_any_node_makes_no_second_message() -> None:
 def test_other_bytes_under_the_same_id_are_a_conflict_per_record() -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"%d" % i for i in range(10)])))
-    overlap = cluster.batch(topic, origin, 5, [b"%d" % i for i in range(5, 15)])
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(10)])))
+    overlap = cluster.batch(topic, producer_id, 5, [b"%d" % i for i in range(5, 15)])
     assert isinstance(cluster.ask("b", Publish(overlap)), PublishReply), (
         "the same records in another cut are the same"
     )
-    other = cluster.batch(topic, origin, 14, [b"other", b"new"])
+    other = cluster.batch(topic, producer_id, 14, [b"other", b"new"])
     answer = cluster.ask("c", Publish(other))
     assert isinstance(answer, Failed)
     assert answer.code == "conflict"
@@ -76,8 +76,8 @@ def test_other_bytes_under_the_same_id_are_a_conflict_per_record() -> None:
 def test_below_a_majority_the_outcome_is_unknown_and_the_retry_completes_it() -> None:
     cluster = Cluster(request_timeout=5.0)
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
-    batch = cluster.batch(topic, origin, 0, [b"x"])
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    batch = cluster.batch(topic, producer_id, 0, [b"x"])
     cluster.drop = lambda sender, to, message: isinstance(message, Store)
     key = cluster.submit("a", Publish(batch))
     cluster.advance(5.1)
@@ -91,10 +91,10 @@ def test_below_a_majority_the_outcome_is_unknown_and_the_retry_completes_it() ->
 def test_with_too_few_nodes_up_nothing_is_sent() -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     cluster.kill("b")
     cluster.kill("c")
-    answer = cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    answer = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     assert isinstance(answer, Failed)
     assert (answer.code, answer.needed, answer.answered) == ("not-stored", 2, 1)
 
@@ -106,8 +106,8 @@ def test_a_replica_that_missed_the_creation_is_told_and_asked_again() -> None:
     cluster.drop = lambda sender, to, message: type(message).__name__ == "SyncTopics"
     cluster.start("c")
     cluster.kill("b")
-    origin = cluster.ask("a", OpenSession()).origin
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))), PublishReply)
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), PublishReply)
 
 
 # ---------------------------------------------------------------------------- choosing
@@ -123,8 +123,8 @@ def test_a_fetch_is_cut_at_its_messages(most: int) -> None:
 def test_a_fetch_is_cut_at_its_bytes_but_gives_at_least_one() -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"y" * 5000] + [b"x" * 100] * 50)))
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"y" * 5000] + [b"x" * 100] * 50)))
     reply = cluster.ask("b", Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
     assert sizes(reply) == 1
     reply = cluster.ask("b", Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
@@ -139,13 +139,13 @@ def test_oldest_first_whatever_the_producers_clocks_say(off: int) -> None:
     """The second producer's clock is wrong: it neither waits behind later ones, nor overtakes an earlier one."""
     cluster = Cluster()
     topic = cluster.topic()
-    origins = [cluster.ask("a", OpenSession()).origin for _ in range(3)]
-    for step, origin in enumerate(reversed(origins)):
+    producer_ids = [cluster.ask("a", OpenSession()).producer_id for _ in range(3)]
+    for step, producer_id in enumerate(reversed(producer_ids)):
         cluster.advance(1)
         at = cluster.now.wall_ms + (off if step == 1 else 0)
-        cluster.ask("abc"[step], Publish(cluster.batch(topic, origin, 0, [b"x"], published_ms=at)))
-    got = [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.origin for _ in origins]
-    assert got == list(reversed(origins))
+        cluster.ask("abc"[step], Publish(cluster.batch(topic, producer_id, 0, [b"x"], published_ms=at)))
+    got = [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.producer_id for _ in producer_ids]
+    assert got == list(reversed(producer_ids))
 
 
 @pytest.mark.parametrize("off", [HOUR_MS, -HOUR_MS])
@@ -153,13 +153,13 @@ def test_oldest_first_whatever_the_producers_clocks_say(off: int) -> None:
 def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: int, restarted: bool) -> None:
     """A backlog that others keep up, read one by one: each message waits for as many as were there when it came."""
     cluster = Cluster()
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     deep, wrong = 5, 8
     got: list[int] = []
     for seq in range(25):
         cluster.advance(0.01)
         at = cluster.now.wall_ms + (off if seq == wrong else 0)
-        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"], published_ms=at)))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], published_ms=at)))
         if restarted and seq == wrong:
             cluster.kill("b")
             cluster.start("b")
@@ -174,11 +174,11 @@ def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: 
 def test_a_batch_takes_the_place_that_its_age_gives_it() -> None:
     """A retry that comes late is older than what was published meanwhile."""
     cluster = Cluster()
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
-    late = cluster.batch(topic, origin, 0, [b"x"])
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    late = cluster.batch(topic, producer_id, 0, [b"x"])
     for seq in (1, 2):
         cluster.advance(1)
-        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
     cluster.ask("a", Publish(late, age_ms=500))
     got = [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.start for _ in range(3)]
     assert got == [1, 0, 2]
@@ -186,13 +186,13 @@ def test_a_batch_takes_the_place_that_its_age_gives_it() -> None:
 
 def test_what_a_peer_brings_takes_the_place_that_the_peer_s_age_gives_it() -> None:
     cluster = Cluster(sync_interval=0.5)
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     cluster.kill("c")
     for seq in range(2):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"], delay_ms=2000 * seq)))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], delay_ms=2000 * seq)))
         cluster.advance(1)
     cluster.start("c")
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 2, [b"x"])))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 2, [b"x"])))
     (replica,) = cluster.nodes["c"].replicas.values()
     cluster.advance(10)
     batches = replica.batches
@@ -203,9 +203,9 @@ def test_what_a_peer_brings_takes_the_place_that_the_peer_s_age_gives_it() -> No
 def test_partitions_are_taken_in_turn() -> None:
     cluster = Cluster()
     topic = cluster.topic(partitions=4)
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     for number in range(4):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 5, number)))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5, number)))
     firsts = [cluster.ask("a", fetch(most=1)).slices[0].partition.number for _ in range(4)]
     assert sorted(firsts) == [0, 1, 2, 3]
     assert sizes(cluster.ask("b", fetch(most=100))) == 16
@@ -246,13 +246,13 @@ def test_what_ranks_for_an_idle_coordinator_is_taken_after_a_while() -> None:
 
 def test_a_fetch_waits_for_its_minimum_and_then_gives_what_there_is() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 3)
+    topic, producer_id = published(cluster, 3)
     key = cluster.submit("b", fetch(least=5, wait=1.0))
     cluster.advance(0.5)
     assert key not in cluster.replies
-    cluster.ask("c", Publish(cluster.batch(topic, origin, 3, [b"x"] * 2)))
+    cluster.ask("c", Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 2)))
     assert sizes(cluster.replies[key]) == 5
-    cluster.ask("c", Publish(cluster.batch(topic, origin, 5, [b"x"] * 2)))
+    cluster.ask("c", Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))
     key = cluster.submit("b", fetch(least=5, wait=1.0))
     cluster.advance(1.01)
     assert sizes(cluster.replies[key]) == 2
@@ -292,12 +292,12 @@ def test_an_unsent_reply_gives_its_messages_back_everywhere_and_counts_no_attemp
 
 def test_a_release_that_was_lost_is_repeated_in_front_of_the_next_hold() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     cluster.drop = lambda sender, to, message: isinstance(message, Release)
     key = cluster.submit("b", fetch())
     cluster.feed("b", Unsent(key))
     assert cluster.nodes["b"].state.unconfirmed["c"]
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 1, [b"x"])))
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"])))
     assert sizes(cluster.ask("b", fetch(most=1))) == 1
     assert not cluster.nodes["b"].state.unconfirmed["c"]
 
@@ -308,10 +308,10 @@ def test_a_release_that_was_lost_is_repeated_in_front_of_the_next_hold() -> None
 def test_peek_shows_every_state_in_pages_and_holds_nothing() -> None:
     cluster = Cluster()
     topic: Topic
-    origin: Origin
-    topic, origin = published(cluster, 1)
+    producer_id: ProducerId
+    topic, producer_id = published(cluster, 1)
     for first in range(1, 6):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x"])))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"])))
     one = [receipts(cluster.ask("b", fetch(most=1))) for _ in range(4)]
     cluster.ask("a", AckRequest(one[0]))
     cluster.ask("a", RejectRequest(one[1], 30.0))
@@ -333,9 +333,9 @@ def test_peek_shows_every_state_in_pages_and_holds_nothing() -> None:
 
 def test_a_message_on_one_replica_only_reaches_all_within_ten_seconds() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     cluster.drop = lambda sender, to, message: sender != to and isinstance(message, Store)
-    cluster.submit("a", Publish(cluster.batch(topic, origin, 1, [b"x"] * 5)))
+    cluster.submit("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"] * 5)))
     cluster.drop = lambda sender, to, message: False
     cluster.advance(10)
     for node in "abc":
@@ -346,10 +346,10 @@ def test_a_message_on_one_replica_only_reaches_all_within_ten_seconds() -> None:
 
 def test_a_replica_that_was_away_for_long_catches_up_in_one_chain_of_pulls() -> None:
     cluster = Cluster(hold_time_max=1.0)
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     cluster.kill("c")
     for first in range(1, 501):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x" * 20])))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x" * 20])))
     cluster.start("c")
     cluster.advance(10)
     assert next(iter(cluster.nodes["c"].replicas.values())).batches.present.messages == 501
@@ -406,7 +406,7 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
     rng = random.Random(seed)
     cluster = Cluster(seed=seed, hold_time_max=60.0)
     topic = cluster.topic(partitions=2, max_deliveries=1000)
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     sent: set[tuple[int, int]] = set()
     acked: set[tuple[int, int]] = set()
     nexts = [0, 0]
@@ -417,7 +417,7 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
             case 0:
                 number, count = rng.randrange(2), rng.randrange(1, 40)
                 cluster.ask(
-                    node, Publish(cluster.batch(topic, origin, nexts[number], [b"x"] * count, number))
+                    node, Publish(cluster.batch(topic, producer_id, nexts[number], [b"x"] * count, number))
                 )
                 sent |= {(number, seq) for seq in range(nexts[number], nexts[number] + count)}
                 nexts[number] += count
@@ -482,8 +482,8 @@ def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
 
 def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 5)
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 5, [b"good"] * 2)))
+    topic, producer_id = published(cluster, 5)
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 5, [b"good"] * 2)))
     replica = next(iter(cluster.nodes["b"].replicas.values()))
     first = replica.batches.order.first()[1]
     cluster.feed("b", Damaged(first))

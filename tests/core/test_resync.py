@@ -59,7 +59,7 @@ def present(cluster: Cluster, name: str) -> int:
 
 def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> None:
     cluster = Cluster(hold_time_max=10.0)
-    topic, origin = published(cluster, 10)
+    topic, producer_id = published(cluster, 10)
     got = receipts(cluster.ask("b", fetch(most=4)))
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     before = cluster.nodes["b"].state.incarnation.n
@@ -77,7 +77,7 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
     assert present(cluster, "b") == 10
     assert core.context.quarantine_left(cluster.now) == 0.0
     cluster.kill("a")
-    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, origin, 10, [b"x"]))), PublishReply)
+    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, producer_id, 10, [b"x"]))), PublishReply)
     key = cluster.submit("b", fetch(wait=0.9))
     cluster.advance(1.0)
     assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 7, "not what was acked"
@@ -85,7 +85,7 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
 
 def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 3)
+    topic, producer_id = published(cluster, 3)
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "c"
     wipe(cluster, "b")
     cluster.advance(3.0)
@@ -96,7 +96,7 @@ def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
     assert "cannot vouch" in answer.detail
     assert "still missing" in answer.detail
     cluster.kill("c")
-    key = cluster.submit("a", Publish(cluster.batch(topic, origin, 3, [b"x"])))
+    key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 3, [b"x"])))
     cluster.advance(6.0)
     assert isinstance(cluster.replies[key], Failed), "b has not stored it in a way that counts"
     cluster.drop = lambda sender, to, message: False
@@ -181,8 +181,8 @@ def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_
     """RF 5. Node b alone has seen start 2 of d, and counts on its vote; the others tell d of start 1."""
     cluster = Cluster(5, hold_time_max=5.0)
     topic = cluster.topic(rf=5)
-    origin = cluster.ask("a", OpenSession()).origin
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"m"])))
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
     cluster.advance(3.0)
     cut(cluster, "ad", "cd", "de")
     cluster.kill("d")
@@ -301,8 +301,8 @@ def test_ballots_do_not_go_back_after_a_resync() -> None:
 def test_other_sizes_of_clusters(count: int) -> None:
     cluster = Cluster(count)
     topic = cluster.topic(rf=1 if count == 2 else 5, partitions=3)
-    origin = cluster.ask("a", OpenSession()).origin
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 5)))
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5)))
     wipe(cluster, "b")
     if count == 5:
         cluster.kill("e")
@@ -311,11 +311,11 @@ def test_other_sizes_of_clusters(count: int) -> None:
     assert {found.name for found in cluster.nodes["b"].topics.values()} == {"jobs"}
 
 
-def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> None:
+def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     drained(cluster)
-    close(cluster, topic, origin)
+    close(cluster, topic, producer_id)
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
     wipe(cluster, "b")
@@ -323,11 +323,11 @@ def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> N
     core = cluster.nodes["b"]
     assert core.state.vouched
     assert replica(cluster, "b").batches.closed.numbers.messages == 1
-    late = cluster.batch(topic, origin, 0, [b"%d" % number for number in range(10)])
+    late = cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)])
     (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
     assert isinstance(refused, Send)
     assert isinstance(refused.message, StoreReply)
-    assert [problem.error for problem in refused.message.problems] == ["origin-closed"], (
+    assert [problem.error for problem in refused.message.problems] == ["session-closed"], (
         "by the node that was wiped itself"
     )
     assert store(cluster, "a", "b", Store(0, topic.epoch, late)) == []
@@ -338,8 +338,8 @@ def test_a_closed_origin_stays_closed_at_a_node_that_was_wiped_after_that() -> N
 
 def test_what_no_replica_has_is_counted_as_lost_until_one_comes_back_with_it() -> None:
     cluster = Cluster(hold_time_max=5.0)
-    topic, origin = published(cluster, 5)
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 5, [b"x"] * 2)))
+    topic, producer_id = published(cluster, 5)
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))
     old = list(cluster.journals["c"])
     for name in "abc":
         cluster.kill(name)
@@ -374,8 +374,8 @@ def lost(cluster: Cluster) -> list[int]:
 def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
     cluster = Cluster()
     topic = cluster.topic(rf=1)
-    origin = cluster.ask("a", OpenSession()).origin
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3)))
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
     (home,) = topic.replicas[0]
     (only,) = cluster.nodes[home].replicas.values()
     cluster.feed(home, Damaged(only.batches.order.first()[1]))
@@ -410,13 +410,15 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
 def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost: str) -> None:
     """Cut where it lies, as by a disk that lied about an fsync; no heartbeat has told of the last records."""
     cluster = Cluster(hold_time_max=10.0)
-    topic, origin = published(cluster, 10)
+    topic, producer_id = published(cluster, 10)
     cluster.advance(1.0)
     if lost == "an ack":
         got = receipts(cluster.ask("a", fetch(most=5)))
     before = len(cluster.journals["b"])
     if lost == "a message":
-        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"]))), PublishReply)
+        assert isinstance(
+            cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"]))), PublishReply
+        )
     else:
         assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     cluster.kill("b")
@@ -431,7 +433,7 @@ def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost
 
 def test_a_late_answer_takes_no_position_back() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     late: list[tuple[str, str, object]] = []
 
     def listen(sender: str, to: str, message: object) -> bool:
@@ -441,7 +443,7 @@ def test_a_late_answer_takes_no_position_back() -> None:
 
     cluster.drop = listen
     for seq in (1, 2):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"])))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
     after = cluster.nodes["a"].context.peers.positions.told["b"]
     assert after == (len(cluster.journals["b"]), 1)
     hand_over(cluster, *late[0])
@@ -450,9 +452,9 @@ def test_a_late_answer_takes_no_position_back() -> None:
 
 def test_an_ordinary_restart_is_not_taken_for_a_backup() -> None:
     cluster = Cluster(hold_time_max=10.0)
-    topic, origin = published(cluster, 10)
+    topic, producer_id = published(cluster, 10)
     for at in range(5):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, 10 + at, [b"x"])))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10 + at, [b"x"])))
         cluster.advance(0.7)
         name = "abc"[at % 3]
         cluster.kill(name)
@@ -463,11 +465,11 @@ def test_an_ordinary_restart_is_not_taken_for_a_backup() -> None:
 
 def test_positions_survive_a_restart_of_those_that_were_told() -> None:
     cluster = Cluster(hold_time_max=10.0)
-    topic, origin = published(cluster, 10)
+    topic, producer_id = published(cluster, 10)
     cluster.advance(1.0)
     backup = list(cluster.journals["b"])
     for at in range(20):
-        cluster.ask("a", Publish(cluster.batch(topic, origin, 10 + at, [b"x"])))
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10 + at, [b"x"])))
         cluster.advance(1.0)
     for name in "abc":
         cluster.kill(name)

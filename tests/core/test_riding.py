@@ -30,7 +30,7 @@ from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.replica import Replica
 from quorumq.core.riding import is_new, may_choose, share_of, waiting
 from quorumq.core.rounds import Votes
-from quorumq.core.types import Batch, NodeId, Origin, PartitionId, Span, Topic
+from quorumq.core.types import Batch, NodeId, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import WALL_MS, Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
@@ -43,7 +43,7 @@ class Riding:
     def __init__(self, **settings: object) -> None:
         self.cluster = Cluster(sync_interval=600.0, heartbeat=600.0, **settings)
         self.topic: Topic = self.cluster.topic()
-        self.origin: Origin = self.cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+        self.producer_id: ProducerId = self.cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
         for node in "abc":
             self.cluster.ask(node, fetch())
         self.cluster.advance(5.0)
@@ -69,7 +69,7 @@ class Riding:
         return key
 
     def batch(self, count: int = 1, first: int = 0, **more: int) -> Batch:
-        return self.cluster.batch(self.topic, self.origin, first, [b"x"] * count, **more)
+        return self.cluster.batch(self.topic, self.producer_id, first, [b"x"] * count, **more)
 
     def publish(self, count: int = 1, node: NodeId = "a", first: int = 0, **more: int) -> int:
         return self.cluster.submit(node, Publish(self.batch(count, first, **more)))
@@ -90,7 +90,7 @@ def test_who_waits_gets_what_is_published_in_one_round() -> None:
     key = riding.waits()
     published = riding.publish(3)
     assert sorted(riding.kinds()) == ["Store", "Store", "StoreReply", "StoreReply"]
-    assert riding.got(key) == [Span(riding.origin, 0, 3)]
+    assert riding.got(key) == [Span(riding.producer_id, 0, 3)]
     assert isinstance(riding.cluster.replies[published], PublishReply)
     assert riding.held() == [3, 3, 3]
     (reply,) = [riding.cluster.replies[key]]
@@ -105,16 +105,16 @@ def test_who_has_nothing_in_hand_gets_it_before_who_waits_longer_and_has_somethi
     for number, key in enumerate((third, fourth, first, second)):
         riding.publish(first=number)
         assert len(riding.rode()) == 2 * (number + 1)
-        assert riding.got(key) == [Span(riding.origin, number, number + 1)]
+        assert riding.got(key) == [Span(riding.producer_id, number, number + 1)]
 
 
 def test_what_is_behind_the_room_of_the_fetch_stays_for_others() -> None:
     riding = Riding()
     key = riding.waits(most=2)
     riding.publish(3)
-    assert riding.got(key) == [Span(riding.origin, 0, 2)]
+    assert riding.got(key) == [Span(riding.producer_id, 0, 2)]
     assert [item.receipt.span for item in receipts(riding.cluster.ask("b", fetch()))] == [
-        Span(riding.origin, 2, 3)
+        Span(riding.producer_id, 2, 3)
     ]
 
 
@@ -140,7 +140,7 @@ def test_a_batch_that_is_too_large_for_the_fetch_does_not_ride_but_one_message_m
     key = riding.cluster.submit("a", small)
     riding.publish(1, first=2)
     assert riding.rode() == ["b", "c"]
-    assert riding.got(key) == [Span(riding.origin, 2, 3)]
+    assert riding.got(key) == [Span(riding.producer_id, 2, 3)]
 
 
 Change = Callable[[Riding], object]
@@ -226,29 +226,33 @@ def test_what_a_full_node_refuses_keeps_nobody_from_what_there_is() -> None:
 
 def test_what_names_messages_does_not_wait_for_others() -> None:
     riding = Riding()
-    named = fetch(wait=1.0)._replace(partitions=(0,), spans=(Span(riding.origin, 5, 6),))
+    named = fetch(wait=1.0)._replace(partitions=(0,), spans=(Span(riding.producer_id, 5, 6),))
     riding.cluster.submit("a", named)
     riding.publish()
     assert riding.rode() == []
 
 
 def closed(replica: Replica, span: Span) -> None:
-    origin = span.origin
-    replica.batches.close([Span(origin._replace(k=0), origin.k, origin.k + 1)])
+    producer_id = span.producer_id
+    replica.batches.close([Span(producer_id._replace(k=0), producer_id.k, producer_id.k + 1)])
 
 
 KNOWN: dict[str, Callable[[Replica, Span], object]] = {
     "here": lambda replica, span: replica.batches.put(span, Slot(1, 0)),
     "reclaimed": lambda replica, span: replica.batches.reclaimed.add(span),
     "absent": lambda replica, span: replica.batches.absent.set(span, Missing(0.0)),
-    "of a closed origin": closed,
+    "of a closed producer id": closed,
 }
 
 
 @pytest.mark.parametrize("how", KNOWN)
 def test_what_is_known_here_is_not_new(how: str) -> None:
     riding = Riding()
-    context, replica, span = riding.cluster.nodes["a"].context, riding.replica("a"), Span(riding.origin, 0, 1)
+    context, replica, span = (
+        riding.cluster.nodes["a"].context,
+        riding.replica("a"),
+        Span(riding.producer_id, 0, 1),
+    )
     assert is_new(context, replica, span)
     KNOWN[how](replica, span)
     assert not is_new(context, replica, span)
@@ -269,7 +273,7 @@ def test_it_rides_for_who_waits_for_just_that_and_for_nothing_else() -> None:
     (it,) = context.requests.values()
     assert isinstance(it, FetchCoordinator)
     assert waiting(context, replica, replica.group("g")) is it
-    of_named = it.request._replace(spans=(Span(riding.origin, 0, 1),))
+    of_named = it.request._replace(spans=(Span(riding.producer_id, 0, 1),))
     for name, value in (("rounds", {1: None}), ("request", of_named)):
         before = getattr(it, name)
         setattr(it, name, value)
@@ -286,7 +290,7 @@ def test_what_is_won_already_takes_room_in_bytes() -> None:
     (it,) = riding.cluster.nodes["a"].context.requests.values()
     assert isinstance(it, FetchCoordinator)
     header = riding.batch(1, 1).header
-    assert share_of(it, header) == Span(riding.origin, 1, 2)
+    assert share_of(it, header) == Span(riding.producer_id, 1, 2)
     it.won_bytes = it.request.max_bytes
     assert share_of(it, header) is None
 
@@ -315,8 +319,8 @@ def test_it_is_waited_for_as_long_as_a_disk_may_take(
 def test_a_batch_of_several_sections_does_not_ride() -> None:
     riding = Riding()
     riding.waits()
-    other = riding.cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    spans = (Span(riding.origin, 0, 1), Span(other, 0, 1))
+    other = riding.cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    spans = (Span(riding.producer_id, 0, 1), Span(other, 0, 1))
     records = [encode_record(Message(b"x"))] * 2
     batch = pack_sections(PartitionId(riding.topic.id, 0), spans, riding.cluster.now.wall_ms, records)
     riding.cluster.submit("a", Publish(batch))
@@ -328,7 +332,7 @@ def test_several_batches_do_not_ride() -> None:
     riding = Riding()
     riding.waits()
     requests = [Publish(riding.batch(1, first)) for first in (0, 1)]
-    other = riding.cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    other = riding.cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     requests[1] = Publish(riding.cluster.batch(riding.topic, other, 0, [b"y"]))
     riding.cluster.keys += 2
     keys = (riding.cluster.keys - 1, riding.cluster.keys)
@@ -363,7 +367,7 @@ def test_a_retry_through_another_node_is_delivered_once() -> None:
     riding.publish()
     riding.loses = lambda sender, to, message: False
     riding.publish(node="b")
-    assert riding.got(second) == [Span(riding.origin, 0, 1)]
+    assert riding.got(second) == [Span(riding.producer_id, 0, 1)]
     riding.cluster.advance(6.0)
     assert isinstance(riding.cluster.replies[first], Failed)
     assert riding.held() == [0, 1, 1]
@@ -373,14 +377,14 @@ def test_a_retry_through_another_node_is_delivered_once() -> None:
 def test_nobody_holds_what_it_refuses_to_store(node: NodeId) -> None:
     riding = Riding()
     if node == "a":
-        riding.replica("a").closing.promised[riding.origin] = None
+        riding.replica("a").closing.promised[riding.producer_id] = None
     else:
         riding.cluster.feed(node, DiskFull(True))
     key = riding.waits()
     riding.publish()
     assert riding.rode() == ["b", "c"]
     if node == "b":
-        assert riding.got(key) == [Span(riding.origin, 0, 1)]
+        assert riding.got(key) == [Span(riding.producer_id, 0, 1)]
         assert riding.held() == [1, 0, 1]
     else:  # without our own vote nothing is won, and what others have granted is given back
         assert key not in riding.cluster.replies
@@ -397,7 +401,7 @@ def test_a_replica_that_abstains_stores_all_the_same() -> None:
     assert key not in riding.cluster.replies
     riding.loses = lambda sender, to, message: False
     riding.cluster.advance(1.1)
-    assert riding.got(key) == [Span(riding.origin, 0, 1)], "it is asked for again, and b votes"
+    assert riding.got(key) == [Span(riding.producer_id, 0, 1)], "it is asked for again, and b votes"
 
 
 def test_who_has_not_heard_of_the_topic_is_told_and_asked_for_both() -> None:
@@ -411,7 +415,7 @@ def test_who_has_not_heard_of_the_topic_is_told_and_asked_for_both() -> None:
     published = riding.publish()
     assert [type(it) for _, to, it in riding.said if to == "b"] == [Store, PutTopic, Store, PutTopic, Hold]
     assert isinstance(riding.cluster.replies[published], PublishReply)
-    assert riding.got(key) == [Span(riding.origin, 0, 1)]
+    assert riding.got(key) == [Span(riding.producer_id, 0, 1)]
 
 
 def test_who_falls_silent_does_not_keep_the_fetch_for_ever() -> None:
@@ -446,7 +450,7 @@ def test_a_client_that_goes_gives_back_what_rides() -> None:
     riding.cluster.feed("a", Gone(key))
     assert riding.held() == [0, 0, 0]
     assert [item.receipt.span for item in receipts(riding.cluster.ask("b", fetch()))] == [
-        Span(riding.origin, 0, 1)
+        Span(riding.producer_id, 0, 1)
     ]
 
 
@@ -494,7 +498,7 @@ def test_each_group_has_its_own_and_one_of_them_rides() -> None:
     keys = [riding.waits(), riding.cluster.submit("a", fetch("other", wait=1.0))]
     riding.publish()
     assert len(riding.rode()) == 2
-    assert [riding.got(key) for key in keys] == [[Span(riding.origin, 0, 1)]] * 2
+    assert [riding.got(key) for key in keys] == [[Span(riding.producer_id, 0, 1)]] * 2
     assert sum(isinstance(message, Hold) for _, _, message in riding.said) == 2
     assert sum(isinstance(message, HoldReply) for _, _, message in riding.said) == 2
 
@@ -509,13 +513,15 @@ called in the steps of the three cores, steps, and messages between nodes."""
 def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(heartbeat=600.0, **QUIET)
     cluster.checks = False
-    topic, origin = cluster.topic(), cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     said: list[object] = []
 
     def one(seq: int) -> None:
         waiting = cluster.submit("a", fetch(wait=1.0))
         cluster.advance(0.001)
-        assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"]))), PublishReply)
+        assert isinstance(
+            cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), PublishReply
+        )
         assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.replies[waiting])))) == ["acked"]
         cluster.advance(0.001)
 
@@ -542,4 +548,4 @@ def test_who_is_ahead_of_our_own_disk_waits_for_it() -> None:
     this.heard.clear()
     this.votes = Votes()
     it._settle(core.context, this, riding.cluster.now, timed_out=False)
-    assert this.pending.covers(Span(riding.origin, 0, 1))
+    assert this.pending.covers(Span(riding.producer_id, 0, 1))

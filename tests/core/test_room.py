@@ -20,7 +20,7 @@ from quorumq.core.messages import (
     SetGroup,
     StatusRequest,
 )
-from quorumq.core.types import Origin
+from quorumq.core.types import ProducerId
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 
@@ -100,19 +100,22 @@ def test_groups(asked: Any) -> None:
 def test_sessions_of_a_partition() -> None:
     cluster = Cluster(auto_create_topics=True)
     topic = cluster.topic()
-    origins: list[Origin] = [cluster.ask("a", OpenSession()).origin for _ in range(3)]  # type: ignore[union-attr]
-    published = [cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"]))) for origin in origins]
+    producer_ids: list[ProducerId] = [cluster.ask("a", OpenSession()).producer_id for _ in range(3)]  # type: ignore[union-attr]
+    published = [
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
+        for producer_id in producer_ids
+    ]
     assert refused(published[2], "messages of 2 producers' sessions", Code.STORAGE_FULL)
-    assert not isinstance(cluster.ask("b", Publish(cluster.batch(topic, origins[0], 1, [b"x"]))), Failed)
+    assert not isinstance(cluster.ask("b", Publish(cluster.batch(topic, producer_ids[0], 1, [b"x"]))), Failed)
 
 
 def test_sessions_of_a_topic_count_in_each_partition_until_nothing_of_them_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quorumq.core.partition.storing.ORIGINS_PER_TOPIC_MAX", 3)
+    monkeypatch.setattr("quorumq.core.partition.storing.PRODUCER_IDS_PER_TOPIC_MAX", 3)
     cluster = Cluster(auto_create_topics=True)
     topic = cluster.topic(partitions=3)
-    one, other = (cluster.ask("a", OpenSession()).origin for _ in range(2))  # type: ignore[union-attr]
+    one, other = (cluster.ask("a", OpenSession()).producer_id for _ in range(2))  # type: ignore[union-attr]
     for partition in range(3):
         batch = cluster.batch(topic, one, 0, [b"x"], partition)
         assert not isinstance(cluster.ask("b", Publish(batch)), Failed)
@@ -124,7 +127,7 @@ def test_sessions_of_a_topic_count_in_each_partition_until_nothing_of_them_is_le
         cluster.advance(5.0)
     assert not isinstance(cluster.ask("c", Publish(more)), Failed), "all of it was reclaimed"
     cluster.ask("a", DeleteTopic("jobs", topic.id))
-    assert {core.state.origins.get(topic.id) for core in cluster.nodes.values()} == {None}
+    assert {core.state.producer_ids.get(topic.id) for core in cluster.nodes.values()} == {None}
 
 
 def test_names_are_counted_and_half_of_them_is_noticed() -> None:

@@ -14,7 +14,7 @@ from tests.core.cluster import Cluster
 def test_a_late_stored_does_not_confirm_a_publish_of_the_next_start() -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     late: list[tuple[str, StoreReply]] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
@@ -24,12 +24,14 @@ def test_a_late_stored_does_not_confirm_a_publish_of_the_next_start() -> None:
 
     cluster.drop = keep
     for seq in range(20):
-        assert isinstance(cluster.ask("c", Publish(cluster.batch(topic, origin, seq, [b"x"]))), PublishReply)
+        assert isinstance(
+            cluster.ask("c", Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), PublishReply
+        )
     cluster.kill("c")
     cluster.start("c")
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and sender == "c" != to
     open_keys = [
-        cluster.submit("c", Publish(cluster.batch(topic, origin, seq, [b"y"]))) for seq in range(20, 40)
+        cluster.submit("c", Publish(cluster.batch(topic, producer_id, seq, [b"y"]))) for seq in range(20, 40)
     ]
     core = cluster.nodes["c"]
     for sender, message in late:

@@ -9,20 +9,20 @@ from quorumq.core.coordinator import Coordinator
 from quorumq.core.messages import Peeked, SurveyReply
 from quorumq.core.skipping import Skipping
 from quorumq.core.spans import merge_spans
-from quorumq.core.types import STAMP_ZERO, Group, Kind, Latest, Origin, Record, Span, Topic
+from quorumq.core.types import STAMP_ZERO, Group, Kind, Latest, ProducerId, Record, Span, Topic
 
-ONE, TWO = Origin("a", 1, 7, 1), Origin("a", 1, 7, 2)
-IDS = [(origin, seq) for origin in (ONE, TWO) for seq in range(4)]
+ONE, TWO = ProducerId("a", 1, 7, 1), ProducerId("a", 1, 7, 2)
+IDS = [(producer_id, seq) for producer_id in (ONE, TWO) for seq in range(4)]
 SKIPPED = Record(1, 0, Kind.SKIPPED)
 
-Known = dict[tuple[Origin, int], bool]
+Known = dict[tuple[ProducerId, int], bool]
 """Messages that a replica knows, and whether the group has settled them there."""
 
 known = st.dictionaries(st.sampled_from(IDS), st.booleans())
 
 
-def spans_of(ids: list[tuple[Origin, int]]) -> tuple[Span, ...]:
-    return merge_spans(Span(origin, seq, seq + 1) for origin, seq in ids)
+def spans_of(ids: list[tuple[ProducerId, int]]) -> tuple[Span, ...]:
+    return merge_spans(Span(producer_id, seq, seq + 1) for producer_id, seq in ids)
 
 
 def answer(having: Known, end: int | None) -> SurveyReply:

@@ -28,13 +28,13 @@ class Trade:
         self.time_left: list[float] = []  # before the client's deadline, as each answer came
         delay, cluster.delay = cluster.delay, 0.0
         topic = cluster.topic()
-        origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+        producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
         cluster.delay, cluster.drop = delay, self.count
         began, sent, open_fetches = cluster.time, 0, {}
         while len(self.delivered) < total and cluster.time < began + 120.0:
             while sent < total and cluster.time >= began + 0.1 * sent:
                 node = cluster.names[sent % len(cluster.names)]
-                cluster.submit(node, Publish(cluster.batch(topic, origin, sent, [b"x"])))
+                cluster.submit(node, Publish(cluster.batch(topic, producer_id, sent, [b"x"])))
                 sent += 1
             for node in through:
                 if node not in open_fetches:
@@ -92,7 +92,7 @@ def test_nodes_that_have_no_replica_deliver_there_too(one_way: float, hold_time:
 def test_a_conflict_beside_a_silent_replica_costs_no_more_than_a_second(answers: int, outage: bool) -> None:
     """b has what a asks for first, and c says nothing, so that only time ends the round."""
     cluster = Cluster()
-    _, origin = published(cluster, 20)
+    _, producer_id = published(cluster, 20)
     for _ in range(answers):
         cluster.ask("a", fetch(group="other", most=1, hold_time=30.0))
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("b", "a")
@@ -107,7 +107,7 @@ def test_a_conflict_beside_a_silent_replica_costs_no_more_than_a_second(answers:
     key = cluster.submit("a", fetch(most=10, hold_time=30.0, wait=20.0))
     while key not in cluster.replies:
         cluster.advance(STEP_S)
-    assert [item.receipt.span for item in receipts(cluster.replies[key])] == [(origin, 10, 20)]
+    assert [item.receipt.span for item in receipts(cluster.replies[key])] == [(producer_id, 10, 20)]
     assert cluster.time - began <= 1.2
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from quorumq.core.spans import SpanMap, SpanSet, merge_spans, subtract
-from quorumq.core.types import Origin, Span
+from quorumq.core.types import ProducerId, Span
 
 # In this order on purpose: it is not the sorted one, so a listing in order of arrival is seen.
-ORIGINS = [Origin("node-c", 1, 7, 0), Origin("node-a", 2, 9, 1), Origin("node-b", 1, 8, 0)]
-A, B, C = ORIGINS
+PRODUCER_IDS = [ProducerId("node-c", 1, 7, 0), ProducerId("node-a", 2, 9, 1), ProducerId("node-b", 1, 8, 0)]
+A, B, C = PRODUCER_IDS
 SEQ_MAX = 40
 
-origins = st.sampled_from(ORIGINS)
+producer_ids = st.sampled_from(PRODUCER_IDS)
 values = st.sampled_from(["x", "y", "z"])
 seqs = st.integers(0, SEQ_MAX)
 
@@ -26,7 +26,7 @@ seqs = st.integers(0, SEQ_MAX)
 @st.composite
 def spans(draw: st.DrawFn) -> Span:
     start, stop = sorted((draw(seqs), draw(seqs)))  # may be empty: that is legal, and does nothing
-    return Span(draw(origins), start, stop)
+    return Span(draw(producer_ids), start, stop)
 
 
 class TinyMap(SpanMap[str]):
@@ -41,30 +41,30 @@ class TinySet(SpanSet):
     SMALL_AGAIN: ClassVar[int] = 1
 
 
-Model = dict[tuple[Origin, int], str]
+Model = dict[tuple[ProducerId, int], str]
 
 
-def members(span: Span) -> list[tuple[Origin, int]]:
-    return [(span.origin, seq) for seq in range(span.start, span.stop)]
+def members(span: Span) -> list[tuple[ProducerId, int]]:
+    return [(span.producer_id, seq) for seq in range(span.start, span.stop)]
 
 
 def naive_split(model: Model, span: Span) -> list[tuple[Span, str | None]]:
     """``span`` cut wherever the value changes, one message at a time."""
     parts: list[tuple[Span, str | None]] = []
-    for origin, seq in members(span):
-        value = model.get((origin, seq))
+    for producer_id, seq in members(span):
+        value = model.get((producer_id, seq))
         if parts and parts[-1][1] == value:
-            parts[-1] = (Span(origin, parts[-1][0].start, seq + 1), value)
+            parts[-1] = (Span(producer_id, parts[-1][0].start, seq + 1), value)
         else:
-            parts.append((Span(origin, seq, seq + 1), value))
+            parts.append((Span(producer_id, seq, seq + 1), value))
     return parts
 
 
 def naive_items(model: Model) -> list[tuple[Span, str]]:
     return [
         (span, value)
-        for origin in sorted(ORIGINS)
-        for span, value in naive_split(model, Span(origin, 0, SEQ_MAX + 1))
+        for producer_id in sorted(PRODUCER_IDS)
+        for span, value in naive_split(model, Span(producer_id, 0, SEQ_MAX + 1))
         if value is not None
     ]
 
@@ -91,12 +91,12 @@ class MapMachine(RuleBasedStateMachine):
         map_.set(span, value)
         model.update(dict.fromkeys(members(span), value))
 
-    @rule(data=st.data(), origin=origins, first=st.integers(0, 3), value=values)
-    def set_every_fourth(self, data: st.DataObject, origin: Origin, first: int, value: str) -> None:
+    @rule(data=st.data(), producer_id=producer_ids, first=st.integers(0, 3), value=values)
+    def set_every_fourth(self, data: st.DataObject, producer_id: ProducerId, first: int, value: str) -> None:
         map_, model = self.pick(data)
         for seq in range(first, SEQ_MAX, 4):
-            map_.set(Span(origin, seq, seq + 1), value)
-            model[origin, seq] = value
+            map_.set(Span(producer_id, seq, seq + 1), value)
+            model[producer_id, seq] = value
 
     @rule(data=st.data(), span=spans())
     def remove(self, data: st.DataObject, span: Span) -> None:
@@ -149,8 +149,8 @@ class MapMachine(RuleBasedStateMachine):
         assert map_.within(span) == [(part, value) for part, value in split if value is not None]
         assert map_.gaps(span) == naive_gaps(model, span)
         assert map_.covers(span) == all(at in model for at in members(span))
-        for origin, seq in [(span.origin, span.start), (span.origin, span.stop)]:
-            assert map_.get(origin, seq) == model.get((origin, seq))
+        for producer_id, seq in [(span.producer_id, span.start), (span.producer_id, span.stop)]:
+            assert map_.get(producer_id, seq) == model.get((producer_id, seq))
 
     @invariant()
     def is_the_model(self) -> None:
@@ -161,24 +161,26 @@ class MapMachine(RuleBasedStateMachine):
             assert map_.spans == len(items)
             assert map_.messages == len(model)
             assert bool(map_) == bool(model)
-            assert map_.origins() == sorted({origin for origin, _ in model})
-            for origin in ORIGINS:
-                assert map_.spans_of(origin) == [item for item in items if item[0].origin == origin]
-                assert map_.messages_of(origin) == sum(at[0] == origin for at in model)
+            assert map_.producer_ids() == sorted({producer_id for producer_id, _ in model})
+            for producer_id in PRODUCER_IDS:
+                assert map_.spans_of(producer_id) == [
+                    item for item in items if item[0].producer_id == producer_id
+                ]
+                assert map_.messages_of(producer_id) == sum(at[0] == producer_id for at in model)
 
     @invariant()
     def state_and_digest_know_only_the_content(self) -> None:
         for map_, model in self.pairs:
             # Built again a message at a time, backwards, and never large before the end.
             again = type(self).make()
-            for (origin, seq), value in sorted(model.items(), reverse=True):
-                again.set(Span(origin, seq, seq + 1), value)
+            for (producer_id, seq), value in sorted(model.items(), reverse=True):
+                again.set(Span(producer_id, seq, seq + 1), value)
             assert again.state() == map_.state()
             assert hash(again.state()) == hash(map_.state())
             assert again == map_
-            for origin in ORIGINS:
-                assert again.content(origin) == map_.content(origin)
-                assert again.content(origin, str.encode) == map_.content(origin, str.encode)
+            for producer_id in PRODUCER_IDS:
+                assert again.content(producer_id) == map_.content(producer_id)
+                assert again.content(producer_id, str.encode) == map_.content(producer_id, str.encode)
 
 
 class TinyMapMachine(MapMachine):
@@ -226,7 +228,7 @@ class SetMachine(RuleBasedStateMachine):
         set_, model = self.pick(data)
         assert set_.gaps(span) == naive_gaps(model, span)
         assert set_.covers(span) == all(at in model for at in members(span))
-        assert set_.contains(span.origin, span.start) == ((span.origin, span.start) in model)
+        assert set_.contains(span.producer_id, span.start) == ((span.producer_id, span.start) in model)
 
     @invariant()
     def is_the_model(self) -> None:
@@ -237,12 +239,14 @@ class SetMachine(RuleBasedStateMachine):
             assert set_.spans == len(expected)
             assert set_.messages == len(model)
             assert bool(set_) == bool(model)
-            assert set_.origins() == sorted({origin for origin, _ in model})
+            assert set_.producer_ids() == sorted({producer_id for producer_id, _ in model})
             again = type(self).make.from_spans(reversed(expected))
             assert again.state() == set_.state()
-            for origin in ORIGINS:
-                assert set_.spans_of(origin) == [span for span in expected if span.origin == origin]
-                assert set_.content(origin) == again.content(origin)
+            for producer_id in PRODUCER_IDS:
+                assert set_.spans_of(producer_id) == [
+                    span for span in expected if span.producer_id == producer_id
+                ]
+                assert set_.content(producer_id) == again.content(producer_id)
 
 
 class TinySetMachine(SetMachine):
@@ -290,7 +294,7 @@ def test_equal_neighbours_merge_on_both_sides_and_others_do_not() -> None:
     map_: SpanMap[str] = SpanMap()
     map_.set(Span(A, 0, 5), "x")
     map_.set(Span(A, 10, 15), "x")
-    map_.set(Span(B, 5, 10), "x")  # another origin is no neighbour
+    map_.set(Span(B, 5, 10), "x")  # another producer id is no neighbour
     map_.set(Span(A, 5, 10), "y")
     assert [(span.start, value) for span, value in map_.spans_of(A)] == [(0, "x"), (5, "y"), (10, "x")]
     map_.set(Span(A, 5, 10), "x")
@@ -309,7 +313,7 @@ def test_values_merge_by_equality_not_by_identity() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_a_large_origin_becomes_small_and_large_again(left: int, at_once: bool) -> None:
+def test_a_large_producer_id_becomes_small_and_large_again(left: int, at_once: bool) -> None:
     """Both ways down: one wide removal, and run by run; with a clone that must not notice."""
     map_ = TinyMap()
     singles = [Span(A, seq, seq + 1) for seq in range(0, 40, 2)]
@@ -326,12 +330,12 @@ def test_a_large_origin_becomes_small_and_large_again(left: int, at_once: bool) 
         twin.check()
 
 
-def test_listings_are_sorted_by_origin_whatever_arrived_first() -> None:
+def test_listings_are_sorted_by_producer_id_whatever_arrived_first() -> None:
     set_ = SpanSet.from_spans([Span(C, 0, 1), Span(A, 5, 6), Span(B, 0, 1), Span(A, 0, 1)])
-    assert sorted(ORIGINS) != ORIGINS
-    assert set_.origins() == sorted(ORIGINS)
+    assert sorted(PRODUCER_IDS) != PRODUCER_IDS
+    assert set_.producer_ids() == sorted(PRODUCER_IDS)
     assert set_.items() == sorted(set_.items())
-    assert [origin for origin, _ in set_.state()] == sorted(ORIGINS)
+    assert [producer_id for producer_id, _ in set_.state()] == sorted(PRODUCER_IDS)
 
 
 @pytest.mark.parametrize("make", [SpanMap[str], TinyMap])
@@ -350,7 +354,7 @@ def test_a_write_that_changes_nothing_leaves_a_clone_shared(make: type[SpanMap[s
     assert (map_.get(A, 4), twin.get(A, 4)) == ("x", "y")
 
 
-def test_a_large_origin_is_copied_once_after_a_clone_and_then_changed_in_place() -> None:
+def test_a_large_producer_id_is_copied_once_after_a_clone_and_then_changed_in_place() -> None:
     map_ = TinyMap()
     for seq in range(0, 40, 2):
         map_.set(Span(A, seq, seq + 1), "x")
@@ -404,8 +408,10 @@ def test_content_keeps_its_value() -> None:
 @given(st.lists(spans(), max_size=8), st.lists(spans(), max_size=8))
 def test_contents_differ_where_the_content_differs(ours: list[Span], theirs: list[Span]) -> None:
     a, b = SpanSet.from_spans(ours), SpanSet.from_spans(theirs)
-    for origin in ORIGINS:
-        assert (a.content(origin) == b.content(origin)) == (a.spans_of(origin) == b.spans_of(origin))
+    for producer_id in PRODUCER_IDS:
+        assert (a.content(producer_id) == b.content(producer_id)) == (
+            a.spans_of(producer_id) == b.spans_of(producer_id)
+        )
     assert (a == b) == (a.items() == b.items())
 
 

@@ -12,7 +12,7 @@ import pytest
 from quorumq.core import limits
 from quorumq.core.messages import AckRequest, ReceiptPart, RejectRequest, StatusReply, StatusRequest
 from quorumq.core.tallied import TalliedMap
-from quorumq.core.types import Letter, Origin, Span, Stamp
+from quorumq.core.types import Letter, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 from tests.core.test_growth import calls
@@ -102,11 +102,11 @@ def test_a_status_of_many_partitions_and_groups_comes_in_pieces(monkeypatch: pyt
 
 def test_a_tally_follows_all_that_happens_to_a_map() -> None:
     table: TalliedMap[str] = TalliedMap(len)
-    origin = Origin("a", 1, 1, 1)
-    table.put(Span(origin, 0, 10), "xy")
-    table.put(Span(origin, 5, 7), "z")
+    producer_id = ProducerId("a", 1, 1, 1)
+    table.put(Span(producer_id, 0, 10), "xy")
+    table.put(Span(producer_id, 5, 7), "z")
     twin = table.clone()
-    table.put(Span(origin, 0, 6), None)
+    table.put(Span(producer_id, 0, 6), None)
     table.check()
     twin.check()
     assert (table.tally, twin.tally) == ({2: 3, 1: 1}, {2: 8, 1: 2})

@@ -60,7 +60,7 @@ def resync_of(cluster: Cluster, name: str) -> str:
 
 def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_all_there_is() -> None:
     cluster = Cluster(hold_time_max=10.0)
-    topic, origin = published(cluster, 10)
+    topic, producer_id = published(cluster, 10)
     got = receipts(cluster.ask("b", fetch(most=4)))
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
     wiped(cluster, "bc")
@@ -89,7 +89,7 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
     cluster.advance(20.0)
     assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
     cluster.kill("a")
-    again = Publish(cluster.batch(topic, origin, 0, [b"%d" % number for number in range(10)]))
+    again = Publish(cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)]))
     assert isinstance(cluster.ask("b", again), PublishReply)
     key = cluster.submit("b", fetch(wait=0.9))
     cluster.advance(1.0)
@@ -99,9 +99,9 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
 def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
     topic = cluster.topic(rf=3, partitions=8)
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     for number in range(8):
-        batch = cluster.batch(topic, origin, 0, [b"x"] * 3, partition=number)
+        batch = cluster.batch(topic, producer_id, 0, [b"x"] * 3, partition=number)
         assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
     cluster.advance(10.0)
     left = [number for number in range(8) if "a" in topic.replicas[number]]
@@ -116,15 +116,15 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
             replicas = {found.number: replica for found, replica in cluster.nodes[name].replicas.items()}
             assert replicas[number].batches.present.messages == (3 if number in left else 0)
     for number in range(8):
-        more = Publish(cluster.batch(topic, origin, 3, [b"y"], partition=number))
+        more = Publish(cluster.batch(topic, producer_id, 3, [b"y"], partition=number))
         assert isinstance(cluster.ask("b", more), PublishReply)
 
 
 def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
     topic = cluster.topic(rf=5)
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 6)))
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 6)))
     cluster.drop = lambda sender, to, message: to == "a" and sender != "a"
     cluster.settings["request_timeout"] = 1.0
     got = receipts(cluster.ask("b", fetch(most=2)))
@@ -150,8 +150,8 @@ def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
 def acked_at_b_alone(cluster: Cluster) -> None:
     """What is left of an ACK by b, c and d is b's record; c, d and e are wiped, and hear a first."""
     topic = cluster.topic(rf=5)
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     cluster.drop = lambda sender, to, message: "a" in (sender, to) or "e" in (sender, to)
     key = cluster.submit("b", fetch(wait=0.5))
     cluster.advance(2.0)
@@ -344,9 +344,9 @@ def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
 
 def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_only_it_has() -> None:
     cluster = Cluster(hold_time_max=10.0)
-    topic, origin = published(cluster, 4)
+    topic, producer_id = published(cluster, 4)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
-    key = cluster.submit("b", Publish(cluster.batch(topic, origin, 4, [b"only b and c have this"])))
+    key = cluster.submit("b", Publish(cluster.batch(topic, producer_id, 4, [b"only b and c have this"])))
     cluster.advance(6.0)
     assert isinstance(cluster.replies[key], PublishReply)
     old = list(cluster.journals["c"])
@@ -413,8 +413,8 @@ def made_with_a_message(cluster: Cluster, through: str, request: CreateTopic) ->
     key = cluster.submit(through, request)
     cluster.advance(6.0)
     topic = cluster.replies[key].topic  # type: ignore[union-attr]
-    origin = cluster.ask(through, OpenSession()).origin  # type: ignore[union-attr]
-    key = cluster.submit(through, Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    producer_id = cluster.ask(through, OpenSession()).producer_id  # type: ignore[union-attr]
+    key = cluster.submit(through, Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     cluster.advance(6.0)
     assert isinstance(cluster.replies[key], PublishReply)
     return topic  # type: ignore[no-any-return]

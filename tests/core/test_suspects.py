@@ -25,14 +25,14 @@ from quorumq.core.partition.attempts import NO_ATTEMPTS, is_exhausted, lot_of
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.offer import Offer
 from quorumq.core.spans import SpanMap
-from quorumq.core.types import Origin, Span, Topic
+from quorumq.core.types import ProducerId, Span, Topic
 from tests.core import test_cluster_smoke
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 from tests.core.test_hazards import replica_of
 
 
-def published(cluster: Cluster, count: int, max_deliveries: int = 2) -> tuple[Topic, Origin]:
+def published(cluster: Cluster, count: int, max_deliveries: int = 2) -> tuple[Topic, ProducerId]:
     return test_cluster_smoke.published(cluster, count, max_deliveries=max_deliveries)
 
 
@@ -46,8 +46,8 @@ def suspects(reply: object) -> list[bool]:
     return [delivery.suspect for part in reply.slices for delivery in part.deliveries]
 
 
-def publish(cluster: Cluster, topic: Topic, origin: Origin, first: int, count: int) -> None:
-    cluster.ask("a", Publish(cluster.batch(topic, origin, first, [b"x"] * count)))
+def publish(cluster: Cluster, topic: Topic, producer_id: ProducerId, first: int, count: int) -> None:
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"] * count)))
 
 
 def expired(cluster: Cluster, count: int, via: str = "a") -> None:
@@ -58,11 +58,11 @@ def expired(cluster: Cluster, count: int, via: str = "a") -> None:
 
 def test_a_fetch_brings_first_timers_or_one_suspect() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 5)
+    topic, producer_id = published(cluster, 5)
     expired(cluster, 3)
     reply = cluster.ask("b", fetch())
     assert (seqs(reply), suspects(reply)) == ([3, 4], [False])
-    publish(cluster, topic, origin, 5, 3)  # younger ones
+    publish(cluster, topic, producer_id, 5, 3)  # younger ones
     for wanted in ([0], [1], [2]):
         reply = cluster.ask("b", fetch())
         assert (seqs(reply), suspects(reply)) == (wanted, [True])
@@ -80,10 +80,10 @@ def test_a_suspect_comes_only_to_a_client_with_nothing_in_hand_and_blocks_nobody
 
 def test_an_older_first_timer_goes_before_a_suspect() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 2)
+    topic, producer_id = published(cluster, 2)
     old = receipts(cluster.ask("a", fetch()))
     cluster.advance(1.0)
-    publish(cluster, topic, origin, 2, 2)
+    publish(cluster, topic, producer_id, 2, 2)
     assert seqs(cluster.ask("a", fetch(hold_time=3.0))) == [2, 3]
     cluster.ask("a", LeaveRequest(old))
     cluster.advance(3.1)
@@ -153,9 +153,9 @@ def test_a_lot_is_of_several_batches_and_partitions_and_no_larger_than_each_of_i
     cluster = Cluster()
     topic = cluster.topic(partitions=2, max_deliveries=9)
     for partition in (0, 1):
-        origin = cluster.ask("a", OpenSession()).origin
+        producer_id = cluster.ask("a", OpenSession()).producer_id
         for seq in range(3):
-            cluster.ask("a", Publish(cluster.batch(topic, origin, seq, [b"x"], partition)))
+            cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], partition)))
     expired(cluster, 6)
     expired(cluster, 6)
     expired(cluster, 4)  # a lot: three of one partition, one of the other
@@ -180,10 +180,10 @@ def test_who_was_only_rejected_and_expires_at_its_last_delivery_gets_one_more_al
 
 def test_who_had_a_lot_has_first_timers_next_if_there_are_any() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 3)
+    topic, producer_id = published(cluster, 3)
     expired(cluster, 3)
     assert seqs(cluster.ask("a", fetch(had_lot=True))) == [0], "there is nobody else"
-    publish(cluster, topic, origin, 3, 3)
+    publish(cluster, topic, producer_id, 3, 3)
     assert seqs(cluster.ask("a", fetch(had_lot=True))) == [3, 4, 5]
     assert seqs(cluster.ask("a", fetch())) == [1]
 
@@ -243,7 +243,7 @@ def test_of_nothing_but_suspects_in_the_votes_an_idle_client_gets_one() -> None:
 
 def test_a_parked_fetch_of_an_idle_client_wakes_for_a_suspect_and_is_served_first() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 1)
+    topic, producer_id = published(cluster, 1)
     assert seqs(cluster.ask("a", fetch(hold_time=5.0))) == [0]
     cluster.advance(4.5)
     busy = cluster.submit("a", fetch(wait=3.0, hold_time=30.0, idle=False))
@@ -252,7 +252,7 @@ def test_a_parked_fetch_of_an_idle_client_wakes_for_a_suspect_and_is_served_firs
     assert seqs(cluster.replies[idle]) == [0]
     assert busy not in cluster.replies
     other = cluster.submit("a", fetch(wait=3.0, hold_time=30.0, most=1))
-    publish(cluster, topic, origin, 1, 1)
+    publish(cluster, topic, producer_id, 1, 1)
     cluster.advance(0.1)
     assert seqs(cluster.replies[other]) == [1], "it came later, and has nothing in hand"
     assert busy not in cluster.replies
@@ -285,12 +285,12 @@ def test_one_client_at_a_time_is_told_that_suspects_wait_and_has_its_hold_time_t
 
 def test_a_client_is_told_with_what_it_gets_but_not_where_older_first_timers_wait() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 2)
+    topic, producer_id = published(cluster, 2)
     old = receipts(cluster.ask("a", fetch(hold_time=30.0)))
     cluster.advance(1.0)
-    publish(cluster, topic, origin, 2, 1)
+    publish(cluster, topic, producer_id, 2, 1)
     expired(cluster, 1)
-    publish(cluster, topic, origin, 3, 1)
+    publish(cluster, topic, producer_id, 3, 1)
     cluster.ask("a", LeaveRequest(old))
     replies = [cluster.ask("a", fetch(most=1, idle=False)) for _ in range(3)]
     assert [(seqs(reply), reply.suspects) for reply in replies] == [([0], False), ([1], True), ([3], False)]
@@ -371,8 +371,8 @@ def test_a_choice_among_100_000_suspects_looks_at_one_section() -> None:
             assert spans.asked == 1, "and none for first-timers"
 
 
-def many(cluster: Cluster, topic: Topic, batches: int, each: int) -> Origin:
-    origin = cluster.ask("a", OpenSession()).origin
+def many(cluster: Cluster, topic: Topic, batches: int, each: int) -> ProducerId:
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     for at in range(batches):
-        publish(cluster, topic, origin, at * each, each)
-    return origin
+        publish(cluster, topic, producer_id, at * each, each)
+    return producer_id

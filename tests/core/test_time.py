@@ -38,8 +38,8 @@ def publish(
 ) -> None:
     """One message of topic ``jobs``, number 0 of the first session."""
     topic = cluster.topic(ttl_s=ttl_s, max_deliveries=50)
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    batch = cluster.batch(topic, origin, 0, [b"x"], delay_ms=delay_ms, ttl_ms=ttl_ms)
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    batch = cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=delay_ms, ttl_ms=ttl_ms)
     assert isinstance(cluster.ask("a", Publish(batch, age_ms)), PublishReply)
 
 
@@ -121,8 +121,8 @@ def test_a_coordinator_adds_the_time_that_it_spent() -> None:
         return isinstance(message, StoreReply) and sender == "b"  # so that c is needed
 
     cluster.drop = drop
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.submit("a", Publish(cluster.batch(topic, origin, 0, [b"x"], delay_ms=9_000), 100))
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.submit("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=9_000), 100))
     assert stores == [100, 600]
 
 
@@ -232,8 +232,8 @@ def test_of_five_replicas_two_wrong_clocks_decide_nothing_for_one_that_was_away(
     cluster = Cluster(5, hold_time_max=1.0)
     cluster.drop = lambda sender, to, message: to == "e" and isinstance(message, Store)
     topic = cluster.topic(rf=5)
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    batch = cluster.batch(topic, origin, 0, [b"x"], delay_ms=60_000)
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    batch = cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=60_000)
     assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
     born = cluster.time
     for node in "ab"[:wrong]:
@@ -440,8 +440,8 @@ def test_a_reject_without_a_delay_takes_the_topics_backoff() -> None:
     cluster.topic(backoff=(1.0, 5.0), max_deliveries=50)
     topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * 3)))
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
     for wait in (1.0, 5.0, 5.0):
         mine = receipts(cluster.ask("b", fetch()))
         for _ in range(2):  # a retry changes nothing
@@ -477,8 +477,8 @@ def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
     cluster.topic(backoff=(1.0, 5.0), max_deliveries=50)
     topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"])))
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     got(cluster, "a", 1.0)
     cluster.advance(1.1)  # that attempt ended at all three
     mine = receipts(cluster.ask("a", fetch(hold_time=1.0)))

@@ -238,14 +238,14 @@ def is_gone(reply: object) -> bool:
 
 def test_nothing_succeeds_on_a_deleted_topic() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     got = receipts(cluster.ask("b", fetch(most=5)))
     parked = cluster.submit("c", fetch("other", most=100, least=50, wait=1.0))
     assert parked not in cluster.replies
     deleted(cluster, topic)
     assert is_gone(cluster.replies[parked]), "a parked FETCH ends"
     for node in "abc":
-        assert is_gone(cluster.ask(node, Publish(cluster.batch(topic, origin, 10, [b"x"]))))
+        assert is_gone(cluster.ask(node, Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
         assert is_gone(cluster.ask(node, fetch()))
         assert outcomes(cluster.ask(node, AckRequest(got))) == ["not-found"]
         assert not cluster.nodes[node].replicas
@@ -276,14 +276,14 @@ def test_the_payload_of_a_deleted_topic_is_forgotten_also_by_a_later_start() -> 
 
 def test_a_deletion_outlives_every_start() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     deleted(cluster, topic)
     for name in "abc":
         cluster.kill(name)
     for name in "abc":
         cluster.start(name)
     assert agreed(cluster) is None
-    assert is_gone(cluster.ask("a", Publish(cluster.batch(topic, origin, 10, [b"x"]))))
+    assert is_gone(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
     for core in cluster.nodes.values():
         assert not core.replicas
         assert not core.catalogue.groups
@@ -302,14 +302,14 @@ def test_deleting_again_is_deleting_once_and_leaves_the_next_topic_alone() -> No
 
 def test_old_receipts_do_nothing_to_the_topic_of_the_same_name() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     got = receipts(cluster.ask("b", fetch()))
     deleted(cluster, topic)
     again = cluster.topic()
     for node in "abc":
         assert outcomes(cluster.ask(node, AckRequest(got))) == ["not-found"]
-        assert is_gone(cluster.ask(node, Publish(cluster.batch(topic, origin, 10, [b"x"]))))
-    session = cluster.ask("a", OpenSession()).origin
+        assert is_gone(cluster.ask(node, Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
+    session = cluster.ask("a", OpenSession()).producer_id
     assert isinstance(cluster.ask("a", Publish(cluster.batch(again, session, 0, [b"new"]))), PublishReply)
     assert [item.receipt.span for item in receipts(cluster.ask("b", fetch()))] == [(session, 0, 1)]
 
@@ -330,12 +330,12 @@ def test_a_node_that_was_down_hears_of_the_deletion_by_itself() -> None:
 def test_a_node_that_has_not_heard_finds_no_majority_and_learns_why() -> None:
     """No anti-entropy here: the refusal itself brings the news."""
     cluster = Cluster(hold_time_max=1.0)
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     away(cluster, "c")
     deleted(cluster, topic)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
     assert cluster.nodes["c"].topic_named("jobs") == topic
-    assert is_gone(cluster.ask("c", Publish(cluster.batch(topic, origin, 10, [b"x"]))))
+    assert is_gone(cluster.ask("c", Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
     assert cluster.nodes["c"].topic_named("jobs") is None
 
 
@@ -407,11 +407,11 @@ def test_a_name_is_made_anew_through_a_node_that_missed_its_deletion() -> None:
 
 def test_a_publish_under_way_ends_when_the_deletion_comes() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster)
+    topic, producer_id = published(cluster)
     cluster.drop = lambda sender, to, message: (
         sender != to and "c" in (sender, to) and not is_register(message)
     )
-    key = cluster.submit("c", Publish(cluster.batch(topic, origin, 10, [b"x"])))
+    key = cluster.submit("c", Publish(cluster.batch(topic, producer_id, 10, [b"x"])))
     assert key not in cluster.replies
     deleted(cluster, topic)
     assert is_gone(cluster.replies[key])
@@ -493,7 +493,9 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
             case "delete" if known is not None:
                 request = DeleteTopic("jobs", known.id)
             case "publish" if known is not None:
-                request = Publish(cluster.batch(known, cluster.ask(node, OpenSession()).origin, 0, [b"x"]))
+                request = Publish(
+                    cluster.batch(known, cluster.ask(node, OpenSession()).producer_id, 0, [b"x"])
+                )
             case "fetch":
                 request = fetch(wait=number / 10, hold_time=1.0)
             case "restart":
@@ -531,9 +533,9 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
 
 def fill(cluster: Cluster, name: str, count: int = 2) -> None:
     topic = cluster.nodes["a"].topic_named(name) or cluster.topic(name)
-    origin = cluster.ask("a", OpenSession()).origin
+    producer_id = cluster.ask("a", OpenSession()).producer_id
     assert isinstance(
-        cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"x"] * count))), PublishReply
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count))), PublishReply
     )
 
 
@@ -618,12 +620,14 @@ def test_metadata_of_a_pattern() -> None:
 
 def test_more_partitions_move_nothing_and_are_read_by_the_next_fetch() -> None:
     cluster = Cluster()
-    topic, origin = published(cluster, 4)
+    topic, producer_id = published(cluster, 4)
     grown = cluster.ask("b", AlterTopic("jobs", partitions=3)).topic
     assert grown.replicas[:1] == topic.replicas
-    again = cluster.batch(topic, origin, 0, [b"%d" % number for number in range(4)])
+    again = cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(4)])
     assert isinstance(cluster.ask("c", Publish(again)), PublishReply), "a retry stays where it was numbered"
-    assert isinstance(cluster.ask("c", Publish(cluster.batch(grown, origin, 0, [b"x"], 2))), PublishReply)
+    assert isinstance(
+        cluster.ask("c", Publish(cluster.batch(grown, producer_id, 0, [b"x"], 2))), PublishReply
+    )
     got = receipts(cluster.ask("b", fetch()))
     assert sum(item.receipt.span.size for item in got) == 5
     assert {item.receipt.partition.number for item in got} == {0, 2}
@@ -631,12 +635,14 @@ def test_more_partitions_move_nothing_and_are_read_by_the_next_fetch() -> None:
 
 def test_a_new_partition_is_stored_by_nodes_that_have_not_heard_of_it() -> None:
     cluster = Cluster()
-    _, origin = published(cluster, 4)
+    _, producer_id = published(cluster, 4)
     away(cluster, "c")
     grown = cluster.ask("b", AlterTopic("jobs", partitions=2)).topic
     cluster.drop = lambda sender, to, message: (
         isinstance(message, SyncTopics) or (sender != to and "b" in (sender, to))
     )
     assert cluster.nodes["c"].topic_named("jobs").partitions == 1
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(grown, origin, 0, [b"x"], 1))), PublishReply)
+    assert isinstance(
+        cluster.ask("a", Publish(cluster.batch(grown, producer_id, 0, [b"x"], 1))), PublishReply
+    )
     assert cluster.nodes["c"].topic_named("jobs").partitions == 2

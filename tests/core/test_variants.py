@@ -111,8 +111,8 @@ def test_what_one_peer_alone_has_heard_is_not_undone_while_it_is_away(
 def published_on_five(cluster: Cluster) -> None:
     """One message on five replicas."""
     topic = cluster.topic(rf=5)
-    origin = cluster.ask("a", OpenSession()).origin  # type: ignore[union-attr]
-    cluster.ask("a", Publish(cluster.batch(topic, origin, 0, [b"m"])))
+    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
 
 
 @pytest.mark.parametrize("nodes", [5, 7])
@@ -141,7 +141,7 @@ def test_nothing_is_published_after_a_deletion_to_a_partition_that_its_node_had_
         opened = asked(cluster, here[0], OpenSession())
         assert isinstance(opened, OpenSessionReply)
         for partition in range(3):
-            batch = cluster.batch(altered.topic, opened.origin, 0, [b"m"], partition)
+            batch = cluster.batch(altered.topic, opened.producer_id, 0, [b"m"], partition)
             assert isinstance(asked(cluster, here[0], Publish(batch), 6.0), Failed)
     assert deletions >= 3
 

@@ -11,7 +11,7 @@ from quorumq.core.messages import AckRequest, Hold, HoldsReply, ReceiptPart
 from quorumq.core.records import CleanStopped
 from quorumq.core.rounds import Round
 from quorumq.core.settle import AckCoordinator, Ask, Ballot
-from quorumq.core.types import Incarnation, Origin, Owner, PartitionId, Span, Stamp
+from quorumq.core.types import Incarnation, Owner, PartitionId, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 
@@ -100,7 +100,7 @@ def test_a_replica_in_quarantine_is_certain_of_what_was_delivered_since_its_star
     assert verdicts(cluster, "a", before) == ["acked_unproven"], "b may have granted a higher one before"
 
 
-SPAN = Span(Origin("p", 1, 1, 1), 0, 1)
+SPAN = Span(ProducerId("p", 1, 1, 1), 0, 1)
 OWNER = Owner("a", Incarnation(1, 1), Stamp(1, "a"))
 
 

@@ -29,7 +29,7 @@ class Parked:
         self.cluster = cluster = Cluster(**{**QUIET, "hold_time_max": 300.0})
         cluster.checks = False
         self.topic = cluster.topic("jobs")
-        self.origin = cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+        self.producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
         self.keys = [self.send(waiting(f"g{at % GROUPS}", wait), GREEDY) for at in range(fetches)]
         self.calm = self.send(waiting("calm", wait), CALM)
         cluster.run()
@@ -56,7 +56,7 @@ class Parked:
         return self.cluster.keys
 
     def publish(self, number: int) -> None:
-        self.cluster.ask("a", m.Publish(self.cluster.batch(self.topic, self.origin, number, [b"x"])))
+        self.cluster.ask("a", m.Publish(self.cluster.batch(self.topic, self.producer_id, number, [b"x"])))
 
     def most(self) -> int:
         return max(step.count(GREEDY) for step in self.steps)
@@ -93,6 +93,6 @@ def test_the_line_that_is_left_of_a_group_is_served_in_its_order(monkeypatch: py
     parked.cluster.run()
     parked.cluster.advance(0.5)
     payloads = [b"x"] * 20
-    parked.cluster.ask("a", m.Publish(parked.cluster.batch(parked.topic, parked.origin, 0, payloads)))
+    parked.cluster.ask("a", m.Publish(parked.cluster.batch(parked.topic, parked.producer_id, 0, payloads)))
     wait_for(parked.cluster, keys[:20])
     assert not any(key in parked.cluster.replies for key in keys[20:])

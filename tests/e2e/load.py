@@ -20,7 +20,7 @@ from quorumq.client import Client, HoldLost, Message, MessageId, Pending, connec
 from quorumq.client.client import suspending_clock
 from quorumq.core.errors import Unanswered
 from quorumq.core.messages import BrowseReply, BrowseRequest
-from quorumq.history import HistoryWriter, Row, origin_text, read_history
+from quorumq.history import HistoryWriter, Row, producer_id_text, read_history
 from quorumq.lab.demo_verdict import Account, MessageKey
 from quorumq.lab.local import LocalCluster
 from tests.e2e.raw import Raw
@@ -241,8 +241,10 @@ def letters(address: str, topic: str, partitions: int) -> list[MessageKey]:
                 for item in page.items:
                     assert item.record.letter is not None
                     assert item.record.letter.error_class == "ValueError"
-                    origin, start, stop = item.span
-                    found += [(topic, partition, origin_text(origin), seq) for seq in range(start, stop)]
+                    producer_id, start, stop = item.span
+                    found += [
+                        (topic, partition, producer_id_text(producer_id), seq) for seq in range(start, stop)
+                    ]
                 cursor = page.cursor
     return sorted(found)
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.types import Kind, Letter, Origin, PartitionId, Record, Span, Stamp
+from quorumq.core.types import Kind, Letter, PartitionId, ProducerId, Record, Span, Stamp
 from quorumq.lab.local import LocalCluster
 from quorumq.wire import cbor
 from quorumq.wire.codec import TYPE_OF, encode_message
@@ -131,9 +131,9 @@ def settling(make: Callable[[tuple[m.ReceiptPart, ...]], object]) -> Attack:
     def attack(address: str) -> Iterator[object]:
         with Raw(address) as raw:
             topic = raw.topic(f"victim-{os.getpid()}")
-            origin, seq = raw.session(), 0
+            producer_id, seq = raw.session(), 0
             while True:
-                raw.publish(topic, origin, seq, [b"x"] * 200)
+                raw.publish(topic, producer_id, seq, [b"x"] * 200)
                 seq += 200
                 got: list[Any] = []
                 for _ in range(200):
@@ -147,7 +147,7 @@ def settling(make: Callable[[tuple[m.ReceiptPart, ...]], object]) -> Attack:
 FETCH: Final = m.Fetch(("jobs",), "g", 100, limits.FETCH_BYTES_MAX, 1, 1, 0.0, 5.0, 0.0)
 WAITING: Final = FETCH._replace(max_messages=1, max_wait=10.0)
 LETTER: Final = Letter(Stamp(0, ""), "rejected", "ValueError", "x" * 2000, "y" * 2000)
-LAST: Final = m.Resolved(Span(Origin("a", 1, 1, 1), 0, 1), Record(0, limits.NUMBERS_END - 1, Kind.DEAD))
+LAST: Final = m.Resolved(Span(ProducerId("a", 1, 1, 1), 0, 1), Record(0, limits.NUMBERS_END - 1, Kind.DEAD))
 WIDE: Final = FETCH._replace(topics=("wide",))
 ANY: Final = PartitionId(b"x" * 16, 0)
 MAPS: Final = cbor.array_head(2) + cbor.uint(TYPE_OF[m.Metadata]) + cbor.array_head(60_000) + b"\xa0" * 60_000
@@ -199,14 +199,14 @@ def flooding(make: Callable[[Raw], Callable[[int], object]], in_flight: int) -> 
 
 
 def big_batches(raw: Raw) -> Callable[[int], object]:
-    topic, origin = raw.topic(f"big-{os.getpid()}"), raw.session()
+    topic, producer_id = raw.topic(f"big-{os.getpid()}"), raw.session()
     payload = os.urandom(limits.MESSAGE_BYTES_MAX - 1000)
-    return lambda at: publish(topic, origin, 4 * at, [payload] * 4)
+    return lambda at: publish(topic, producer_id, 4 * at, [payload] * 4)
 
 
 def forged(raw: Raw) -> Callable[[int], object]:
-    topic, origin = raw.topic(f"forged-{os.getpid()}"), raw.session()
-    raw.publish(topic, origin, 0, [b"x"])
+    topic, producer_id = raw.topic(f"forged-{os.getpid()}"), raw.session()
+    raw.publish(topic, producer_id, 0, [b"x"])
     (item,) = receipts(raw.ask(FETCH._replace(topics=(topic.name,), max_wait=1.0)))
     bent = item._replace(sealed=item.sealed[:-1] + bytes([item.sealed[-1] ^ 1]))
     return lambda at: m.AckRequest((bent,) * 800)
@@ -225,9 +225,9 @@ def churning(raw: Raw) -> Callable[[int], object]:
 
 
 def browsing(raw: Raw) -> Callable[[int], object]:
-    topic, origin = raw.topic(f"browsed-{os.getpid()}"), raw.session()
+    topic, producer_id = raw.topic(f"browsed-{os.getpid()}"), raw.session()
     for at in range(200):
-        raw.publish(topic, origin, at, [b"x" * 1000])
+        raw.publish(topic, producer_id, at, [b"x" * 1000])
     raw.ask(FETCH._replace(topics=(topic.name,), max_messages=1, max_wait=1.0))
     return lambda at: m.BrowseRequest(topic.name, 0, "g", "all", (0, 0), 256, complete=True)
 
@@ -251,8 +251,8 @@ FLOODS: Final[dict[str, Attack]] = {
 }
 
 
-def small_publishes(topic: Any, origin: Any) -> Callable[[int], object]:
-    return lambda at: publish(topic, origin, at, [b"x"])
+def small_publishes(topic: Any, producer_id: Any) -> Callable[[int], object]:
+    return lambda at: publish(topic, producer_id, at, [b"x"])
 
 
 ATTACKS: Final[dict[str, Attack]] = {
@@ -270,7 +270,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "L7 METADATA of 10 patterns": asking(m.Metadata(tuple(f"*{n}*?" for n in range(10)))),
     "L7 a header of empty maps": sending(b"".join(encode_message(client_hello(), request=1)) + frame(MAPS)),
     "L7 CLOSE in 1,024 partitions": asking(
-        m.CloseSession(Origin("a", 1, 1, 1), tuple(PartitionId(ANY.topic, n) for n in range(1024)))
+        m.CloseSession(ProducerId("a", 1, 1, 1), tuple(PartitionId(ANY.topic, n) for n in range(1024)))
     ),
     "L7 STATUS": asking(m.StatusRequest()),
     "L9 idle and mute connections": idle,
@@ -301,14 +301,14 @@ def processor_s(process: int) -> float:
 
 
 def served(
-    raw: Raw, topic: Any, origin: Any, seq: int, seconds: float, process: int
+    raw: Raw, topic: Any, producer_id: Any, seq: int, seconds: float, process: int
 ) -> list[tuple[float, float]]:
     """Seconds that each message took from its publish until its ack, and those of the node's processor."""
     found: list[tuple[float, float]] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         began, used = time.monotonic(), processor_s(process)
-        raw.publish(topic, origin, seq + len(found), [b"hello"])
+        raw.publish(topic, producer_id, seq + len(found), [b"hello"])
         got = receipts(raw.ask(FETCH._replace(topics=(topic.name,), group="served", max_wait=1.0)))
         assert got, "nobody else reads as this group"
         raw.ask(m.AckRequest(tuple(got)))
@@ -325,9 +325,9 @@ def main() -> None:
             for number in range(100):
                 raw.topic(f"other-{number}")
             raw.topic("jobs")
-            topic, origin = raw.topic("served"), raw.session()
+            topic, producer_id = raw.topic("served"), raw.session()
             process = cluster.pid("n1")
-            seq = len(served(raw, topic, origin, 0, 2.0, process))
+            seq = len(served(raw, topic, producer_id, 0, 2.0, process))
             for name in ATTACKS:
                 if wanted and not any(word in name for word in wanted):
                     continue
@@ -339,7 +339,7 @@ def main() -> None:
                         if attacked:
                             attacker.start()
                             time.sleep(1.5)
-                        more = served(raw, topic, origin, seq, SECONDS, process)
+                        more = served(raw, topic, producer_id, seq, SECONDS, process)
                         times += more
                         seq += len(more)
                         if attacked:

@@ -28,13 +28,13 @@ PARTITIONS: Final = 8
 
 def requests(raw: Raw, topic: Topic, partitions: list[int]) -> list[bytes]:
     """Windows of encoded publishes, spread over the partitions whose replica is the node that ``raw`` is at."""
-    origin = raw.session()
+    producer_id = raw.session()
     found = []
     for at in range(0, MESSAGES, WINDOW):
         window = b""
         for number in range(at, at + WINDOW):
             place = partitions[number % len(partitions)]
-            request = publish(topic, origin, number // len(partitions), [b"hello"], place)
+            request = publish(topic, producer_id, number // len(partitions), [b"hello"], place)
             window += b"".join(encode_message(request, request=1_000_000 + number))
         found.append(window)
     return found

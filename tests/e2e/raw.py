@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from quorumq.core import messages as m
-from quorumq.core.types import Incarnation, Origin, PartitionId, Topic
+from quorumq.core.types import Incarnation, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, sealed_items
 from quorumq.wire.frames import PREFIX_BYTES, FrameReader
@@ -15,7 +15,7 @@ from quorumq.wire.proofs import DIALLER, Handshake, fresh_nonce
 from quorumq.wire.values import SealedNamed
 from tests.patience import PATIENCE_S
 
-SEALS: dict[Origin, bytes] = {}
+SEALS: dict[ProducerId, bytes] = {}
 """Of the sessions that were opened here."""
 
 
@@ -96,16 +96,16 @@ class Raw:
         assert isinstance(reply, m.CreateTopicReply), reply
         return reply.topic
 
-    def session(self) -> Origin:
+    def session(self) -> ProducerId:
         reply = self.ask(m.OpenSession())
         assert isinstance(reply, m.OpenSessionReply), reply
-        SEALS[reply.origin] = reply.seal
-        return reply.origin
+        SEALS[reply.producer_id] = reply.seal
+        return reply.producer_id
 
     def publish(
-        self, topic: Topic, origin: Origin, first: int, payloads: list[bytes], partition: int = 0
+        self, topic: Topic, producer_id: ProducerId, first: int, payloads: list[bytes], partition: int = 0
     ) -> Any:
-        return self.ask(publish(topic, origin, first, payloads, partition))
+        return self.ask(publish(topic, producer_id, first, payloads, partition))
 
     def fetch(self, topic: str, group: str, most: int = 1000, hold_time: float = 2.0, **more: Any) -> Any:
         settings: dict[str, Any] = {"max_bytes": 1 << 20, "max_wait": 0.0, **more}
@@ -153,11 +153,13 @@ class Raw:
         return self.ask(m.AckRequest(sealed_items(items)))
 
 
-def publish(topic: Topic, origin: Origin, first: int, payloads: list[bytes], partition: int = 0) -> m.Publish:
+def publish(
+    topic: Topic, producer_id: ProducerId, first: int, payloads: list[bytes], partition: int = 0
+) -> m.Publish:
     where = PartitionId(topic.id, partition)
     messages = [Message(payload) for payload in payloads]
-    batch = build_batch(where, origin, first, int(time.time() * 1000), messages)
-    return m.Publish(batch, seal=SEALS.get(origin, b""))
+    batch = build_batch(where, producer_id, first, int(time.time() * 1000), messages)
+    return m.Publish(batch, seal=SEALS.get(producer_id, b""))
 
 
 def receipts(reply: Any) -> list[SealedNamed]:

@@ -42,9 +42,9 @@ def bystander(shared: LocalCluster) -> Iterator[Raw]:
     """Another client's connection, which must go on as if nothing had happened."""
     with Raw(shared.addresses[0]) as other:
         topic = other.topic("bystander")
-        origin = other.session()
+        producer_id = other.session()
         yield other
-        assert isinstance(other.publish(topic, origin, 0, [b"still here"]), m.PublishReply)
+        assert isinstance(other.publish(topic, producer_id, 0, [b"still here"]), m.PublishReply)
         for name in shared.nodes:
             assert shared.running(name)
 
@@ -163,14 +163,14 @@ def test_a_redrive_that_is_made_up_brings_nothing_back_and_keeps_no_rewind_from_
     shared: LocalCluster, bystander: Raw
 ) -> None:
     with Raw(shared.addresses[1]) as raw:
-        topic, origin = raw.topic("redriven", retention_s=3600.0), raw.session()
-        assert isinstance(raw.publish(topic, origin, 0, [b"acked", b"acked", b"buried"]), m.PublishReply)
+        topic, producer_id = raw.topic("redriven", retention_s=3600.0), raw.session()
+        assert isinstance(raw.publish(topic, producer_id, 0, [b"acked", b"acked", b"buried"]), m.PublishReply)
         for request in (m.AckRequest, m.AckRequest, lambda got: m.RejectRequest(got, 0.0, LETTER)):
             got = tuple(raw.take("redriven", "g", 1))
             assert set(outcomes(raw.ask(request(got)))) <= {"acked", "ok"}
         for generation in (0, 7, 1 << 61):
             for n, says in ((0, "already-resolved"), (5, "already-resolved"), (NUMBERS_END - 1, "usage")):
-                made_up = m.Resolved(Span(origin, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
+                made_up = m.Resolved(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
                 reply = raw.ask(m.RedriveRequest("redriven", 0, "g", (made_up,)))
                 assert outcomes(reply) == [says], reply
         assert size_of(raw.fetch("redriven", "g", max_wait=0.2)) == 0
@@ -216,10 +216,10 @@ def test_a_message_of_2_mib_is_refused_with_the_limit_though_no_client_checked_i
 ) -> None:
     with Raw(shared.addresses[0]) as raw:
         topic = raw.topic("large")
-        origin = raw.session()
+        producer_id = raw.session()
         record = b"\x83\xf6\xa0" + cbor.blob(bytes(2 * MIB))
         header = BatchHeader(
-            PartitionId(topic.id, 0), (Span(origin, 0, 1),), int(time.time() * 1000), 0,
+            PartitionId(topic.id, 0), (Span(producer_id, 0, 1),), int(time.time() * 1000), 0,
             struct.pack("<I", len(record)), struct.pack("<I", crc32c(record)), crc32c(record),
         )  # fmt: skip
         reply = raw.ask(m.Publish(Batch(header, encode_header(header), record)))
@@ -228,7 +228,7 @@ def test_a_message_of_2_mib_is_refused_with_the_limit_though_no_client_checked_i
         assert str(MESSAGE_BYTES_MAX) in reply.detail, reply
         assert size_of(raw.fetch("large", "g")) == 0
         # The same session goes on: nothing was used up.
-        assert isinstance(raw.publish(topic, origin, 0, [b"small"]), m.PublishReply)
+        assert isinstance(raw.publish(topic, producer_id, 0, [b"small"]), m.PublishReply)
 
 
 # ------------------------------------------------------------------------------- memory
@@ -245,9 +245,9 @@ def sizes(shared: LocalCluster) -> dict[str, int]:
 def filled(raw: Raw, name: str, mib: int) -> None:
     """A topic with so many MiB in messages of 256 KiB."""
     topic = raw.topic(name)
-    origin = raw.session()
+    producer_id = raw.session()
     for first in range(0, 4 * mib, 8):
-        reply = raw.publish(topic, origin, first, [bytes(256 * 1024)] * 8)
+        reply = raw.publish(topic, producer_id, first, [bytes(256 * 1024)] * 8)
         assert isinstance(reply, m.PublishReply), reply
 
 

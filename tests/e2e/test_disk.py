@@ -22,11 +22,11 @@ def test_concurrent_publishes_share_fsyncs_and_a_fetch_takes_none(own: LocalClus
     with Raw(own.addresses[0]) as raw:
         topic = raw.topic("disk")
         clients = [Raw(own.addresses[index % 3]) for index in range(64)]
-        origins = [client.session() for client in clients]
+        producer_ids = [client.session() for client in clients]
         before = commits(own)
         numbers = [
-            client.send(publish(topic, origin, 0, [b"x" * 100]))
-            for client, origin in zip(clients, origins, strict=True)
+            client.send(publish(topic, producer_id, 0, [b"x" * 100]))
+            for client, producer_id in zip(clients, producer_ids, strict=True)
         ]
         for client, number in zip(clients, numbers, strict=True):
             assert isinstance(client.receive(number), m.PublishReply)
@@ -50,11 +50,11 @@ def test_a_message_on_one_replica_reaches_all(own: LocalCluster) -> None:
     """docs/protocol.md, PUBLISH: what reached fewer than a majority is finished by anti-entropy, never aborted."""
     with Raw(own.addresses[0]) as raw:
         topic = raw.topic("alone")
-        origin = raw.session()
-        assert isinstance(raw.publish(topic, origin, 0, [b"before"]), m.PublishReply)
+        producer_id = raw.session()
+        assert isinstance(raw.publish(topic, producer_id, 0, [b"before"]), m.PublishReply)
         own.pause("n2")
         own.pause("n3")
-        alone = publish(topic, origin, 1, [b"alone"])
+        alone = publish(topic, producer_id, 1, [b"alone"])
         number = raw.send(alone)
         time.sleep(0.3)  # stored by n1, and sent to two that will never read it
         own.kill("n2")
@@ -64,7 +64,7 @@ def test_a_message_on_one_replica_reaches_all(own: LocalCluster) -> None:
         assert reply.code == "outcome-unknown", reply
         assert (reply.needed, reply.answered) == (2, 1)
         # With nobody to send to, a publish is refused before anything is stored.
-        refused = raw.publish(topic, origin, 2, [b"never"])
+        refused = raw.publish(topic, producer_id, 2, [b"never"])
         assert isinstance(refused, m.Failed)
         assert refused.code == "not-stored"
         own.start("n2")

@@ -37,12 +37,12 @@ def test_nothing_is_confirmed_while_an_fsync_hangs(tmp_path: Path) -> None:
         until(process, "node_started")
         with Raw(address(path)) as raw:
             topic = raw.topic("jobs", rf=1)
-            origin = raw.session()
-            assert isinstance(raw.publish(topic, origin, 0, [b"first"]), m.PublishReply)
+            producer_id = raw.session()
+            assert isinstance(raw.publish(topic, producer_id, 0, [b"first"]), m.PublishReply)
             given = raw.take("jobs", "g", 1, hold_time=60.0)
             flag.touch()
             acked = raw.send(m.AckRequest(sealed_items(given)))
-            numbers = [raw.send(publish(topic, origin, seq, [b"x"])) for seq in range(1, 50)]
+            numbers = [raw.send(publish(topic, producer_id, seq, [b"x"])) for seq in range(1, 50)]
             raw.sock.settimeout(3.0)
             with pytest.raises(TimeoutError):
                 raw.receive(acked)

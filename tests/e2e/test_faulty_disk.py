@@ -53,12 +53,12 @@ def test_after_a_failed_fsync_no_answer_leaves_and_the_process_ends(tmp_path: Pa
         until(process, "node_started")
         with Raw(address(path)) as raw:
             topic = raw.topic("jobs", rf=1)
-            origin = raw.session()
-            assert isinstance(raw.publish(topic, origin, 0, [b"first"]), m.PublishReply)
+            producer_id = raw.session()
+            assert isinstance(raw.publish(topic, producer_id, 0, [b"first"]), m.PublishReply)
             flag.touch()
             others = [Raw(address(path)) for _ in range(3)]
             asked = [
-                (other, other.send(publish(topic, origin, seq, [b"never confirmed"])))
+                (other, other.send(publish(topic, producer_id, seq, [b"never confirmed"])))
                 for seq, other in enumerate((raw, *others), start=1)
             ]
             for other, number in asked:  # no answer, not even an error: nobody knows what the disk has
@@ -114,8 +114,8 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_room_back(
         until(node, "node_started")
         with Raw(address(path)) as raw:
             topic = raw.topic("jobs", rf=1)
-            origin = raw.session()
-            published, refused = fill(raw, topic, origin)
+            producer_id = raw.session()
+            published, refused = fill(raw, topic, producer_id)
             assert published > 10_000
             assert refused.code == "storage-full"
             assert "let consumers ack" in refused.detail
@@ -132,7 +132,7 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_room_back(
                 raw.ack(*receipts(reply))
                 acked += size_of(reply)
             end = time.monotonic() + PATIENCE_S
-            while isinstance(raw.publish(topic, origin, published, [bytes(2 * KIB)] * 100), m.Failed):
+            while isinstance(raw.publish(topic, producer_id, published, [bytes(2 * KIB)] * 100), m.Failed):
                 assert time.monotonic() < end, "room comes back when everything is acked"
                 time.sleep(0.2)
     finally:
@@ -157,9 +157,9 @@ def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
         until(node, "node_started")
         with Raw(address(path)) as raw:
             topic = raw.topic("jobs", rf=1)
-            origin = raw.session()
+            producer_id = raw.session()
             raw.fetch("jobs", "g", most=1, hold_time=0.1)
-            fill(raw, topic, origin)
+            fill(raw, topic, producer_id)
             letter = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
             for _ in range(30):
                 for one in singles(raw.fetch("jobs", "g", most=50, hold_time=5.0)):
@@ -194,7 +194,7 @@ def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
 def singles(reply: m.FetchReply) -> list[SealedNamed]:
     """Each message of a Fetched, to be acked on its own."""
     return [
-        SealedNamed(delivery.sealed, (Span(span.origin, seq, seq + 1),))
+        SealedNamed(delivery.sealed, (Span(span.producer_id, seq, seq + 1),))
         for part in reply.slices
         for delivery in part.deliveries
         for span in [delivery.receipt.span]
@@ -202,11 +202,11 @@ def singles(reply: m.FetchReply) -> list[SealedNamed]:
     ]
 
 
-def fill(raw: Raw, topic: object, origin: object) -> tuple[int, m.Failed]:
+def fill(raw: Raw, topic: object, producer_id: object) -> tuple[int, m.Failed]:
     """Publish until it is refused: how many messages were taken, and the refusal."""
     published = 0
     while True:
-        reply = raw.publish(topic, origin, published, [bytes(2 * KIB)] * 100)  # type: ignore[arg-type]
+        reply = raw.publish(topic, producer_id, published, [bytes(2 * KIB)] * 100)  # type: ignore[arg-type]
         if isinstance(reply, m.Failed):
             return published, reply
         published += 100

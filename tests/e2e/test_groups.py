@@ -14,7 +14,7 @@ import trio
 
 from quorumq.client import Client, Group, MessageId, Outcome
 from quorumq.client.client import suspending_clock
-from quorumq.history import HistoryWriter, Row, origin_text, read_history
+from quorumq.history import HistoryWriter, Row, producer_id_text, read_history
 from quorumq.lab.demo_verdict import MessageKey, keys_of
 from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import HOLD_S, KEPT_S, drained, outsider, payloads, publish, through
@@ -50,7 +50,7 @@ def test_groups_begin_where_they_were_told_to_through_any_node(five: LocalCluste
 
 def key_of(message: MessageId, topic: str) -> MessageKey:
     """A message id as histories name it."""
-    return topic, message.partition.number, origin_text(message.origin), message.seq
+    return topic, message.partition.number, producer_id_text(message.producer_id), message.seq
 
 
 @dataclass

@@ -26,9 +26,9 @@ from tests.storage.samples import record_headers
 
 
 def publish(client: Raw, topic: object, count: int) -> None:
-    origin = client.session()
+    producer_id = client.session()
     for number in range(count):
-        assert isinstance(client.publish(topic, origin, number, [b"%d" % number]), m.PublishReply)  # type: ignore[arg-type]
+        assert isinstance(client.publish(topic, producer_id, number, [b"%d" % number]), m.PublishReply)  # type: ignore[arg-type]
 
 
 LETTERS = 12
@@ -187,8 +187,8 @@ def test_what_no_disk_has_any_more_is_listed_as_lost_and_found_when_one_comes_ba
     with LocalCluster(3, hold_time_max=3.0) as cluster:
         with Raw(cluster.address("n1")) as client:
             topic = client.topic("jobs")
-            origin = client.session()
-            client.publish(topic, origin, 0, [b"the one that is lost"])
+            producer_id = client.session()
+            client.publish(topic, producer_id, 0, [b"the one that is lost"])
             publish(client, topic, 3)
         status_when(cluster, "n3", lambda facts: facts["partitions"][0]["messages"] == 4)
         for name in cluster.nodes:

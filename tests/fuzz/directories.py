@@ -67,10 +67,10 @@ def worn(name: str, directory: int) -> MemoryDisk:
 
     topic = cluster.topic(partitions=2)
     for life in range(4):
-        origin = cluster.ask("abc"[life % 3], m.OpenSession()).origin  # type: ignore[union-attr]
+        producer_id = cluster.ask("abc"[life % 3], m.OpenSession()).producer_id  # type: ignore[union-attr]
         for first in range(0, 12, 2):
             body = [b"payload %d " % first * (200 if first == 4 else 1), b"x"]
-            cluster.ask("a", m.Publish(cluster.batch(topic, origin, first, body, first // 2 % 2)))
+            cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, first, body, first // 2 % 2)))
         reply: Any = cluster.ask("b", m.Fetch(("jobs",), "g", 9, 1 << 20, 1, 1, 0.0, 5.0, 0.0))
         items = tuple(
             m.ReceiptPart(found.receipt, (found.receipt.span,))

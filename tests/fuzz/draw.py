@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.limits import NUMBERS_END
-from quorumq.core.types import Batch, BatchHeader, Origin, Receipt, Span
+from quorumq.core.types import Batch, BatchHeader, ProducerId, Receipt, Span
 from quorumq.wire.bounds import BYTES_EXACT, int_range
 from quorumq.wire.receipts import seal, seal_session
 from quorumq.wire.values import SealedNamed
@@ -80,10 +80,10 @@ class Draw:
             return SealedNamed(seal(self.of(Receipt), secret=SECRET), spans)
         made = cls(*[self.field(hint, cls.__name__, field) for field, hint in fields_of(cls)])
         if cls is m.Publish:
-            origin = made.batch.header.sections[0].origin
-            return made._replace(seal=seal_session(origin, secret=SECRET, key=0))
+            producer_id = made.batch.header.sections[0].producer_id
+            return made._replace(seal=seal_session(producer_id, secret=SECRET, key=0))
         if cls is m.CloseSession:
-            return made._replace(seal=seal_session(made.origin, secret=SECRET, key=0))
+            return made._replace(seal=seal_session(made.producer_id, secret=SECRET, key=0))
         if cls is m.Hello:
             return made._replace(versions=(min(made.versions), max(made.versions)))
         return made
@@ -91,7 +91,11 @@ class Draw:
     def span(self) -> Span:
         start = self.number(0, NUMBERS_END)
         size = self.rng.choice((1, 1, 2, 100, 1 << 32))
-        return Span(self.known_or(Origin, Origin, "Span", "origin"), start, min(start + size, NUMBERS_END))
+        return Span(
+            self.known_or(ProducerId, ProducerId, "Span", "producer_id"),
+            start,
+            min(start + size, NUMBERS_END),
+        )
 
     def slice(self) -> m.Slice:
         number = self.rng.randrange(len(BATCHES))
@@ -151,18 +155,18 @@ class Draw:
             return rng.choice(FLOATS)
         if hint is bool:
             return rng.random() < 0.5
-        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        producer_id, args = typing.get_origin(hint), typing.get_args(hint)
         if type(None) in args:
             return None if rng.random() < 0.4 else self.known_or(args[0], args[0], owner, field)
-        if origin is tuple and args[-1] is Ellipsis:
+        if producer_id is tuple and args[-1] is Ellipsis:
             return tuple(
                 self.known_or(args[0], args[0], owner, field) for _ in range(rng.randint(0, self.items))
             )
-        if origin is tuple:
+        if producer_id is tuple:
             if field == "cursor":
                 return tuple(self.number(-(1 << 63), 1 << 63) for _ in args)
             return tuple(self.known_or(arg, arg, owner, field) for arg in args)
-        if origin is dict:
+        if producer_id is dict:
             return {f"k{at}": self.plain() for at in range(rng.randrange(3))}
         if isinstance(hint, type) and issubclass(hint, IntEnum):
             return rng.choice(list(hint))

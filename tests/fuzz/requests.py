@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.errors import QuorumqError
-from quorumq.core.types import Origin, PartitionId
+from quorumq.core.types import PartitionId, ProducerId
 from quorumq.node.connections import CLIENT_REQUESTS
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import TYPES
@@ -40,7 +40,7 @@ class Life:
         here = PartitionId(topic.id, 0)
         known: dict[Any, Any] = {
             PartitionId: [here],
-            Origin: [LAST.origin, Origin("x", 1, 1, 1), Origin("~derived", 1, 1, 2)],
+            ProducerId: [LAST.producer_id, ProducerId("x", 1, 1, 1), ProducerId("~derived", 1, 1, 2)],
             **{f"{cls.__name__}.topic": ["jobs"] for cls in KINDS if "topic" in cls._fields},
             **{f"{kind}.partition": [0] for kind in ("RedriveRequest", "PurgeRequest", "BrowseRequest")},
             "Fetch.topics": [("jobs",)],
@@ -64,9 +64,9 @@ class Life:
         if cls is m.Publish:
             number, rng = self.draw.number, self.rng
             name = rng.choice(("a", "x", "~derived"))
-            origin = Origin(name, number(0, 1 << 62), number(0, 1 << 64), number(0, 1 << 62))
+            producer_id = ProducerId(name, number(0, 1 << 62), number(0, 1 << 64), number(0, 1 << 62))
             batch = far_batch(
-                origin,
+                producer_id,
                 number(0, 1 << 62),
                 number(-(1 << 63), 1 << 63),
                 rng.choice((0, 1, 1 << 32)),

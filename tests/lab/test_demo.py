@@ -81,10 +81,10 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
     assert told["stopped"]["seconds"] > 5
     rows = list(read_history(sorted((keep / "histories").glob("*.jsonl"))))
     settled = {
-        (row["partition"], origin, seq)
+        (row["partition"], producer_id, seq)
         for row in rows
         if row["kind"] in ("ack", "dead_letter") and row["outcome"] in ("ok", *ACKED_OUTCOMES)
-        for origin, start, stop in row["spans"]
+        for producer_id, start, stop in row["spans"]
         for seq in range(start, stop)
     }  # fmt: skip
     assert len(settled) == 300

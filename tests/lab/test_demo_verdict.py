@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.types import Incarnation, Origin, Owner, Span, Stamp
+from quorumq.core.types import Incarnation, Owner, ProducerId, Span, Stamp
 from quorumq.history import HistoryWriter, Row, owner_text, read_history, spans_value, token_text
 from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
 
-ORIGIN = Origin("n1", 1, 0xABC, 0)
+PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 HOLD = 5.0
 GOOD_KILL = Killed("n2", 0.45, 7, started_again=True, back=True)
 GOOD_STOP = Stopped("client:w3", 3, 6.0)
@@ -39,7 +39,7 @@ class Run:
                 "publish",
                 topic="demo",
                 partition=0,
-                spans=spans_value([Span(ORIGIN, start, stop)]),
+                spans=spans_value([Span(PRODUCER_ID, start, stop)]),
                 op=1,
                 outcome=step,
             )
@@ -61,7 +61,7 @@ class Run:
     def _of(self, seq: int, ballot: int) -> Row:
         return {
             "topic": "demo", "partition": 0, "group": "g", "generation": 0, "n": 0,
-            "spans": spans_value([Span(ORIGIN, seq, seq + 1)]), "owner": owner_text(owner(ballot)),
+            "spans": spans_value([Span(PRODUCER_ID, seq, seq + 1)]), "owner": owner_text(owner(ballot)),
         }  # fmt: skip
 
     def account(self, **letters: str) -> Account:

@@ -10,7 +10,7 @@ import trio
 
 import sim.shell.memory
 from quorumq.core import messages as m
-from quorumq.core.types import Origin, PartitionId, Topic
+from quorumq.core.types import PartitionId, ProducerId, Topic
 from quorumq.node.transport import ConnectionLost
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, error_of, sealed_items
@@ -47,7 +47,7 @@ async def world(names: str = "abc", **settings: Any) -> AsyncIterator[World]:
 @asynccontextmanager
 async def served(
     names: str = "abc", *, rf: int = 0, **settings: Any
-) -> AsyncIterator[tuple[World, Client, Topic, Origin]]:
+) -> AsyncIterator[tuple[World, Client, Topic, ProducerId]]:
     """A running cluster, a client of its first node, a topic on all nodes (or ``rf`` of them), and a session."""
     async with world(names, **settings) as cluster:
         client = await cluster.client(names[0])
@@ -136,23 +136,23 @@ class Client:
         assert isinstance(reply, m.CreateTopicReply), reply
         return reply.topic
 
-    async def session(self) -> Origin:
+    async def session(self) -> ProducerId:
         reply = await self.ask(m.OpenSession())
         assert isinstance(reply, m.OpenSessionReply), reply
-        return reply.origin
+        return reply.producer_id
 
     async def ack(self, *items: SealedNamed) -> Any:
         return await self.ask(m.AckRequest(sealed_items(items)))
 
 
-def publish(topic: Topic, origin: Origin, first: int, *payloads: bytes) -> m.Publish:
-    batch = build_batch(PartitionId(topic.id, 0), origin, first, WALL_MS, [Message(p) for p in payloads])
-    return m.Publish(batch, seal=sealed_session(origin))
+def publish(topic: Topic, producer_id: ProducerId, first: int, *payloads: bytes) -> m.Publish:
+    batch = build_batch(PartitionId(topic.id, 0), producer_id, first, WALL_MS, [Message(p) for p in payloads])
+    return m.Publish(batch, seal=sealed_session(producer_id))
 
 
-def sealed_session(origin: Origin) -> bytes:
-    """What comes with the session, of whatever origin."""
-    return seal_session(origin, secret=SECRET, key=key_number(SECRET))
+def sealed_session(producer_id: ProducerId) -> bytes:
+    """What comes with the session, of whatever producer id."""
+    return seal_session(producer_id, secret=SECRET, key=key_number(SECRET))
 
 
 def fetch(most: int = 100, wait: float = 0.0, hold_time: float = 4.0, size: int = 1 << 20) -> m.Fetch:

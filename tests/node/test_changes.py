@@ -21,8 +21,8 @@ from tests.node.memory import fetch, publish, served, world
 
 
 async def test_each_change_has_one_line_and_nothing_else_has() -> None:
-    async with served("a") as (cluster, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"x"))
+    async with served("a") as (cluster, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         await client.ask(m.SetGroup("jobs", "g"))
         await client.ask(m.SetGroup("jobs", "g", rewind=True))
         await client.ask(fetch())

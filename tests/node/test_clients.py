@@ -71,11 +71,11 @@ async def test_each_does_what_it_may_and_nothing_else(tmp_path: Path) -> None:
         shop, worker, boss = [await cluster.client("a", token=token) for token in (SHOP, WORKER, BOSS)]
         refused = await shop.ask(m.CreateTopic("jobs", rf=1))
         assert (refused.code, "right admin to topic 'jobs'" in refused.detail) == ("unauthorized", True)
-        topic, origin = await boss.topic(rf=1), await shop.session()
-        assert isinstance(await shop.ask(publish(topic, origin, 0, b"one")), m.PublishReply)
+        topic, producer_id = await boss.topic(rf=1), await shop.session()
+        assert isinstance(await shop.ask(publish(topic, producer_id, 0, b"one")), m.PublishReply)
         assert (await shop.ask(fetch())).code == "unauthorized"
         assert (await worker.ask(m.OpenSession())).code == "unauthorized"
-        assert (await worker.ask(publish(topic, origin, 1, b"two"))).code == "unauthorized"
+        assert (await worker.ask(publish(topic, producer_id, 1, b"two"))).code == "unauthorized"
         assert (await worker.ask(m.StatusRequest())).code == "unauthorized"
         got = await worker.ask(fetch())
         assert payloads(got) == [b"one"], "and nothing of what was refused"
@@ -95,9 +95,9 @@ def as_sent(request: Any, node: Node) -> Any:
     """``request`` as a client sends it that was given what it names: sealed."""
     key = {"secret": node.secret, "key": node.secret_number}
     if isinstance(request, m.Publish):
-        return request._replace(seal=seal_session(request.batch.header.sections[0].origin, **key))
+        return request._replace(seal=seal_session(request.batch.header.sections[0].producer_id, **key))
     if isinstance(request, m.CloseSession):
-        return request._replace(seal=seal_session(request.origin, **key))
+        return request._replace(seal=seal_session(request.producer_id, **key))
     if hasattr(request, "items"):
         return request._replace(
             items=tuple(SealedNamed(seal(item.receipt, **key), item.spans) for item in request.items)
@@ -140,7 +140,7 @@ async def test_a_topic_that_only_other_nodes_know_is_not_open_to_who_may_publish
         shop, boss, there = [
             await cluster.client(node, token=token) for node, token in (("a", SHOP), ("a", BOSS), ("b", BOSS))
         ]
-        origin, topic = await shop.session(), await there.topic("payroll")
+        producer_id, topic = await shop.session(), await there.topic("payroll")
         await trio.sleep(0.1)
         context = cluster.services["a"].node.core.context
         for asker, code in ((shop, "not-found"), (boss, None)):
@@ -148,7 +148,7 @@ async def test_a_topic_that_only_other_nodes_know_is_not_open_to_who_may_publish
             for known in (context.catalogue.topics, context.catalogue.names):
                 known.pop(topic.id if topic.id in known else "payroll", None)  # type: ignore[attr-defined]
             context.replicas.clear()
-            answer = await asker.ask(publish(topic, origin, 0, b"x"))
+            answer = await asker.ask(publish(topic, producer_id, 0, b"x"))
             assert getattr(answer, "code", None) == code, answer
 
 
@@ -182,12 +182,12 @@ async def test_who_waits_for_messages_to_which_he_has_no_right_any_more_is_hung_
     path = tmp_path / "clients.toml"
     async with guarded(path, hold_time_max=60.0) as cluster:
         boss, worker = [await cluster.client("a", token=token) for token in (BOSS, WORKER)]
-        topic, origin = await boss.topic(rf=1), await boss.session()
+        topic, producer_id = await boss.topic(rf=1), await boss.session()
         await worker.send(fetch(wait=20.0, hold_time=60.0))
         await trio.sleep(0.1)
         change(path, {**ENTRIES, "worker": Entry(WORKER_ENTRY, consume=(("jobs", "other"),))})
         await trio.sleep(1.2)
-        await boss.ask(publish(topic, origin, 0, b"secret"))
+        await boss.ask(publish(topic, producer_id, 0, b"secret"))
         assert await worker.closed(0.1)
         assert payloads(await boss.ask(fetch())) == [b"secret"], "it was handed to nobody"
 

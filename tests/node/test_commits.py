@@ -118,13 +118,13 @@ async def test_nothing_waits_for_a_timer_where_the_loop_itself_has_waited_for_th
         client = await cluster.client("a")
         reply = await client.ask(m.CreateTopic("jobs", 3, 1))
         assert isinstance(reply, m.CreateTopicReply), reply
-        origin = await client.session()
+        producer_id = await client.session()
         for commits in cluster.commits.values():
             commits.at_once = True
         began = trio.current_time()
         for seq in range(10):
             assert isinstance(
-                await client.ask(publish(reply.topic, origin, seq, b"%d" % seq)), m.PublishReply
+                await client.ask(publish(reply.topic, producer_id, seq, b"%d" % seq)), m.PublishReply
             )
             given = await client.ask(fetch())
             assert payloads(given) == [b"%d" % seq]

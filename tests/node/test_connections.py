@@ -142,17 +142,17 @@ async def test_a_request_with_a_value_that_cannot_be_is_answered_by_name_and_the
 
 
 async def test_a_message_over_the_limit_is_refused_with_the_limit_and_the_connection_goes_on() -> None:
-    async with served("a") as (_, client, topic, origin):
+    async with served("a") as (_, client, topic, producer_id):
         where = PartitionId(topic.id, 0)
         record = b"\x83\xf6\xa0\x5a" + struct.pack(">I", MESSAGE_BYTES_MAX) + bytes(MESSAGE_BYTES_MAX)
-        reply = await client.ask(m.Publish(pack_batch(where, origin, 0, 0, [record])))
+        reply = await client.ask(m.Publish(pack_batch(where, producer_id, 0, 0, [record])))
         assert (reply.code, str(MESSAGE_BYTES_MAX) in reply.detail) == ("too-large", True)
-        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
+        assert isinstance(await client.ask(publish(topic, producer_id, 0, b"x")), m.PublishReply)
 
 
 async def test_a_batch_whose_bytes_are_not_its_headers_reaches_no_core() -> None:
-    async with served("a") as (cluster, client, topic, origin):
-        good = publish(topic, origin, 0, b"good bytes").batch
+    async with served("a") as (cluster, client, topic, producer_id):
+        good = publish(topic, producer_id, 0, b"good bytes").batch
         body = bytes(good.body).replace(b"good", b"evil")
         await client.send(m.Publish(Batch(good.header, encode_header(good.header), body)))
         assert await client.closed(1)
@@ -167,25 +167,25 @@ async def test_a_session_is_of_use_to_its_client_alone() -> None:
         first, other, elsewhere = [await cluster.client(name) for name in "aab"]
         topic = await first.topic()
         opened, own = await first.ask(m.OpenSession()), await other.ask(m.OpenSession())
-        batch = publish(topic, opened.origin, 0, b"x").batch
+        batch = publish(topic, opened.producer_id, 0, b"x").batch
         here = (PartitionId(topic.id, 0),)
         for seal in (b"", b"\x00", own.seal, opened.seal[:-1] + b"?", bytes(17)):
-            for request in (m.Publish(batch, seal=seal), m.CloseSession(opened.origin, here, seal)):
+            for request in (m.Publish(batch, seal=seal), m.CloseSession(opened.producer_id, here, seal)):
                 refused = await other.ask(request)
                 assert (refused.code, "is not this client's" in refused.detail) == ("bad-receipt", True)
         assert isinstance(await elsewhere.ask(m.Publish(batch, seal=opened.seal)), m.PublishReply)
         assert isinstance(
-            await elsewhere.ask(m.CloseSession(opened.origin, here, opened.seal)), m.CloseSessionReply
+            await elsewhere.ask(m.CloseSession(opened.producer_id, here, opened.seal)), m.CloseSessionReply
         )
-        derived = publish(topic, opened.origin._replace(node="~derived"), 0, b"y").batch
+        derived = publish(topic, opened.producer_id._replace(node="~derived"), 0, b"y").batch
         assert isinstance(await other.ask(m.Publish(derived)), m.PublishReply), (
             "whoever has the input derives it"
         )
 
 
 async def test_a_receipt_that_was_altered_is_refused_and_nothing_is_done() -> None:
-    async with served("a") as (_, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"x"))
+    async with served("a") as (_, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         (receipt,) = receipts(await client.ask(fetch(hold_time=1.0)))
         altered = bytearray(receipt.sealed)
         altered[-1] ^= 1
@@ -234,9 +234,9 @@ async def test_no_more_than_so_many_requests_are_under_way() -> None:
 async def test_a_delivery_that_would_be_late_is_given_back_at_once() -> None:
     async with world("a", stall_timeout=60.0) as cluster:
         slow, other = await cluster.client("a", capacity=100_000), await cluster.client("a")
-        topic, origin = await other.topic(rf=1), await other.session()
-        await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
-        await other.ask(publish(topic, origin, 5, b"wanted"))
+        topic, producer_id = await other.topic(rf=1), await other.session()
+        await other.ask(publish(topic, producer_id, 0, *[b"x" * 100_000] * 5))
+        await other.ask(publish(topic, producer_id, 5, b"wanted"))
         first = await slow.send(fetch(most=5))  # fills what the connection keeps
         second = await slow.send(fetch(most=1))
         await trio.sleep(0.2)
@@ -251,9 +251,9 @@ async def test_a_delivery_that_would_be_late_is_given_back_at_once() -> None:
 async def test_a_connection_that_dies_gives_back_what_was_never_begun_and_nothing_else() -> None:
     async with world("a", stall_timeout=60.0) as cluster:
         slow, other = await cluster.client("a", capacity=100_000), await cluster.client("a")
-        topic, origin = await other.topic(rf=1), await other.session()
-        await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
-        await other.ask(publish(topic, origin, 5, b"wanted"))
+        topic, producer_id = await other.topic(rf=1), await other.session()
+        await other.ask(publish(topic, producer_id, 0, *[b"x" * 100_000] * 5))
+        await other.ask(publish(topic, producer_id, 5, b"wanted"))
         await slow.send(fetch(most=5))
         await slow.send(fetch(most=1))
         await trio.sleep(0.02)
@@ -265,11 +265,11 @@ async def test_a_connection_that_dies_gives_back_what_was_never_begun_and_nothin
 async def test_a_connection_that_dies_under_a_large_reply_takes_its_weight_back_once() -> None:
     async with world("a") as cluster:
         dying, other = await cluster.client("a"), await cluster.client("a")
-        topic, origin = await other.topic(rf=1), await other.session()
+        topic, producer_id = await other.topic(rf=1), await other.session()
         assert (
             payloads(await other.ask(fetch())) == []
         )  # the group is there: the next FETCH waits for no disk
-        await other.ask(publish(topic, origin, 0, *[b"x" * 100_000] * 5))
+        await other.ask(publish(topic, producer_id, 0, *[b"x" * 100_000] * 5))
         await dying.send(fetch(most=5))
         dying.transport.close()  # before the node has read the request: its reply is the first to notice
         await trio.sleep(0.02)
@@ -412,8 +412,8 @@ async def test_while_a_secret_is_changed_nodes_with_either_order_are_peers_and_t
             cluster.start(name)
         await cluster.ready()
         first, second = await cluster.client("a"), await cluster.client("b")
-        topic, origin = await first.topic(), await first.session()
-        assert isinstance(await first.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
+        topic, producer_id = await first.topic(), await first.session()
+        assert isinstance(await first.ask(publish(topic, producer_id, 0, b"x")), m.PublishReply)
         got = receipts(await first.ask(fetch()))
         assert outcomes(await second.ask(m.AckRequest(sealed_items(got)))) == ["acked"]
 
@@ -428,13 +428,13 @@ async def test_a_peer_that_says_what_peers_do_not_say_is_hung_up_on_and_dials_ag
         assert "StatusRequest" in line["reason"]
         await cluster.ready()
         client = await cluster.client("b")
-        topic, origin = await client.topic(), await client.session()
-        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
+        topic, producer_id = await client.topic(), await client.session()
+        assert isinstance(await client.ask(publish(topic, producer_id, 0, b"x")), m.PublishReply)
 
 
 async def test_a_store_from_a_peer_is_checked_as_a_publish_is() -> None:
-    async with served() as (cluster, _, topic, origin):
-        good = publish(topic, origin, 0, b"good bytes").batch
+    async with served() as (cluster, _, topic, producer_id):
+        good = publish(topic, producer_id, 0, b"good bytes").batch
         evil = Batch(good.header, good.raw, bytes(good.body).replace(b"good", b"evil"))
         link = cluster.services["b"].node.links["a"]
         assert link.send(encode_message(m.Store(1, topic.epoch, evil)))
@@ -458,9 +458,9 @@ async def test_each_connection_has_its_turn_where_many_ask_for_much() -> None:
 
 
 async def test_acks_of_many_deliveries_pipeline() -> None:
-    async with served() as (_, client, topic, origin):
+    async with served() as (_, client, topic, producer_id):
         for seq in range(50):
-            await client.send(publish(topic, origin, seq, Message(b"%d" % seq).payload))
+            await client.send(publish(topic, producer_id, seq, Message(b"%d" % seq).payload))
         await trio.sleep(0.2)
         got = await client.ask(fetch())
         assert len(payloads(got)) == 50

@@ -41,7 +41,7 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
 
         monkeypatch.setattr(owner, name, property(counted) if isinstance(found, property) else counted)
 
-    async with served() as (cluster, client, topic, origin):
+    async with served() as (cluster, client, topic, producer_id):
         for commits in cluster.commits.values():
             commits.at_once = True
         found: dict[str, Counter[str]] = {}
@@ -57,7 +57,7 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
             for name in COUNTS:
                 counts.clear()
                 if name == "publish":
-                    await client.ask(publish(topic, origin, seq, b"%d" % seq))
+                    await client.ask(publish(topic, producer_id, seq, b"%d" % seq))
                 elif name == "fetch":
                     given = await client.ask(fetch())
                     assert payloads(given) == [b"%d" % seq]
@@ -91,7 +91,7 @@ async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
         cluster,
         client,
         topic,
-        origin,
+        producer_id,
     ):  # its offers are no message's
         for commits in cluster.commits.values():
             commits.at_once = True
@@ -101,7 +101,7 @@ async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
             for name in COUNTS:
                 request: Any = fetch()
                 if name == "publish":
-                    request = publish(topic, origin, seq, b"x" * 1024)
+                    request = publish(topic, producer_id, seq, b"x" * 1024)
                 elif name == "ack":
                     request = m.AckRequest(receipts(answer))
                 number = await client.send(request)

@@ -25,10 +25,10 @@ def damage(cluster: World, name: str) -> None:
     ("names", "word"), [("a", "a cluster of one node"), ("abc", "the only replica of topics")]
 )
 async def test_a_damaged_directory_that_nobody_else_can_complete_is_refused(names: str, word: str) -> None:
-    async with served(names, rf=1) as (cluster, client, topic, origin):
+    async with served(names, rf=1) as (cluster, client, topic, producer_id):
         (home,) = topic.replicas[0]
         for seq in range(3):
-            await client.ask(publish(topic, origin, seq, b"x"))
+            await client.ask(publish(topic, producer_id, seq, b"x"))
             await trio.sleep(0.2)
         cluster.kill(home)
         damage(cluster, home)
@@ -38,9 +38,9 @@ async def test_a_damaged_directory_that_nobody_else_can_complete_is_refused(name
 
 
 async def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_again() -> None:
-    async with served() as (cluster, client, topic, origin):
+    async with served() as (cluster, client, topic, producer_id):
         for seq in range(3):
-            await client.ask(publish(topic, origin, seq, b"x"))
+            await client.ask(publish(topic, producer_id, seq, b"x"))
             await trio.sleep(0.2)
         cluster.kill("b")
         damage(cluster, "b")
@@ -114,11 +114,11 @@ async def test_a_directory_that_was_moved_waits_for_all_others_and_says_so() -> 
 
 
 async def test_a_backup_of_the_last_start_resyncs() -> None:
-    async with served() as (cluster, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"before"))
+    async with served() as (cluster, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"before"))
         await trio.sleep(2)
         backup = cluster.disks["b"].clone()
-        await client.ask(publish(topic, origin, 1, b"after"))
+        await client.ask(publish(topic, producer_id, 1, b"after"))
         await trio.sleep(1)
         cluster.kill("b")
         backup.unlock()

@@ -26,9 +26,9 @@ def forget(node: Node, numbers: list[int]) -> None:
 
 
 async def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets() -> None:
-    async with served("a", segment_bytes=MIB) as (cluster, client, topic, origin):
+    async with served("a", segment_bytes=MIB) as (cluster, client, topic, producer_id):
         for seq in range(60):
-            await client.ask(publish(topic, origin, seq, bytes([seq]) * 100_000))
+            await client.ask(publish(topic, producer_id, seq, bytes([seq]) * 100_000))
         node = cluster.services["a"].node
         numbers = list(node.store._index.numbers)
         assert len(numbers) == 60
@@ -66,10 +66,10 @@ async def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets
 
 async def test_damage_met_by_anti_entropy_is_reported_and_the_batch_is_fetched_from_who_has_it() -> None:
     """docs/protocol.md, section 6: a corrupt record is quarantined, reported, refetched; never served."""
-    async with served() as (cluster, client, topic, origin):
+    async with served() as (cluster, client, topic, producer_id):
         cluster.kill("c")
         for seq in range(5):
-            reply = await client.ask(publish(topic, origin, seq, b"message %d" % seq))
+            reply = await client.ask(publish(topic, producer_id, seq, b"message %d" % seq))
             assert isinstance(reply, m.PublishReply)
         await trio.sleep(0.5)
         cluster.kill("b")

@@ -36,9 +36,9 @@ async def test_dead_letters_end_no_node_and_all_start_again() -> None:
     """The finding: REJECT with a long letter, again and again, past the reserve, on all nodes."""
     async with world("abc", disk_reserve_bytes=256 * KIB, segment_bytes=MIB) as cluster:
         client = await cluster.client("a")
-        topic, origin = await of_topic(client, 3)
+        topic, producer_id = await of_topic(client, 3)
         for seq in range(0, 2000, 100):
-            await client.ask(publish(topic, origin, seq, *[b"x"] * 100))
+            await client.ask(publish(topic, producer_id, seq, *[b"x"] * 100))
         await client.ask(fetch(most=1, hold_time=0.1))
         fill(cluster, 200 * KIB)
         await trio.sleep(1.1)
@@ -59,7 +59,7 @@ async def test_dead_letters_end_no_node_and_all_start_again() -> None:
             cluster.start(name)
         await cluster.ready()
         client = await cluster.client("b")
-        assert (await client.ask(publish(topic, origin, 2000, b"x"))).code == "storage-full"
+        assert (await client.ask(publish(topic, producer_id, 2000, b"x"))).code == "storage-full"
         assert (await client.ask(m.DeleteTopic("jobs", topic.id))).topic.deleted
         fill(cluster, MIB)
         await trio.sleep(3)
@@ -69,8 +69,8 @@ async def test_dead_letters_end_no_node_and_all_start_again() -> None:
 async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waited_is_done() -> None:
     async with world("a", disk_reserve_bytes=64 * KIB) as cluster:
         client = await cluster.client("a")
-        topic, origin = await of_topic(client, 1)
-        await client.ask(publish(topic, origin, 0, b"x", b"y"))
+        topic, producer_id = await of_topic(client, 1)
+        await client.ask(publish(topic, producer_id, 0, b"x", b"y"))
         await client.ask(fetch(hold_time=0.1))
         await trio.sleep(1.1)
         disk: MemoryDisk = cluster.disks["a"]
@@ -81,7 +81,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
             got: list[Any] = []
 
             async def wait() -> None:
-                got.append(await client.ask(publish(topic, origin, 2, b"z")))
+                got.append(await client.ask(publish(topic, producer_id, 2, b"z")))
 
             nursery.start_soon(wait)
             await trio.sleep(2)
@@ -110,9 +110,9 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
 async def test_acks_use_the_last_reserve_and_stop_before_the_room_of_a_start() -> None:
     async with world("a", disk_reserve_bytes=64 * KIB) as cluster:
         client = await cluster.client("a")
-        topic, origin = await of_topic(client, 1)
+        topic, producer_id = await of_topic(client, 1)
         for seq in range(0, 4000, 100):
-            await client.ask(publish(topic, origin, seq, *[b"x"] * 100))
+            await client.ask(publish(topic, producer_id, seq, *[b"x"] * 100))
         await trio.sleep(1.1)
         reply = await client.ask(fetch(most=4000, hold_time=5.0))
         fill(cluster, 0)
@@ -135,10 +135,10 @@ async def test_acks_use_the_last_reserve_and_stop_before_the_room_of_a_start() -
 async def test_a_stop_on_a_full_disk_ends_in_time_and_cleanly() -> None:
     async with world("a", disk_reserve_bytes=0) as cluster:
         client = await cluster.client("a")
-        topic, origin = await of_topic(client, 1)
+        topic, producer_id = await of_topic(client, 1)
         fill(cluster, 0)
         with trio.move_on_after(1):
-            await client.ask(publish(topic, origin, 0, b"x"))
+            await client.ask(publish(topic, producer_id, 0, b"x"))
         with trio.fail_after(10):
             await cluster.stop("a")
         assert cluster.codes.pop("a") == EXIT_OK

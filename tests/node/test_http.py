@@ -61,8 +61,8 @@ async def test_what_is_told_follows_what_the_node_is_and_does() -> None:
         assert await got(port, "/live") == (200, "live\n")
         assert await got(port, "/ready") == (200, "ready\n")
         client = await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
-        await client.ask(publish(topic, origin, 0, b"x", b"y", b"z"))
+        topic, producer_id = await client.topic(), await client.session()
+        await client.ask(publish(topic, producer_id, 0, b"x", b"y", b"z"))
         answer = await client.ask(fetch(2))
         assert payloads(answer) == [b"x", b"y"]
         await client.ack(*receipts(answer))

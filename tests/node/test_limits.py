@@ -7,7 +7,7 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.core.limits import NUMBERS_END, STAMPS_END, STARTS_MAX
-from quorumq.core.types import Origin, PartitionId, Span, Stamp, Topic
+from quorumq.core.types import PartitionId, ProducerId, Span, Stamp, Topic
 from quorumq.wire.batch import encode_header
 from quorumq.wire.codec import encode_message
 from tests.node.memory import Client, World, fetch, payloads, publish, receipts, served, world
@@ -28,9 +28,9 @@ async def again(cluster: World) -> None:
     with trio.fail_after(60):
         await cluster.ready()
     client = await cluster.client("a")
-    origin = await client.session()
+    producer_id = await client.session()
     topic = (await client.ask(m.CreateTopic("jobs", 3))).topic
-    assert isinstance(await client.ask(publish(topic, origin, 0, b"after")), m.PublishReply)
+    assert isinstance(await client.ask(publish(topic, producer_id, 0, b"after")), m.PublishReply)
     assert b"after" in payloads(await client.ask(fetch()))
 
 
@@ -108,13 +108,13 @@ async def test_the_last_stamp_of_all_ends_no_node_and_says_so_to_clients() -> No
 
 @pytest.mark.parametrize("k", [NUMBERS_END, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 async def test_a_session_that_no_cluster_opens_is_refused_and_every_node_starts_again(k: int) -> None:
-    async with served() as (cluster, client, topic, origin):
-        evil = origin._replace(k=k)
+    async with served() as (cluster, client, topic, producer_id):
+        evil = producer_id._replace(k=k)
         says = f"is {k}: must be an integer from 0 to {NUMBERS_END - 1}"
         for request in (far_publish(topic, evil), m.CloseSession(evil, (PartitionId(topic.id, 0),))):
             reply = await client.ask(request)
             assert (reply.code, says in reply.detail) == ("usage", True), reply
-        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
+        assert isinstance(await client.ask(publish(topic, producer_id, 0, b"x")), m.PublishReply)
         got = await client.ask(fetch())
         (receipt,) = receipts(got)
         reply = await client.ack(receipt._replace(spans=(Span(evil, 0, 1),)))
@@ -123,9 +123,9 @@ async def test_a_session_that_no_cluster_opens_is_refused_and_every_node_starts_
         await again(cluster)
 
 
-def far_publish(topic: Topic, origin: Origin) -> m.Publish:
-    """A PUBLISH whose header names ``origin``, written without the checks of the client."""
-    good = publish(topic, origin._replace(k=1), 0, b"evil").batch
-    sections = (Span(origin, 0, 1),)
+def far_publish(topic: Topic, producer_id: ProducerId) -> m.Publish:
+    """A PUBLISH whose header names ``producer_id``, written without the checks of the client."""
+    good = publish(topic, producer_id._replace(k=1), 0, b"evil").batch
+    sections = (Span(producer_id, 0, 1),)
     header = good.header._replace(sections=sections)
     return m.Publish(good._replace(header=header, raw=encode_header(header)))

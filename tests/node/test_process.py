@@ -244,8 +244,8 @@ def test_more_connections_than_the_system_has_files_for_stop_nothing(tmp_path: P
         Raw(address) as client,
         contextlib.ExitStack() as stack,
     ):
-        topic, origin = client.topic("jobs", rf=1), client.session()
-        client.publish(topic, origin, 0, [b"x"])
+        topic, producer_id = client.topic("jobs", rf=1), client.session()
+        client.publish(topic, producer_id, 0, [b"x"])
         for _ in range(100):
             with contextlib.suppress(ConnectionError):
                 stack.enter_context(Raw(address))

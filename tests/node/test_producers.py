@@ -85,10 +85,12 @@ def test_clients_that_left_are_not_kept_for_ever() -> None:
 
 @pytest.mark.parametrize("off", [0, 3_600_000, -3_600_000])
 async def test_a_node_tells_whose_clock_is_wrong_by_publish_time_and_age(off: int) -> None:
-    async with served() as (_, client, topic, origin):
-        batch = build_batch(PartitionId(topic.id, 0), origin, 0, now().wall_ms + off, [Message(b"x")])
+    async with served() as (_, client, topic, producer_id):
+        batch = build_batch(PartitionId(topic.id, 0), producer_id, 0, now().wall_ms + off, [Message(b"x")])
         await trio.sleep(20)
-        assert isinstance(await client.ask(m.Publish(batch, 20_000, sealed_session(origin))), m.PublishReply)
+        assert isinstance(
+            await client.ask(m.Publish(batch, 20_000, sealed_session(producer_id))), m.PublishReply
+        )
         facts = (await client.ask(m.StatusRequest())).facts
         assert facts["clients_clock_wrong"] == (1 if off else 0)
         assert [(told["client"], told["ahead_s"]) for told in facts["clock_wrong"]] == (

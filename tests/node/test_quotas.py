@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quorumq.core import messages as m
 from quorumq.core.errors import Busy
-from quorumq.core.types import DERIVED, STAMP_ZERO, Letter, Origin, PartitionId, Span, Topic
+from quorumq.core.types import DERIVED, STAMP_ZERO, Letter, PartitionId, ProducerId, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.node.quotas import BURST_S, BUSY_MAX_S, DELAY_MAX_DEFAULT_S, Bucket, Quotas, Usage
 from quorumq.wire.batch import Message, build_batch, encode_record, pack_sections
@@ -111,16 +111,16 @@ async def test_a_greedy_client_is_told_to_wait_and_a_modest_one_notices_nothing(
 
 
 def derived(topic: Any, first: int, count: int) -> m.Publish:
-    """A message of each of so many derived origins."""
-    spans = tuple(sorted(Span(Origin(DERIVED, n, n, n), 0, 1) for n in range(first, first + count)))
+    """A message of each of so many derived producer ids."""
+    spans = tuple(sorted(Span(ProducerId(DERIVED, n, n, n), 0, 1) for n in range(first, first + count)))
     record = [encode_record(Message(b"x"))] * count
     return m.Publish(pack_sections(PartitionId(topic.id, 0), spans, 0, record), seal=b"")
 
 
-async def test_who_begins_many_origins_is_told_to_wait_and_may_go_on_with_those_that_are_there(
+async def test_who_begins_many_producer_ids_is_told_to_wait_and_may_go_on_with_those_that_are_there(
     tmp_path: Path,
 ) -> None:
-    path = clients(tmp_path / "clients.toml", origins_per_s=10)
+    path = clients(tmp_path / "clients.toml", producer_ids_per_s=10)
     async with world("a", clients_file=path) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
         topic = await modest.topic(rf=1)
@@ -128,9 +128,11 @@ async def test_who_begins_many_origins_is_told_to_wait_and_may_go_on_with_those_
             "more than all has its turn"
         )
         told = await greedy.ask(derived(topic, 100, 1))
-        assert (told.code, "origins_per_s is 10" in told.detail, told.delay > 5) == ("busy", True, True)
-        origin = await greedy.session()
-        assert (await greedy.ask(publish(topic, origin, 0, b"x"))).code == "busy", "a session begins as well"
+        assert (told.code, "producer_ids_per_s is 10" in told.detail, told.delay > 5) == ("busy", True, True)
+        producer_id = await greedy.session()
+        assert (await greedy.ask(publish(topic, producer_id, 0, b"x"))).code == "busy", (
+            "a session begins as well"
+        )
         assert isinstance(await greedy.ask(derived(topic, 0, 100)), m.PublishReply), (
             "these are there: a retry"
         )
@@ -187,14 +189,14 @@ async def test_bytes_count_in_both_directions_and_a_request_larger_than_a_second
     path = clients(tmp_path / "clients.toml", bytes_per_s=10_000)
     async with world("a", clients_file=path) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
-        topic, origin = await modest.topic(rf=1), await modest.session()
-        large = publish(topic, origin, 0, bytes(50_000))
+        topic, producer_id = await modest.topic(rf=1), await modest.session()
+        large = publish(topic, producer_id, 0, bytes(50_000))
         await trio.sleep(1.0)  # the answer to HELLO counts
         assert isinstance(await greedy.ask(large), m.PublishReply)
-        told = await greedy.ask(publish(topic, origin, 1, b"x"))
+        told = await greedy.ask(publish(topic, producer_id, 1, b"x"))
         assert (told.code, told.delay > 4) == ("busy", True), "it used up what comes in five seconds"
         await trio.sleep(1.01 * told.delay)  # clocks differ
-        assert isinstance(await greedy.ask(publish(topic, origin, 1, b"x")), m.PublishReply)
+        assert isinstance(await greedy.ask(publish(topic, producer_id, 1, b"x")), m.PublishReply)
         await trio.sleep(1.0)
         assert sum(map(len, payloads(await greedy.ask(fetch())))) == 50_001
         assert (await greedy.ask(m.Metadata())).code == "busy"
@@ -204,8 +206,8 @@ async def test_no_more_is_handed_over_than_may_be_unsettled_and_acks_make_room(t
     path = clients(tmp_path / "clients.toml", unsettled=5)
     async with world("a", clients_file=path) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
-        topic, origin = await modest.topic(rf=1), await modest.session()
-        await modest.ask(publish(topic, origin, 0, *[b"%d" % n for n in range(20)]))
+        topic, producer_id = await modest.topic(rf=1), await modest.session()
+        await modest.ask(publish(topic, producer_id, 0, *[b"%d" % n for n in range(20)]))
         first = await greedy.ask(fetch(most=3))
         second = await greedy.ask(fetch(most=100))
         assert (len(payloads(first)), len(payloads(second))) == (3, 2)
@@ -222,10 +224,10 @@ async def test_a_message_that_is_named_again_and_again_makes_room_once(tmp_path:
     path = clients(tmp_path / "clients.toml", unsettled=5)
     async with world("a", clients_file=path) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
-        topic, origin = await modest.topic(rf=1), await modest.session()
-        await modest.ask(publish(topic, origin, 0, *[b"%d" % n for n in range(20)]))
+        topic, producer_id = await modest.topic(rf=1), await modest.session()
+        await modest.ask(publish(topic, producer_id, 0, *[b"%d" % n for n in range(20)]))
         (got,) = receipts(await greedy.ask(fetch()))
-        first = Span(origin, 0, 1)
+        first = Span(producer_id, 0, 1)
         for _ in range(2):
             await greedy.ack(got._replace(spans=(first,) * 5))
         assert payloads(await greedy.ask(fetch())) == [b"5"]
@@ -240,9 +242,9 @@ async def test_what_answers_brought_is_made_up_for_however_many_were_under_way(t
     path = clients(tmp_path / "clients.toml", bytes_per_s=10_000)
     async with world("a", clients_file=path) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
-        topic, origin = await modest.topic(rf=1), await modest.session()
+        topic, producer_id = await modest.topic(rf=1), await modest.session()
         for seq in range(10):
-            await modest.ask(publish(topic, origin, seq, bytes(50_000)))
+            await modest.ask(publish(topic, producer_id, seq, bytes(50_000)))
         numbers = [await greedy.send(fetch(most=1)) for _ in range(10)]
         got = [await greedy.receive(number) for number in numbers]
         assert sum(len(payloads(reply)) for reply in got) == 10
@@ -300,7 +302,7 @@ async def test_what_is_refused_counts_as_what_is_done(tmp_path: Path) -> None:
     refused: list[Any] = [
         fetch(),
         m.AckRequest(sealed_items([forged])),
-        m.ShowRequest(PartitionId(topic, 0), Span(Origin("a", 1, 1, 1), 0, 1)),
+        m.ShowRequest(PartitionId(topic, 0), Span(ProducerId("a", 1, 1, 1), 0, 1)),
         m.StatusRequest(),
         fetch()._replace(topics=("mine",) * 2000),
     ]
@@ -320,19 +322,19 @@ async def test_the_bytes_of_every_answer_count(tmp_path: Path) -> None:
     path = clients(tmp_path / "clients.toml", bytes_per_s=20_000)
     async with world("a", clients_file=path) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
-        topic, origin = await modest.topic(rf=1), await modest.session()
-        await modest.ask(publish(topic, origin, 0, bytes(100_000)))
+        topic, producer_id = await modest.topic(rf=1), await modest.session()
+        await modest.ask(publish(topic, producer_id, 0, bytes(100_000)))
         await modest.ask(fetch(most=1))
         for number in range(60):
             await modest.topic(f"{number:0>190}", rf=1)
         letter = Letter(STAMP_ZERO, "rejected", "ValueError", "x" * 8000, "y" * 8000)
-        await modest.ask(publish(topic, origin, 1, b"y"))
+        await modest.ask(publish(topic, producer_id, 1, b"y"))
         await modest.ask(m.RejectRequest(sealed_items(receipts(await modest.ask(fetch()))), 0.0, letter))
         large: list[tuple[Any, int]] = [
             (m.BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, bodies=True), 100_000),
             (m.Metadata(), 60 * 190),
             (m.StatusRequest(), 1_000),
-            (m.ShowRequest(PartitionId(topic.id, 0), Span(origin, 1, 2)), 16_000),
+            (m.ShowRequest(PartitionId(topic.id, 0), Span(producer_id, 1, 2)), 16_000),
         ]
         node = cluster.services["a"].node
         assert node.clients is not None
@@ -379,15 +381,15 @@ async def test_no_client_puts_messages_off_for_longer_than_it_may(
 ) -> None:
     async with world("a", clients_file=clients(tmp_path / "clients.toml", **quota)) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
-        topic, origin = await modest.topic(rf=1), await modest.session()
-        await modest.ask(publish(topic, origin, 0, b"x"))
+        topic, producer_id = await modest.topic(rf=1), await modest.session()
+        await modest.ask(publish(topic, producer_id, 0, b"x"))
         items = sealed_items(receipts(await greedy.ask(fetch())))
         refused = await greedy.ask(m.RejectRequest(items, most + 1))
         assert (refused.code, f"at most {most:g} s" in refused.detail) == ("too-large", True)
         assert outcomes(await greedy.ask(m.RejectRequest(items, most))) == ["ok"]
         for delay, made in ((most + 1, False), (most, True)):
             batch = build_batch(
-                PartitionId(topic.id, 0), origin, 1, 1, [Message(b"y")], delay_ms=round(delay * 1000)
+                PartitionId(topic.id, 0), producer_id, 1, 1, [Message(b"y")], delay_ms=round(delay * 1000)
             )
-            reply = await greedy.ask(m.Publish(batch, seal=sealed_session(origin)))
+            reply = await greedy.ask(m.Publish(batch, seal=sealed_session(producer_id)))
             assert isinstance(reply, m.PublishReply) is made, reply

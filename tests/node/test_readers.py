@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.types import STAMP_ZERO, Origin, PartitionId, Topic
+from quorumq.core.types import STAMP_ZERO, PartitionId, ProducerId, Topic
 from quorumq.node.readers import SPAN_S, TOLD_MAX, TRACKED_MAX, Readers
 from quorumq.wire.batch import Message, build_batch
 from tests.node.memory import fetch, payloads, publish, receipts, served, world
@@ -21,13 +21,13 @@ def request(name: str = "w", *topics: str, partitions: tuple[int, ...] = (), gro
 def won(number: int, count: int, topic: bytes = TOPIC.id) -> m.FetchReply:
     """So many messages, of a batch of twice as many."""
     here = PartitionId(topic, number)
-    header = build_batch(here, Origin("a", 1, 1, 1), 0, 0, [Message(b"")] * 2 * count).header
+    header = build_batch(here, ProducerId("a", 1, 1, 1), 0, 0, [Message(b"")] * 2 * count).header
     return m.FetchReply(0.0, 5.0, (m.Slice("jobs", here, 1, 1, 1 + count, header, ()),))
 
 
 async def test_what_another_node_won_is_counted_where_it_was_asked_for() -> None:
-    async with served(rf=1) as (cluster, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"x", b"y"))
+    async with served(rf=1) as (cluster, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"x", b"y"))
         far = await cluster.client(next(name for name in "abc" if name not in topic.replicas[0]))
         assert len(payloads(await far.ask(fetch()))) == 2
         told = await far.ask(m.DescribeGroup("jobs", "g"))
@@ -37,8 +37,8 @@ async def test_what_another_node_won_is_counted_where_it_was_asked_for() -> None
 async def test_a_node_tells_who_fetched_from_where_what_was_delivered_and_what_settled() -> None:
     async with world() as cluster:
         client = await cluster.client("a", address="10.0.0.9:5555")
-        topic, origin = await client.topic(), await client.session()
-        await client.ask(publish(topic, origin, 0, b"x", b"y", b"z"))
+        topic, producer_id = await client.topic(), await client.session()
+        await client.ask(publish(topic, producer_id, 0, b"x", b"y", b"z"))
         got = await client.ask(fetch(2)._replace(consumer="worker", version="2.1"))
         assert payloads(got) == [b"x", b"y"]
         await client.ack(*receipts(got)[:1])

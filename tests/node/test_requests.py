@@ -33,8 +33,8 @@ async def test_a_message_that_is_too_large_for_a_peer_is_dropped_and_logged_and_
         (line,) = cluster.logs["a"].of("message_not_sent")
         assert (line["peer"], line["message"]) == ("b", "SyncTopics")
         assert str(HEADER_BYTES_MAX) in line["reason"]
-        origin = await client.session()
-        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
+        producer_id = await client.session()
+        assert isinstance(await client.ask(publish(topic, producer_id, 0, b"x")), m.PublishReply)
 
 
 async def test_a_message_that_cannot_be_encoded_is_dropped_whatever_was_raised() -> None:
@@ -60,9 +60,9 @@ async def test_a_bug_met_before_anything_changed_costs_that_request_alone(
         return create(door, key, request)
 
     monkeypatch.setattr(FrontDoor, "_create_topic", planted)
-    async with served() as (cluster, client, topic, origin):
+    async with served() as (cluster, client, topic, producer_id):
         boom = m.CreateTopic("boom")
-        batch = publish(topic, origin, 0, b"x")
+        batch = publish(topic, producer_id, 0, b"x")
         frames = [
             b"".join(encode_message(each, request=1000 + at))
             for at, each in enumerate((batch, boom, fetch()))
@@ -96,10 +96,10 @@ async def test_an_answer_that_cannot_be_encoded_costs_that_request_alone(
 
 
 async def test_what_a_request_names_has_one_limit_however_it_is_divided() -> None:
-    async with served("a") as (_, client, topic, origin):
-        assert isinstance(await client.ask(publish(topic, origin, 0, *[b"x"] * 20)), m.PublishReply)
+    async with served("a") as (_, client, topic, producer_id):
+        assert isinstance(await client.ask(publish(topic, producer_id, 0, *[b"x"] * 20)), m.PublishReply)
         (receipt,) = receipts(await client.ask(fetch(20)))
-        one = tuple(Span(origin, seq, seq + 1) for seq in range(20))
+        one = tuple(Span(producer_id, seq, seq + 1) for seq in range(20))
         most = SPANS_SETTLED_MAX // 20
         for count, fits in ((most, True), (most + 1, False)):
             items = (SealedNamed(receipt.sealed, one),) * count
@@ -116,9 +116,9 @@ async def test_what_a_request_names_has_one_limit_however_it_is_divided() -> Non
 
 @pytest.mark.parametrize("text", ["x", "🐇"])
 async def test_a_letter_for_many_deliveries_has_a_limit_in_all(text: str) -> None:
-    async with served() as (cluster, client, topic, origin):
+    async with served() as (cluster, client, topic, producer_id):
         for seq in range(80):
-            await client.ask(publish(topic, origin, seq, b"x"))
+            await client.ask(publish(topic, producer_id, seq, b"x"))
         got = receipts(await client.ask(fetch(80)))
         letter = Letter(Stamp(0, ""), "rejected", "Error", text * 8_000, stack=text * 8_000)
         items = tuple(got)
@@ -132,8 +132,8 @@ async def test_a_letter_for_many_deliveries_has_a_limit_in_all(text: str) -> Non
 
 
 async def test_what_a_request_names_is_bounded_and_named_twice_it_counts_once() -> None:
-    async with served() as (_, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"x"))
+    async with served() as (_, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         names = tuple(f"{number:06}" + "n" * 190 for number in range(1_001))
         patterns = tuple(f"j*{number}" for number in range(11))
         for request, says in (
@@ -142,7 +142,7 @@ async def test_what_a_request_names_is_bounded_and_named_twice_it_counts_once() 
             (fetch()._replace(topics=names), "1001 names of topics: at most 1000"),
             (fetch()._replace(topics=patterns), "11 patterns of names: at most 10"),
             (fetch()._replace(partitions=(0,) * 1_025), "1025 partitions: at most 1024"),
-            (m.PurgeRequest("jobs", 0, "g", (Span(origin, 0, 1),) * 1_001), "1001 spans: at most 1000"),
+            (m.PurgeRequest("jobs", 0, "g", (Span(producer_id, 0, 1),) * 1_001), "1001 spans: at most 1000"),
         ):
             reply = await client.ask(request)
             assert (reply.code, says in reply.detail) == ("too-large", True), reply
@@ -176,14 +176,14 @@ async def test_a_request_of_too_many_small_items_is_not_read() -> None:
 
 
 async def test_a_node_that_lost_its_disk_gets_the_longest_dead_letters_back() -> None:
-    async with served() as (cluster, client, topic, origin):
+    async with served() as (cluster, client, topic, producer_id):
         text = "🐇" * 8_192
         letter = Letter(
             Stamp(0, ""), "rejected", "Error", text, stack=text, host="h" * 16_000, consumer="c" * 16_000
         )
         assert letter.text_bytes > 95_000
         for seq in range(70):
-            await client.ask(publish(topic, origin, seq, b"x"))
+            await client.ask(publish(topic, producer_id, seq, b"x"))
         for item in receipts(await client.ask(fetch(70, hold_time=5.0))):
             assert outcomes(await client.ask(m.RejectRequest((item,), 0.0, letter))) == ["ok"]
         await cluster.stop("c")

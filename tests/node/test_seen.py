@@ -14,7 +14,7 @@ import pytest
 
 from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.types import STAMP_ZERO, Kind, Letter, Origin, PartitionId, Record, Span, Topic
+from quorumq.core.types import STAMP_ZERO, Kind, Letter, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import encode_message, sealed_items
@@ -62,21 +62,23 @@ class Filled:
     root: Client
     clients: dict[str, Client]
     topics: dict[str, Topic]
-    origin: Origin
+    producer_id: ProducerId
     receipts: list[SealedNamed]
 
     @classmethod
     async def make(cls, cluster: World) -> Filled:
         root = await cluster.client("a", token=TOKENS["root"][0])
-        origin, topics, held = await root.session(), {}, []
+        producer_id, topics, held = await root.session(), {}, []
         for name in (OURS, THEIRS, GONE):
             topic = topics[name] = await root.topic(name, rf=1)
             for group in (GROUP, OTHER):
                 await root.ask(m.SetGroup(name, group))
             text = f"body of {name}"
             message = Message(text.encode(), key=text.encode(), headers={"header": text})
-            batch = build_batch(PartitionId(topic.id, 0), origin, 0, 1, [message] * 3)
-            assert isinstance(await root.ask(m.Publish(batch, seal=sealed_session(origin))), m.PublishReply)
+            batch = build_batch(PartitionId(topic.id, 0), producer_id, 0, 1, [message] * 3)
+            assert isinstance(
+                await root.ask(m.Publish(batch, seal=sealed_session(producer_id))), m.PublishReply
+            )
             for group in (GROUP, OTHER):
                 items = receipts(await root.ask(fetch((name,), group, most=1)))
                 rejected = await root.ask(m.RejectRequest(sealed_items(items), 0.0, markers(name, group)))
@@ -84,18 +86,18 @@ class Filled:
                 held += receipts(await root.ask(fetch((name,), group, most=1)))
         await root.ask(m.DeleteTopic(GONE, topics[GONE].id))
         clients = {name: await cluster.client("a", token=TOKENS[name][0]) for name in RIGHTS}
-        return cls(cluster, root, clients, topics, origin, held)
+        return cls(cluster, root, clients, topics, producer_id, held)
 
     def requests(self, name: str, id: bytes, group: str) -> list[Any]:
         """Every kind of request that names a topic or a group."""
-        place, span = PartitionId(id, 0), Span(self.origin, 0, 1)
+        place, span = PartitionId(id, 0), Span(self.producer_id, 0, 1)
         items = sealed_items(self.receipts)
         dead = m.Resolved(span, Record(0, 0, Kind.DEAD))
-        batch = build_batch(place, self.origin, 9, 1, [Message(b"x")])
+        batch = build_batch(place, self.producer_id, 9, 1, [Message(b"x")])
         return [
             m.OpenSession(),
-            m.CloseSession(self.origin, (place,), sealed_session(self.origin)),
-            m.Publish(batch, seal=sealed_session(self.origin)),
+            m.CloseSession(self.producer_id, (place,), sealed_session(self.producer_id)),
+            m.Publish(batch, seal=sealed_session(self.producer_id)),
             m.CreateTopic(name, 1, implicit=True),
             m.AlterTopic(name, max_deliveries=0),
             m.DeleteTopic(name, id if name != OURS else b"y" * 16),
@@ -120,7 +122,7 @@ class Filled:
             m.BrowseRequest(name, 0, group + "!dead", "dead", (0, 0), 10, bodies=True),
             m.BrowseRequest(name, 0, group[:-1], "all", (0, 0), 10, complete=True),
             m.ShowRequest(place, span),
-            m.ShowRequest(place, Span(self.origin, 0, 3)),
+            m.ShowRequest(place, Span(self.producer_id, 0, 3)),
             m.AckRequest(items),
             m.RejectRequest(items),
             m.ExtendRequest(items, 1.0, 0.0),
@@ -186,7 +188,7 @@ async def test_a_message_is_shown_with_the_groups_that_a_client_may_see(
     monkeypatch.setattr(limits, "SHOWN_GROUPS_MAX", 1)
     async with world("a", clients_file=clients_file(tmp_path / "clients.toml")) as cluster:
         filled = await Filled.make(cluster)
-        show = m.ShowRequest(PartitionId(filled.topics[OURS].id, 0), Span(filled.origin, 0, 1))
+        show = m.ShowRequest(PartitionId(filled.topics[OURS].id, 0), Span(filled.producer_id, 0, 1))
         shown = {name: await filled.clients[name].ask(show) for name in ("consume", "admin")}
         assert [found.group for found in shown["consume"].groups] == [GROUP]
         assert [shown[name].left_out for name in shown] == [0, 1]

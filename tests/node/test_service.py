@@ -26,8 +26,8 @@ from tests.storage.samples import newest
 async def test_publish_fetch_ack_through_three_nodes() -> None:
     async with world() as cluster:
         a, b, c = [await cluster.client(name) for name in "abc"]
-        topic, origin = await a.topic(), await a.session()
-        assert isinstance(await a.ask(publish(topic, origin, 0, b"one", b"two")), m.PublishReply)
+        topic, producer_id = await a.topic(), await a.session()
+        assert isinstance(await a.ask(publish(topic, producer_id, 0, b"one", b"two")), m.PublishReply)
         got = await b.ask(fetch())
         assert payloads(got) == [b"one", b"two"]
         assert outcomes(await c.ack(*receipts(got))) == ["acked"]
@@ -36,23 +36,23 @@ async def test_publish_fetch_ack_through_three_nodes() -> None:
 
 
 async def test_replies_come_as_they_are_ready_and_carry_their_numbers() -> None:
-    async with served() as (_, client, topic, origin):
+    async with served() as (_, client, topic, producer_id):
         waits = await client.send(fetch(wait=0.4))
         asked = await client.send(m.StatusRequest())
         assert isinstance(await client.receive(asked), m.StatusReply)
         assert waits not in client.replies
-        await client.send(publish(topic, origin, 0, b"x"))
+        await client.send(publish(topic, producer_id, 0, b"x"))
         assert payloads(await client.receive(waits)) == [b"x"]
 
 
 async def test_nothing_is_answered_before_its_commit_and_one_commit_serves_all_that_waited() -> None:
-    async with served("a") as (cluster, client, topic, origin):
+    async with served("a") as (cluster, client, topic, producer_id):
         await trio.sleep(1)
         commits = cluster.commits["a"]
         commits.hold()
-        first = await client.send(publish(topic, origin, 0, b"x"))
+        first = await client.send(publish(topic, producer_id, 0, b"x"))
         await trio.sleep(0.5)
-        others = [await client.send(publish(topic, origin, seq, b"x")) for seq in range(1, 20)]
+        others = [await client.send(publish(topic, producer_id, seq, b"x")) for seq in range(1, 20)]
         await trio.sleep(1)
         answered = client.transport.peer.total
         before = commits.count
@@ -65,7 +65,7 @@ async def test_nothing_is_answered_before_its_commit_and_one_commit_serves_all_t
 
         async def hears_nothing() -> None:
             commits.hold()
-            await client.send(publish(topic, origin, 20, b"x"))
+            await client.send(publish(topic, producer_id, 20, b"x"))
             with trio.move_on_after(2):
                 await client.transport.receive()
                 pytest.fail("an answer overtook its commit")
@@ -74,8 +74,8 @@ async def test_nothing_is_answered_before_its_commit_and_one_commit_serves_all_t
 
 
 async def test_records_that_nobody_waits_for_are_committed_soon() -> None:
-    async with served("a") as (cluster, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"x"))
+    async with served("a") as (cluster, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         await client.ask(fetch(hold_time=0.5))
         node = cluster.services["a"].node
         await trio.sleep(0.499)
@@ -87,13 +87,13 @@ async def test_records_that_nobody_waits_for_are_committed_soon() -> None:
 
 
 async def test_a_failed_fsync_stops_the_node_and_nothing_is_said_afterwards() -> None:
-    async with served("a") as (cluster, client, topic, origin):
+    async with served("a") as (cluster, client, topic, producer_id):
         await trio.sleep(1)
         said = client.transport.peer.total
         cluster.disks["a"].fail_syncs = 1
         commits = cluster.commits["a"]
         commits.hold()
-        await client.send(publish(topic, origin, 0, b"x"))
+        await client.send(publish(topic, producer_id, 0, b"x"))
         await trio.sleep(0.1)
         commits.release()
         assert await client.closed(5)
@@ -108,7 +108,7 @@ async def test_a_failed_fsync_stops_the_node_and_nothing_is_said_afterwards() ->
 async def test_what_was_queued_before_a_failed_fsync_is_not_said_after_it_either() -> None:
     async with world("a") as cluster:
         slow, client = await cluster.client("a", capacity=2000), await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+        topic, producer_id = await client.topic(rf=1), await client.session()
         for _ in range(20):
             await slow.send(m.StatusRequest())
         await trio.sleep(1)
@@ -126,20 +126,20 @@ async def test_what_was_queued_before_a_failed_fsync_is_not_said_after_it_either
             noticed.append(1)
 
         cluster.nursery.start_soon(read_at_once)
-        await client.send(publish(topic, origin, 0, b"x"))
+        await client.send(publish(topic, producer_id, 0, b"x"))
         await stopped(cluster, "a")
         assert noticed
         assert slow.transport.peer.total == said
 
 
 async def test_a_clean_stop_gives_up_waiting_fetches_finishes_the_rest_and_costs_no_quarantine() -> None:
-    async with served() as (cluster, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"held"))
+    async with served() as (cluster, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"held"))
         held = await client.ask(fetch(hold_time=5.0))
         waits = await client.send(fetch(wait=20.0))
         await trio.sleep(0.1)
         cluster.commits["a"].seconds = 0.3
-        under_way = await client.send(publish(topic, origin, 1, b"x"))
+        under_way = await client.send(publish(topic, producer_id, 1, b"x"))
         await trio.sleep(0.001)
         cluster.services["a"].stop()
         refused = await client.receive(waits)
@@ -165,8 +165,8 @@ async def stopped(cluster: World, name: str) -> int:
 async def test_a_killed_node_comes_back_into_quarantine_with_all_it_promised() -> None:
     async with world() as cluster:
         client = await cluster.client("b")
-        topic, origin = await client.topic(), await client.session()
-        await client.ask(publish(topic, origin, 0, b"x"))
+        topic, producer_id = await client.topic(), await client.session()
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         await trio.sleep(1)
         cluster.kill("a")
         await trio.sleep(4)
@@ -199,33 +199,33 @@ async def test_a_node_with_an_older_directory_begins_again_and_says_why() -> Non
 async def test_a_waiting_client_that_goes_away_takes_nothing_with_it() -> None:
     async with world() as cluster:
         ghost, client = await cluster.client("a"), await cluster.client("a")
-        topic, origin = await client.topic(), await client.session()
+        topic, producer_id = await client.topic(), await client.session()
         await ghost.send(fetch(wait=20.0, hold_time=5.0))
         await trio.sleep(0.1)
         ghost.transport.close()
         await trio.sleep(0.01)
         node = cluster.services["a"].node
         assert (len(node.core.context.requests), node.room.inflight_bytes) == (0, 0)
-        await client.ask(publish(topic, origin, 0, b"x"))
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         assert payloads(await client.ask(fetch())) == [b"x"]
 
 
 async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
-    async with served("a", disk_reserve_bytes=4 * MIB) as (cluster, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"x"))
+    async with served("a", disk_reserve_bytes=4 * MIB) as (cluster, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         disk: MemoryDisk = cluster.disks["a"]
         used = disk.capacity - disk.free_bytes()
         disk.capacity = used + 3 * MIB
         await trio.sleep(1.1)
-        reply = await client.ask(publish(topic, origin, 1, b"y"))
+        reply = await client.ask(publish(topic, producer_id, 1, b"y"))
         assert reply.code == "storage-full"
         assert outcomes(await client.ack(*receipts(await client.ask(fetch())))) == ["acked"]
         disk.capacity = used + 4 * MIB + 1000
         await trio.sleep(1.1)
-        assert (await client.ask(publish(topic, origin, 1, b"y"))).code == "storage-full", "no flapping"
+        assert (await client.ask(publish(topic, producer_id, 1, b"y"))).code == "storage-full", "no flapping"
         disk.capacity = used + 5 * MIB
         await trio.sleep(1.1)
-        assert isinstance(await client.ask(publish(topic, origin, 1, b"y")), m.PublishReply)
+        assert isinstance(await client.ask(publish(topic, producer_id, 1, b"y")), m.PublishReply)
         assert [event for _, event, _ in cluster.logs["a"].lines if event.startswith("disk")] == [
             "disk_full",
             "disk_has_room",
@@ -235,12 +235,12 @@ async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
 
 async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> None:
     most = 1024 * 1024 * MIB  # more than a process of tests ever takes: what it takes is said below
-    async with served("a", memory_max=most) as (cluster, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"x"))
+    async with served("a", memory_max=most) as (cluster, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         assert payloads(await client.ask(fetch(hold_time=0.1))) == [b"x"]
         health = cluster.services["a"].node.health
         new = (
-            publish(topic, origin, 1, b"y"),
+            publish(topic, producer_id, 1, b"y"),
             m.CreateTopic("other", 1),
             m.SetGroup("jobs", "new"),
             m.Fetch(("jobs",), "new", 1, 100, 1, 0, 0.0, 1.0, 0.0),
@@ -265,11 +265,11 @@ async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> N
 
 
 async def test_what_was_written_last_is_marked_once_after_a_quiet_second_and_damage_in_it_is_seen() -> None:
-    async with served("a") as (cluster, client, topic, origin):
+    async with served("a") as (cluster, client, topic, producer_id):
         await trio.sleep(3)
         store, disk = cluster.services["a"].node.store, cluster.disks["a"]
         for seq in range(2):
-            await client.ask(publish(topic, origin, seq, b"confirmed"))
+            await client.ask(publish(topic, producer_id, seq, b"confirmed"))
             name = newest(disk)
             written = disk.size(name)
             assert store.is_unmarked
@@ -296,19 +296,19 @@ async def test_publishes_leave_room_for_the_snapshot_of_the_next_start() -> None
         cluster.start("a")
         await trio.sleep(0.1)
         client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
+        topic, producer_id = await client.topic(rf=1), await client.session()
         disk: MemoryDisk = cluster.disks["a"]
         snapshot = disk.size(newest(disk))
         assert snapshot > 5000
         disk.capacity = disk.capacity - disk.free_bytes() + snapshot // 2
         await trio.sleep(1.1)
-        assert (await client.ask(publish(topic, origin, 0, b"x"))).code == "storage-full"
+        assert (await client.ask(publish(topic, producer_id, 0, b"x"))).code == "storage-full"
 
 
 async def test_a_full_segment_is_followed_by_another_and_nothing_is_lost() -> None:
-    async with served("a", segment_bytes=MIB) as (cluster, client, topic, origin):
+    async with served("a", segment_bytes=MIB) as (cluster, client, topic, producer_id):
         for seq in range(12):
-            await client.ask(publish(topic, origin, seq, bytes([seq]) * 200_000))
+            await client.ask(publish(topic, producer_id, seq, bytes([seq]) * 200_000))
         assert len(cluster.logs["a"].of("segment_begun")) >= 2
         cluster.kill("a")
         cluster.start("a")
@@ -319,11 +319,11 @@ async def test_a_full_segment_is_followed_by_another_and_nothing_is_lost() -> No
 
 
 async def test_a_node_that_has_no_replica_serves_a_fetch_all_the_same() -> None:
-    async with served(rf=1) as (cluster, client, topic, origin):
+    async with served(rf=1) as (cluster, client, topic, producer_id):
         (home,) = topic.replicas[0]
         away = next(name for name in "abc" if name != home)
         far = await cluster.client(away)
-        await client.ask(publish(topic, origin, 0, b"one", b"two"))
+        await client.ask(publish(topic, producer_id, 0, b"one", b"two"))
         got = await far.ask(fetch())
         assert payloads(got) == [b"one", b"two"]
         assert receipts(got)[0].sealed, "sealed by the node that won it"
@@ -333,8 +333,8 @@ async def test_a_node_that_has_no_replica_serves_a_fetch_all_the_same() -> None:
 async def test_a_damaged_batch_is_not_served_and_what_was_won_is_given_back() -> None:
     async with world() as cluster:
         a, b = await cluster.client("a"), await cluster.client("b")
-        topic, origin = await a.topic(), await a.session()
-        await a.ask(publish(topic, origin, 0, b"the very bytes"))
+        topic, producer_id = await a.topic(), await a.session()
+        await a.ask(publish(topic, producer_id, 0, b"the very bytes"))
         await trio.sleep(1)
         disk = cluster.disks["a"]
         for name in disk.list():
@@ -351,8 +351,8 @@ async def test_a_damaged_batch_is_not_served_and_what_was_won_is_given_back() ->
 async def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none() -> None:
     async with world() as cluster:
         maker = await cluster.client("a")
-        topic, origin = await maker.topic(rf=1), await maker.session()
-        await maker.ask(publish(topic, origin, 0, b"the very", b"bytes"))
+        topic, producer_id = await maker.topic(rf=1), await maker.session()
+        await maker.ask(publish(topic, producer_id, 0, b"the very", b"bytes"))
         ((home,),) = topic.replicas
         stranger = await cluster.client(next(name for name in cluster.names if name != home))
         ask = m.BrowseRequest("jobs", 0, "g", "ready", (0, 0), 10, bodies=True)
@@ -411,8 +411,8 @@ def test_the_page_lists_every_log_event() -> None:
 
 
 async def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
-    async with served("a", history=str(tmp_path / "a.jsonl")) as (cluster, client, topic, origin):
-        await client.ask(publish(topic, origin, 0, b"x"))
+    async with served("a", history=str(tmp_path / "a.jsonl")) as (cluster, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         told = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[-1])
         assert told["kind"] == "store", "a kill must not cost the line of what was told"
         assert payloads(await client.ask(fetch())) == [b"x"]
@@ -433,8 +433,8 @@ async def test_a_node_says_how_long_a_hold_lasts_and_what_gives_it_back(tmp_path
     path = tmp_path / "a.jsonl"
     async with world("a", history=str(path)) as cluster:
         client = await cluster.client("a")
-        topic, origin = await client.topic(rf=1), await client.session()
-        await client.ask(publish(topic, origin, 0, b"x"))
+        topic, producer_id = await client.topic(rf=1), await client.session()
+        await client.ask(publish(topic, producer_id, 0, b"x"))
         began = cluster.clock("a").mono
         for request in (m.LeaveRequest, m.RejectRequest):
             (sealed,) = receipts(await client.ask(fetch()))
@@ -464,9 +464,9 @@ async def test_what_a_killed_node_wrote_and_did_not_sync_is_in_its_history_once_
         spans = [row["spans"] for row in rows if row["kind"] == "store"]
         return [[(start, stop) for _, start, stop in found] for found in spans]
 
-    async with served("a", history=str(tmp_path / "a.jsonl")) as (cluster, client, topic, origin):
+    async with served("a", history=str(tmp_path / "a.jsonl")) as (cluster, client, topic, producer_id):
         cluster.commits["a"].hold()
-        await client.send(publish(topic, origin, 0, b"one", b"two"))
+        await client.send(publish(topic, producer_id, 0, b"one", b"two"))
         await trio.sleep(1.0)
         assert stored() == []
         cluster.kill("a", keep_bytes=1 << 40, keep_names=1 << 30)  # the process, not the machine
@@ -477,18 +477,23 @@ async def test_what_a_killed_node_wrote_and_did_not_sync_is_in_its_history_once_
 
 
 async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    async with served("a", history=str(tmp_path / "missing" / "a.jsonl")) as (cluster, client, topic, origin):
-        assert isinstance(await client.ask(publish(topic, origin, 0, b"x")), m.PublishReply)
+    async with served("a", history=str(tmp_path / "missing" / "a.jsonl")) as (
+        cluster,
+        client,
+        topic,
+        producer_id,
+    ):
+        assert isinstance(await client.ask(publish(topic, producer_id, 0, b"x")), m.PublishReply)
         assert len(cluster.logs["a"].of("history_given_up")) == 1
 
 
 async def test_a_link_that_is_full_drops_and_counts() -> None:
-    async with served(link_bytes_max=16 * MIB, stall_timeout=60.0) as (cluster, client, topic, origin):
+    async with served(link_bytes_max=16 * MIB, stall_timeout=60.0) as (cluster, client, topic, producer_id):
         node = cluster.services["a"].node
         link = node.links["b"]
         link.out.transport.capacity = 0  # type: ignore[attr-defined]
         for seq in range(40):
-            reply = await client.ask(publish(topic, origin, seq, b"x" * 1_000_000))
+            reply = await client.ask(publish(topic, producer_id, seq, b"x" * 1_000_000))
             assert isinstance(reply, m.PublishReply), reply
         assert node.health.counts["sends_dropped"] >= 20
         assert link.waiting <= 17 * MIB
@@ -540,8 +545,8 @@ async def test_a_link_that_ends_gives_back_the_deliveries_that_were_never_begun_
 async def far_from_home(cluster: World) -> tuple[str, str, Client]:
     """A message on one node; that node, one that has no replica, and a client of the first."""
     client = await cluster.client("a")
-    topic, origin = await client.topic(rf=1), await client.session()
-    await client.ask(publish(topic, origin, 0, b"wanted"))
+    topic, producer_id = await client.topic(rf=1), await client.session()
+    await client.ask(publish(topic, producer_id, 0, b"wanted"))
     (home,) = topic.replicas[0]
     away = next(name for name in "abc" if name != home)
     return home, away, await cluster.client(home)

@@ -265,14 +265,14 @@ class Player:
     def do_topic(self, **settings: str) -> None:
         known = {"rf": len(self.cluster.names), **{name: int(value) for name, value in settings.items()}}
         self.topic = self.cluster.topic(**known)  # type: ignore[arg-type]
-        self.origin = self.cluster.ask("a", m.OpenSession()).origin  # type: ignore[union-attr]
+        self.producer_id = self.cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
         self.lines.clear()
         self.cluster.tell("the topic jobs is there")
 
     def do_publish(self, node: str, count: str) -> None:
         first = self.cluster.published
         self.cluster.published += int(count)
-        batch = self.cluster.batch(self.topic, self.origin, first, [b"x"] * int(count))
+        batch = self.cluster.batch(self.topic, self.producer_id, first, [b"x"] * int(count))
         self.cluster.client(node, f"PUBLISH {spans(batch.header.sections)}", m.Publish(batch))
 
     def do_fetch(self, node: str, name: str, hold: str = "10", most: str = "100") -> None:

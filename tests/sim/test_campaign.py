@@ -59,7 +59,7 @@ def test_all_dead_letters_are_listed_in_the_end_however_many_pages_they_take() -
     published(cluster, 600)
     got = receipts(cluster.ask("a", fetch(most=600)))
     every_other = [
-        ReceiptPart(item.receipt, (Span(span.origin, at, at + 1),))
+        ReceiptPart(item.receipt, (Span(span.producer_id, at, at + 1),))
         for item in got
         for span in item.spans
         for at in range(span.start, span.stop, 2)

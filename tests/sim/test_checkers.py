@@ -10,7 +10,7 @@ from quorumq.core.types import Incarnation, Owner, Stamp
 from quorumq.history import Row, check_row, owner_text, token_text
 from sim.checkers import judge
 
-ORIGIN = "a.1.5eed.1"
+PRODUCER_ID = "a.1.5eed.1"
 OUTPUT = "~derived.1.0dd.1"
 
 
@@ -41,7 +41,7 @@ class Story:
         return self
 
     def publish(self, outcome: str = "ok", start: int = 0, stop: int = 1, crc: str = "0000000a") -> Story:
-        base = {"topic": "t", "partition": 0, "spans": [[ORIGIN, start, stop]], "op": 1}
+        base = {"topic": "t", "partition": 0, "spans": [[PRODUCER_ID, start, stop]], "op": 1}
         crcs = crc * (stop - start)
         self.add("client:p", "publish", outcome="invoke", crcs=crcs, published_ms=10, **base)
         return self.add("client:p", "publish", outcome=outcome, **base)
@@ -51,7 +51,7 @@ class Story:
     ) -> dict[str, object]:
         return {
             "topic": "t", "partition": 0, "group": group, "generation": generation, "n": n,
-            "spans": [[ORIGIN, start, stop]], "owner": owner(ballot),
+            "spans": [[PRODUCER_ID, start, stop]], "owner": owner(ballot),
         }  # fmt: skip
 
     def deliver(
@@ -98,7 +98,7 @@ class Story:
 
     def purge(self, group: str = "g", named: int | None = None) -> Story:
         """All of a group, or one message of it."""
-        spans = {} if named is None else {"spans": [[ORIGIN, named, named + 1]]}
+        spans = {} if named is None else {"spans": [[PRODUCER_ID, named, named + 1]]}
         base = {"topic": "t", "partition": 0, "group": group, "op": 5, **spans}
         self.add("client:op", "purge", outcome="invoke", **base)
         return self.add("client:op", "purge", outcome="ok", messages=1, **base)
@@ -107,29 +107,29 @@ class Story:
         """A replica lists the message as skipped or purged."""
         return self.add(
             "node:a", "list", topic="t", partition=0, group="g", state=state, n=0, generation=0,
-            spans=[[ORIGIN, 0, 1]],
+            spans=[[PRODUCER_ID, 0, 1]],
         )  # fmt: skip
 
     def dead(self, n: int = 0, nodes: str = "abc") -> Story:
         for node in nodes:
             self.add(
                 f"node:{node}", "list", topic="t", partition=0, group="g", state="dead", n=n,
-                spans=[[ORIGIN, 0, 1]], complete=True,
+                spans=[[PRODUCER_ID, 0, 1]], complete=True,
             )  # fmt: skip
         return self
 
     def derive(
-        self, start: int = 0, stop: int = 1, crc: str = "0000000b", origin: str = OUTPUT, index: int = 0
+        self, start: int = 0, stop: int = 1, crc: str = "0000000b", producer_id: str = OUTPUT, index: int = 0
     ) -> Story:
-        into = {"topic": "u", "partition": 0, "spans": [[origin, start, stop]], "index": index}
+        into = {"topic": "u", "partition": 0, "spans": [[producer_id, start, stop]], "index": index}
         return self.add(
-            "client:c", "derive", topic="t", partition=0, group="g", spans=[[ORIGIN, start, stop]],
+            "client:c", "derive", topic="t", partition=0, group="g", spans=[[PRODUCER_ID, start, stop]],
             crcs=crc * (stop - start), into=into,
         )  # fmt: skip
 
-    def output(self, ballot: int = 9, crc: str = "0000000b", origin: str = OUTPUT) -> Story:
+    def output(self, ballot: int = 9, crc: str = "0000000b", producer_id: str = OUTPUT) -> Story:
         """The output of the first message is published, delivered and acked."""
-        base = {"topic": "u", "partition": 0, "spans": [[origin, 0, 1]]}
+        base = {"topic": "u", "partition": 0, "spans": [[producer_id, 0, 1]]}
         self.add("client:c", "publish", op=8, outcome="invoke", crcs=crc, published_ms=10, **base)
         self.add("client:c", "publish", op=8, outcome="ok", **base)
         got = {**base, "group": "o", "generation": 0, "n": 0, "owner": owner(ballot)}
@@ -197,8 +197,8 @@ def test_a_group_that_no_majority_heard_of_need_not_be_there(nodes: str, found: 
     story = Story().add("sim", "settings", history=1, settings={"rf": 3})
     for node in nodes:
         story.add(f"node:{node}", "register", topic="t", group="g", generation=5, from_ms=0)
-        story.add(f"node:{node}", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
-    story.add("node:c", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+        story.add(f"node:{node}", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]])
+    story.add("node:c", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]])
     assert story.publish().drained().broken() == found
     assert story.deliver(5, generation=5).broken() == ["no loss"], "of the other nodes there is no history"
 
@@ -207,12 +207,12 @@ def test_a_confirmed_publish_is_durable_on_a_majority_by_then() -> None:
     def story(nodes: str) -> Story:
         story = Story().add("sim", "settings", history=1, settings={"rf": 3})
         for node in nodes:
-            story.add(f"node:{node}", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+            story.add(f"node:{node}", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]])
         return story.publish()
 
     assert story("ab").broken() == []
     assert story("aa").broken() == ["no loss"]
-    assert story("").add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]]).broken() == [
+    assert story("").add("node:a", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]]).broken() == [
         "no loss"
     ]
 
@@ -316,7 +316,7 @@ def test_live_after_healing() -> None:
 def timed(delay: float = 0.0, ttl: float = 0.0, wrong: str = "") -> Story:
     """Published at 0.0 s and stored by all; the nodes in ``wrong`` have another time of day since a start."""
     times = {what: seconds for what, seconds in (("delay", delay), ("ttl", ttl)) if seconds}
-    base = {"topic": "t", "partition": 0, "spans": [[ORIGIN, 0, 1]]}
+    base = {"topic": "t", "partition": 0, "spans": [[PRODUCER_ID, 0, 1]]}
     story = Story().add("sim", "settings", 0.0, history=1, settings={"rf": 3})
     story.add("client:p", "publish", 0.0, outcome="invoke", crcs="0000000a", op=1, **times, **base)
     for node in "abc":
@@ -442,7 +442,7 @@ def test_a_reject_that_failed_ends_no_hold() -> None:
 
 def test_a_new_generation_counts_attempts_from_the_start() -> None:
     story = Story().add("sim", "settings", history=1, settings={"rf": 3, "hold_min": 1.0}).publish()
-    story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+    story.add("node:a", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]])
     broken = story.rewind(7).deliver(6, generation=7, attempt=3).broken()
     assert broken == ["no loss", "groups as asked"], "the publish is told of on one node only"
 
@@ -683,7 +683,7 @@ def test_outputs_of_what_was_acked_are_there() -> None:
     assert story().settle("ack", 5, "acked").drained().broken() == ["derived once"]
     assert story().settle("ack", 5, "acked").broken() == [], "it says nothing before the end"
     assert story().deliver(6, at=5.0).settle("ack", 6, "unknown").drained().broken() == []
-    in_part = story().derive(index=1, origin="~derived.1.0dd.2").output()
+    in_part = story().derive(index=1, producer_id="~derived.1.0dd.2").output()
     assert in_part.settle("ack", 5, "acked").drained().broken() == ["derived once"], (
         "the second output is missing"
     )
@@ -695,16 +695,16 @@ def test_an_output_has_one_id_and_the_same_bytes_whoever_derives_it() -> None:
 
     assert story().deliver(6, at=5.0).derive().broken() == []
     assert story().deliver(6, at=5.0).derive(crc="0000000c").broken() == ["derived once"] * 2
-    assert story().deliver(6, at=5.0).derive(origin="~derived.1.0dd.2").broken() == ["derived once"]
+    assert story().deliver(6, at=5.0).derive(producer_id="~derived.1.0dd.2").broken() == ["derived once"]
     two = Story().publish(stop=2).deliver(5, stop=2).derive().derive()
-    two.rows[-1]["spans"] = [[ORIGIN, 1, 2]]
+    two.rows[-1]["spans"] = [[PRODUCER_ID, 1, 2]]
     two.rows[-1]["crcs"] = "0000000c"
     assert two.broken() == ["derived once"], "two inputs have one output"
 
 
 def test_no_output_comes_from_thin_air() -> None:
     assert Story().publish().deliver(5).derive().output(crc="0000000c").broken() == ["derived once"]
-    other = Story().publish().deliver(5).derive().output(origin="~derived.1.0dd.2")
+    other = Story().publish().deliver(5).derive().output(producer_id="~derived.1.0dd.2")
     assert other.broken() == ["derived once"]
 
 
@@ -721,7 +721,7 @@ def test_topics_are_judged_apart() -> None:
 def test_what_every_group_acked_or_purged_may_be_confirmed_without_being_stored_again() -> None:
     def story() -> Story:
         story = Story().add("client:p", "settings", history=1, settings={"rf": 3}).publish("unknown")
-        return story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]]).deliver(5)
+        return story.add("node:a", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]]).deliver(5)
 
     assert story().settle("ack", 5, "acked").publish().broken() == []
     assert story().purge("g!dead").publish().broken() == []
@@ -824,7 +824,7 @@ class Making(Story):
         )
 
     def send(self, seq: int, outcome: str = "ok") -> Making:
-        base = {"topic": "t", "partition": 0, "spans": [[ORIGIN, seq, seq + 1]], "op": 500 + seq}
+        base = {"topic": "t", "partition": 0, "spans": [[PRODUCER_ID, seq, seq + 1]], "op": 500 + seq}
         self.add("client:p", "publish", outcome="invoke", crcs="0000000a", published_ms=10, **base)
         return self.add("client:p", "publish", outcome=outcome, **base)  # type: ignore[return-value]
 
@@ -853,7 +853,7 @@ def test_what_each_group_has_acked_or_skipped_need_not_be_stored_again(start: st
     """Seed 9600182: group g has acked what an earlier try published, h skips it, and the last try is confirmed."""
     story = Making()
     story.add("sim", "settings", history=1, settings={"rf": 3})
-    story.add("node:a", "store", topic="t", partition=0, spans=[[ORIGIN, 0, 1]])
+    story.add("node:a", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]])
     story.send(0, "unknown").got(5, 0).later().ack(5, 0).fetched(start, group="h")
     story.add("node:a", "register", topic="t", group="h", generation=0, from_ms=0)
     assert story.later().send(0).broken() == broken
@@ -1089,7 +1089,7 @@ def test_a_listing_in_mid_run_says_nothing_of_what_was_asked_later() -> None:
 def test_a_retry_has_the_numbers_of_the_first_try() -> None:
     def tried(first: int, retries: int) -> Story:
         base = {"topic": "t", "partition": 0, "op": 7, "outcome": "invoke", "retries": retries}
-        more = {"spans": [[ORIGIN, first, first + 1]], "crcs": "0000000a", "published_ms": 10}
+        more = {"spans": [[PRODUCER_ID, first, first + 1]], "crcs": "0000000a", "published_ms": 10}
         return Story().publish("unknown").add("client:p", "publish", **base, **more)
 
     assert tried(0, 1).broken() == []

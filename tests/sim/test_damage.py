@@ -8,7 +8,7 @@ import pytest
 
 from quorumq.core.messages import Slice
 from quorumq.core.records import BatchStored, DirectoryMade, Started, VouchingLost
-from quorumq.core.types import Batch, Incarnation, Origin, PartitionId
+from quorumq.core.types import Batch, Incarnation, PartitionId, ProducerId
 from quorumq.wire.batch import Message, build_batch
 from sim.cluster import Cluster
 from sim.disks import DamagedBody, MemoryJournal
@@ -25,9 +25,9 @@ def journal() -> MemoryJournal:
     """One with a directory, a start and some batches, all durable."""
     made = MemoryJournal()
     made.append((DirectoryMade("a", "sim", 7), Started(Incarnation(1, 5))))
-    origin = Origin("a", 1, 5, 1)
+    producer_id = ProducerId("a", 1, 5, 1)
     for number in BATCHES:
-        batch = build_batch(PartitionId(b"t" * 16, 0), origin, number, 0, [Message(b"m")])
+        batch = build_batch(PartitionId(b"t" * 16, 0), producer_id, number, 0, [Message(b"m")])
         made.append((BatchStored(number, batch, 0, 0),))
     made.close()
     made.open()

@@ -89,7 +89,7 @@ def test_one_message_is_followed_in_words(story: Story) -> None:
         assert said in text, text
     times = [float(line.split()[0]) for line in lines[1:]]
     assert times == sorted(times)
-    with pytest.raises(ValueError, match="0 origins"):
+    with pytest.raises(ValueError, match="0 producer ids"):
         list(follow(story, "z.1.1[0]"))
     with pytest.raises(ValueError, match="is no message"):
         list(follow(story, "b.1.1"))

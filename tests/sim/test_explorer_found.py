@@ -15,7 +15,7 @@ def test_a_doubled_answer_of_another_node_gives_nothing_back() -> None:
     members = topic.replicas[0]
     outsider = next(name for name in cluster.names if name not in members)
     session = cluster.ask(members[0], OpenSession())
-    cluster.ask(members[0], Publish(cluster.batch(topic, session.origin, 0, [b"work"])))
+    cluster.ask(members[0], Publish(cluster.batch(topic, session.producer_id, 0, [b"work"])))
     answers: list[tuple[str, RemoteFetchReply]] = []
 
     def listen(sender: str, to: str, message: object) -> bool:
@@ -45,7 +45,7 @@ def test_an_answer_that_comes_after_its_leg_was_called_off_is_given_back_once() 
     members = topic.replicas[0]
     outsider = next(name for name in cluster.names if name not in members)
     session = cluster.ask(members[0], OpenSession())
-    cluster.ask(members[0], Publish(cluster.batch(topic, session.origin, 0, [b"work"])))
+    cluster.ask(members[0], Publish(cluster.batch(topic, session.producer_id, 0, [b"work"])))
     late: list[tuple[str, RemoteFetchReply]] = []
 
     def hold_back(sender: str, to: str, message: object) -> bool:

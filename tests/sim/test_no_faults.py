@@ -84,7 +84,11 @@ def test_nothing_overtakes_a_message_whatever_its_producer_s_clock_says(seed: in
     done: dict[tuple[str, int], float] = {}
     taken: list[tuple[str, int]] = []
     for row in outcome.rows:
-        names = [(origin, seq) for origin, start, stop in row.get("spans", ()) for seq in range(start, stop)]
+        names = [
+            (producer_id, seq)
+            for producer_id, start, stop in row.get("spans", ())
+            for seq in range(start, stop)
+        ]
         if row["kind"] == "publish":
             times = began if row["outcome"] == "invoke" else done
             times |= {name: row["at"] for name in names if name not in times}

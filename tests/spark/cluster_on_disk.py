@@ -17,8 +17,8 @@ from quorumq.core.types import (
     Group,
     Kind,
     Letter,
-    Origin,
     PartitionId,
+    ProducerId,
     Record,
     Span,
     Stamp,
@@ -37,7 +37,7 @@ NAMES = ("n1", "n2", "n3")
 ORDERS = topic_id("orders", 3)
 MAILS = topic_id("mails", 3)
 GROUPS = ("billing", "audit")
-Name = tuple[PartitionId, Origin, int]
+Name = tuple[PartitionId, ProducerId, int]
 
 
 def topic(name: str, identity: bytes, partitions: int = 2) -> Topic:
@@ -72,8 +72,8 @@ class Node:
         self.name = name
         self.segment_bytes = segment_bytes
         self.batches: dict[int, Batch] = {}
-        self.records: dict[tuple[PartitionId, str], dict[tuple[Origin, int], Record]] = {}
-        self.reclaimed: dict[PartitionId, dict[tuple[Origin, int], None]] = {}
+        self.records: dict[tuple[PartitionId, str], dict[tuple[ProducerId, int], Record]] = {}
+        self.reclaimed: dict[PartitionId, dict[tuple[ProducerId, int], None]] = {}
         self.registers: list[JournalRecord] = []
         self.number = 0
         self.store = self._open()
@@ -90,10 +90,11 @@ class Node:
     def snapshot(self) -> list[JournalRecord]:
         found = list(self.registers)
         for key, names in self.reclaimed.items():
-            found.append(Reclaimed(key, tuple(Span(origin, seq, seq + 1) for origin, seq in names)))
+            found.append(Reclaimed(key, tuple(Span(producer_id, seq, seq + 1) for producer_id, seq in names)))
         for (key, group), records in self.records.items():
             entries = tuple(
-                Resolved(Span(origin, seq, seq + 1), record) for (origin, seq), record in records.items()
+                Resolved(Span(producer_id, seq, seq + 1), record)
+                for (producer_id, seq), record in records.items()
             )
             found.append(RecordsMerged(key, group, entries))
         return found
@@ -112,7 +113,7 @@ class Node:
         """Merge a record, and write down what came of it, as a node does."""
         mine = self.records.setdefault((key, group), {})
         for seq in range(span.start, span.stop):
-            name = (span.origin, seq)
+            name = (span.producer_id, seq)
             mine[name] = merge_records(mine[name], record) if name in mine else record
         self.store.append([RecordsMerged(key, group, (Resolved(span, record),))])
 
@@ -121,8 +122,8 @@ class Node:
         key = batch.header.partition
         self.store.append([Reclaimed(key, batch.header.sections, (number,))])
         kept = self.reclaimed.setdefault(key, {})
-        for origin, start, stop in batch.header.sections:
-            kept.update(dict.fromkeys((origin, seq) for seq in range(start, stop)))
+        for producer_id, start, stop in batch.header.sections:
+            kept.update(dict.fromkeys((producer_id, seq) for seq in range(start, stop)))
         self.store.forget([number])
 
     def commit(self) -> None:
@@ -140,20 +141,20 @@ class Node:
         """Every message that is here, with the batches that have it."""
         found: dict[Name, list[tuple[int, Batch]]] = {}
         for number, batch in self.batches.items():
-            for origin, start, stop in batch.header.sections:
+            for producer_id, start, stop in batch.header.sections:
                 for seq in range(start, stop):
-                    found.setdefault((batch.header.partition, origin, seq), []).append((number, batch))
+                    found.setdefault((batch.header.partition, producer_id, seq), []).append((number, batch))
         return found
 
 
-def payload_of(key: PartitionId, origin: Origin, seq: int) -> bytes:
-    return f"{key.number} {origin} {seq} ".encode() * 3
+def payload_of(key: PartitionId, producer_id: ProducerId, seq: int) -> bytes:
+    return f"{key.number} {producer_id} {seq} ".encode() * 3
 
 
 def batch_of(key: PartitionId, sections: tuple[Span, ...], published_ms: int) -> Batch:
     records = [
-        encode_record(Message(payload_of(key, origin, seq), f"k{seq % 5}".encode(), {"seq": seq}))
-        for origin, start, stop in sections
+        encode_record(Message(payload_of(key, producer_id, seq), f"k{seq % 5}".encode(), {"seq": seq}))
+        for producer_id, start, stop in sections
         for seq in range(start, stop)
     ]
     return pack_sections(key, sections, published_ms, records, delay_ms=0, ttl_ms=published_ms % 3)
@@ -200,9 +201,9 @@ class DiskCluster:
         batch = batch_of(key, sections, published_ms)
         for node in self.nodes if nodes is None else nodes:
             node.put(batch)
-        for origin, start, stop in sections:
+        for producer_id, start, stop in sections:
             for seq in range(start, stop):
-                name = (key, origin, seq)
+                name = (key, producer_id, seq)
                 self.published[name] = min(self.published.get(name, published_ms), published_ms)
 
     def resolve(
@@ -212,7 +213,9 @@ class DiskCluster:
             node.resolve(key, group, span, record)
         if record.letter is not None:
             for seq in range(span.start, span.stop):
-                self.deaths[((key, span.origin, seq), group, record.generation, record.n)] = record.letter
+                self.deaths[((key, span.producer_id, seq), group, record.generation, record.n)] = (
+                    record.letter
+                )
 
     def commit(self) -> None:
         for node in self.nodes:
@@ -222,7 +225,7 @@ class DiskCluster:
         for node in self.nodes:
             node.store.close()
 
-    def merged(self, key: PartitionId, group: str, name: tuple[Origin, int]) -> Record:
+    def merged(self, key: PartitionId, group: str, name: tuple[ProducerId, int]) -> Record:
         """What all nodes together make of a message for a group."""
         found = Record(0, 0, Kind.OPEN)
         for node in self.nodes:
@@ -235,8 +238,8 @@ class DiskCluster:
 def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
     """Everything that may happen to journals, at random: batches of several sections, of which some overlap, some that
     reached few nodes, records in any order, reclaimed batches, rolls and restarts."""
-    origins = [Origin("n1", 1, 0xABC, k) for k in range(3)] + [Origin(DERIVED, 7, 0xDEF, 1)]
-    next_seq: dict[tuple[PartitionId, Origin], int] = {}
+    producer_ids = [ProducerId("n1", 1, 0xABC, k) for k in range(3)] + [ProducerId(DERIVED, 7, 0xDEF, 1)]
+    next_seq: dict[tuple[PartitionId, ProducerId], int] = {}
     for step in range(steps):
         key = rng.choice(cluster.keys)
         some = rng.sample(cluster.nodes, rng.choice((1, 2, 3, 3, 3)))
@@ -244,22 +247,22 @@ def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
         known = sorted(name for name in cluster.published if name[0] == key)
         if what < 0.4 or not known:
             sections = []
-            for origin in rng.sample(origins, rng.choice((1, 1, 2, 3))):
+            for producer_id in rng.sample(producer_ids, rng.choice((1, 1, 2, 3))):
                 count = rng.randrange(1, 6)
-                start = next_seq.get((key, origin), 0)
-                if origin.node == DERIVED and start > 3 and rng.random() < 0.5:
+                start = next_seq.get((key, producer_id), 0)
+                if producer_id.node == DERIVED and start > 3 and rng.random() < 0.5:
                     start -= rng.randrange(3)  # published again, among others
-                sections.append(Span(origin, start, start + count))
-                next_seq[(key, origin)] = max(start + count, next_seq.get((key, origin), 0))
+                sections.append(Span(producer_id, start, start + count))
+                next_seq[(key, producer_id)] = max(start + count, next_seq.get((key, producer_id), 0))
             cluster.publish(key, tuple(sections), 1_000 + step, some)
         elif what < 0.8:
-            _, origin, seq = rng.choice(known)
+            _, producer_id, seq = rng.choice(known)
             group = rng.choice(GROUPS)
-            span = Span(origin, seq, seq + 1)
-            now = cluster.merged(key, group, (origin, seq))
+            span = Span(producer_id, seq, seq + 1)
+            now = cluster.merged(key, group, (producer_id, seq))
             kind = rng.choice((Kind.ACKED, Kind.DEAD, Kind.DEAD, Kind.PURGED, Kind.OPEN, Kind.SKIPPED))
             n = now.n + (kind == Kind.OPEN)
-            wrote = letter(step + 1, cluster.published[(key, origin, seq)], f"step {step}")
+            wrote = letter(step + 1, cluster.published[(key, producer_id, seq)], f"step {step}")
             record = Record(
                 now.generation, 0 if kind == Kind.ACKED else n, kind, wrote if kind == Kind.DEAD else None
             )

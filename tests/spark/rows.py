@@ -29,7 +29,7 @@ def letter(seq: int = 0, **said: Any) -> dict[str, Any]:
     payload = said.get("payload", b"%d" % seq)
     row = {
         "id": f"{topic_id}/0/n1.1.{7:016x}.1/{seq}", "topic": topic, "topic_id": topic_id, "partition": 0,
-        "origin": "n1.1.0007.1", "seq": seq, "group": "g", "generation": 0, "n": 0, "resolution": "dead",
+        "producer_id": "n1.1.0007.1", "seq": seq, "group": "g", "generation": 0, "n": 0, "resolution": "dead",
         "reason": "rejected", "error_class": "ValueError", "message": "no", "stack": "", "fingerprint": "f1",
         "attempts": 1, "published_at": died - timedelta(seconds=1) if died else NOON, "first_delivered_at": None,
         "last_delivered_at": died, "died_at": died, "consumer": "c1", "consumer_version": "1.0", "host": "h1",

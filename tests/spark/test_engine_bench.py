@@ -13,7 +13,7 @@ from tests.spark.scale.bench import measured, wrong_with_audit, wrong_with_lette
 
 MANIFEST: dict[str, Any] = {
     "run": "generated",
-    "faults": [{"guarantees": ["G1", "G7"], "origin": "a.1.5eed0.1", "seq": 4}],
+    "faults": [{"guarantees": ["G1", "G7"], "producer_id": "a.1.5eed0.1", "seq": 4}],
 }
 
 
@@ -29,7 +29,7 @@ def test_a_process_is_measured_with_what_it_starts() -> None:
 
 def test_an_audit_is_compared_both_ways(tmp_path: Path) -> None:
     def with_(*rows: tuple[str, str, str, str, int]) -> list[str]:
-        names = ("run", "guarantee", "verdict", "origin", "seq")
+        names = ("run", "guarantee", "verdict", "producer_id", "seq")
         table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
         (tmp_path / "tables" / "violations").mkdir(parents=True, exist_ok=True)
         pq.write_table(table, tmp_path / "tables" / "violations" / "part.parquet")

@@ -35,10 +35,10 @@ def test_the_checkers_find_every_planted_fault_and_nothing_else(made: tuple[Path
     """The reader checks every line against the schema, too."""
     out, manifest = made
     expected = {
-        f"{fault['origin']}[{fault['seq']}]": set(fault["guarantees"]) for fault in manifest["faults"]
+        f"{fault['producer_id']}[{fault['seq']}]": set(fault["guarantees"]) for fault in manifest["faults"]
     }
     expected |= {
-        f"[['{fault['origin']}', {fault['seq']}, {fault['seq'] + 1}]]": {"G6"}
+        f"[['{fault['producer_id']}', {fault['seq']}, {fault['seq'] + 1}]]": {"G6"}
         for fault in manifest["faults"]
         if fault["fault"] == "refused-retry"
     }
@@ -49,7 +49,7 @@ def test_the_checkers_find_every_planted_fault_and_nothing_else(made: tuple[Path
             set(PROMISES[violation.promise]) & expected.get(message, {"nothing"}) or {violation.text}
         )
     refused = {
-        f"{fault['origin']}[{fault['seq']}]"
+        f"{fault['producer_id']}[{fault['seq']}]"
         for fault in manifest["faults"]
         if fault["fault"] == "refused-retry"
     }

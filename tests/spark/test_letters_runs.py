@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.types import Kind, Origin, Record, Span
+from quorumq.core.types import Kind, ProducerId, Record, Span
 from tests.spark.cluster_on_disk import DiskCluster, letter
 
-ORIGIN = Origin("n1", 1, 0xABC, 0)
+PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 START_MS = 1_795_305_600_000
 HOUR_MS = 3_600_000
 
@@ -37,7 +37,9 @@ def die(cluster: DiskCluster, seq: int, fingerprint: str, at_ms: int, n: int = 0
     wrote = wrote._replace(
         fingerprint=fingerprint, first_delivered_ms=at_ms - 2, last_delivered_ms=at_ms - 1, died_ms=at_ms
     )
-    cluster.resolve(cluster.keys[0], "billing", Span(ORIGIN, seq, seq + 1), Record(0, n, Kind.DEAD, wrote))
+    cluster.resolve(
+        cluster.keys[0], "billing", Span(PRODUCER_ID, seq, seq + 1), Record(0, n, Kind.DEAD, wrote)
+    )
 
 
 @pytest.mark.soak
@@ -46,12 +48,12 @@ def test_a_second_run_says_what_is_new_back_or_gone_and_a_damaged_directory_is_r
 ) -> None:
     cluster = DiskCluster(tmp_path / "nodes", segment_bytes=1 << 12)
     for seq in range(40):
-        cluster.publish(cluster.keys[0], (Span(ORIGIN, seq, seq + 1),), START_MS - HOUR_MS)
+        cluster.publish(cluster.keys[0], (Span(PRODUCER_ID, seq, seq + 1),), START_MS - HOUR_MS)
     die(cluster, 0, "lasting", START_MS)
     die(cluster, 1, "lasting", START_MS + 1)
     die(cluster, 2, "mended", START_MS + 2)
     die(cluster, 3, "returning", START_MS + 3)
-    cluster.resolve(cluster.keys[0], "billing", Span(ORIGIN, 3, 4), Record(0, 1, Kind.OPEN))
+    cluster.resolve(cluster.keys[0], "billing", Span(PRODUCER_ID, 3, 4), Record(0, 1, Kind.OPEN))
     cluster.commit()
     first, _ = analysed(cluster.data, tmp_path / "first", "--as-of", "2026-11-22T14:00:00Z")
     assert (first["status"], first["dead"], first["problems"]["count"]) == (None, 3, 0)
@@ -59,7 +61,7 @@ def test_a_second_run_says_what_is_new_back_or_gone_and_a_damaged_directory_is_r
     die(cluster, 4, "lasting", START_MS + 3 * HOUR_MS)
     die(cluster, 3, "returning", START_MS + 3 * HOUR_MS + 1, n=1)
     die(cluster, 5, "unheard-of", START_MS + 3 * HOUR_MS + 2)
-    cluster.resolve(cluster.keys[0], "billing", Span(ORIGIN, 2, 3), Record(0, 0, Kind.ACKED))
+    cluster.resolve(cluster.keys[0], "billing", Span(PRODUCER_ID, 2, 3), Record(0, 0, Kind.ACKED))
     cluster.commit()
     cluster.close()
     previous = ("--previous", str(tmp_path / "first"), "--as-of", "2026-11-22T18:00:00Z")

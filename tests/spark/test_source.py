@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.core.types import Kind, Origin, Record, Span
+from quorumq.core.types import Kind, ProducerId, Record, Span
 from spark.schemas import TABLES, schema
 from spark.source import FLAG
 from spark.source.options import OFFLINE_TABLES
 from tests.spark.cluster_on_disk import DiskCluster, letter, rows_of
 
-ORIGIN = Origin("n1", 1, 0xABC, 0)
+PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +23,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DiskCluster]:
     found = DiskCluster(tmp_path_factory.mktemp("nodes"), segment_bytes=3_000)
     for at in range(40):
         key = found.keys[at % 3]
-        found.publish(key, (Span(ORIGIN, at, at + 1),), 1_000 + at, found.nodes[: 2 + at % 2])
+        found.publish(key, (Span(PRODUCER_ID, at, at + 1),), 1_000 + at, found.nodes[: 2 + at % 2])
         if at % 4 == 0:
             found.resolve(
-                key, "billing", Span(ORIGIN, at, at + 1), Record(0, 0, Kind.DEAD, letter(at, 1_000 + at))
+                key, "billing", Span(PRODUCER_ID, at, at + 1), Record(0, 0, Kind.DEAD, letter(at, 1_000 + at))
             )
         found.commit()
     yield found

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo
 
 from quorumq.client.message import MessageId
 from quorumq.core.errors import StorageError, UsageError
-from quorumq.core.types import Group, Kind, Origin, Record, Span
+from quorumq.core.types import Group, Kind, ProducerId, Record, Span
 from quorumq.storage import records as storage_records
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal
@@ -39,7 +39,7 @@ from tests.spark.cluster_on_disk import (
 )
 from tests.storage.samples import record_headers
 
-ORIGIN = Origin("n1", 1, 0xABC, 0)
+PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def cluster(tmp_path: Path) -> Iterator[DiskCluster]:
 
 def name_of(row: dict[str, Any]) -> Name:
     found = MessageId.parse(row["id"])
-    return found.partition, found.origin, found.seq
+    return found.partition, found.producer_id, found.seq
 
 
 def by_name(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -96,28 +96,30 @@ def check_messages(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
         assert row["key"] == f"k{name[2] % 5}".encode()
         assert row["published_at"].timestamp() * 1000 == pytest.approx(published[name])
         assert row["size"] == len(row["payload"])
-        assert row["origin"].startswith(name[1].node)
+        assert row["producer_id"].startswith(name[1].node)
 
 
 def check_tombstones(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
     found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in rows:
         for seq in range(row["start"], row["stop"]):
-            name = (row["topic_id"], row["partition"], row["group"], row["origin"], seq)
+            name = (row["topic_id"], row["partition"], row["group"], row["producer_id"], seq)
             assert name not in found, "a message has one record per group"
             found[name] = (int(row["generation"]), row["n"], row["kind"], row["replicas"])
     expected: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for node in cluster.nodes:
         for (key, group), records in node.records.items():
-            for origin, seq in records:
-                record = cluster.merged(key, group, (origin, seq))
+            for producer_id, seq in records:
+                record = cluster.merged(key, group, (producer_id, seq))
                 having = [
                     other.name
                     for other in cluster.nodes
-                    if other.records.get((key, group), {}).get((origin, seq), Record(0, 0, Kind.OPEN))[:3]
+                    if other.records.get((key, group), {}).get((producer_id, seq), Record(0, 0, Kind.OPEN))[
+                        :3
+                    ]
                     == record[:3]
                 ]
-                text = f"{origin.node}.{origin.n}.{origin.nonce:x}.{origin.k}"
+                text = f"{producer_id.node}.{producer_id.n}.{producer_id.nonce:x}.{producer_id.k}"
                 expected[(key.topic.hex(), key.number, group, text, seq)] = (
                     record.generation,
                     record.n,
@@ -178,18 +180,18 @@ def test_the_tables_are_what_a_naive_account_says(tmp_path: Path, seed: int) -> 
 
 def test_a_generation_that_covers_a_dead_letter_makes_it_void(cluster: DiskCluster) -> None:
     key = cluster.keys[0]
-    cluster.publish(key, (Span(ORIGIN, 0, 4),), 1_000)
-    cluster.publish(key, (Span(ORIGIN, 4, 8),), 2_000)
+    cluster.publish(key, (Span(PRODUCER_ID, 0, 4),), 1_000)
+    cluster.publish(key, (Span(PRODUCER_ID, 4, 8),), 2_000)
     for seq in range(8):
         record = Record(0, 0, Kind.DEAD, letter(1, 1_000 if seq < 4 else 2_000))
-        cluster.resolve(key, "billing", Span(ORIGIN, seq, seq + 1), record)
+        cluster.resolve(key, "billing", Span(PRODUCER_ID, seq, seq + 1), record)
     rewound = 7
     cluster.set_group(Group(key.topic, "billing", rewound, 1_500))
     cluster.resolve(
-        key, "billing", Span(ORIGIN, 0, 1), Record(rewound, 1, Kind.OPEN)
+        key, "billing", Span(PRODUCER_ID, 0, 1), Record(rewound, 1, Kind.OPEN)
     )  # not covered: a redrive
-    cluster.resolve(key, "billing", Span(ORIGIN, 4, 5), Record(rewound, 0, Kind.ACKED))  # read again
-    cluster.resolve(key, "billing", Span(ORIGIN, 5, 6), Record(rewound, 0, Kind.DEAD, letter(9, 2_000)))
+    cluster.resolve(key, "billing", Span(PRODUCER_ID, 4, 5), Record(rewound, 0, Kind.ACKED))  # read again
+    cluster.resolve(key, "billing", Span(PRODUCER_ID, 5, 6), Record(rewound, 0, Kind.DEAD, letter(9, 2_000)))
     cluster.commit()
     found = {
         (row["seq"], int(row["generation"])): row["resolution"]
@@ -207,9 +209,9 @@ def filled(cluster: DiskCluster, batches: int = 12) -> None:
     """Batches of three messages each on all nodes, in segments of a few, and some records."""
     for at in range(batches):
         key = cluster.keys[at % 3]
-        cluster.publish(key, (Span(ORIGIN, 3 * at, 3 * at + 3),), 1_000 + at)
+        cluster.publish(key, (Span(PRODUCER_ID, 3 * at, 3 * at + 3),), 1_000 + at)
         dead = Record(0, 0, Kind.DEAD, letter(at, 1_000 + at))
-        cluster.resolve(key, "billing", Span(ORIGIN, 3 * at, 3 * at + 1), dead)
+        cluster.resolve(key, "billing", Span(PRODUCER_ID, 3 * at, 3 * at + 1), dead)
         cluster.commit()
 
 
@@ -267,7 +269,7 @@ def test_a_batch_that_is_half_written_is_cut_at_every_byte(tmp_path: Path) -> No
     newest = segments(cluster.data[0])[-1]
     start = newest.stat().st_size
     before = by_name(rows_of("copies", cluster.data[:1]))
-    cluster.publish(cluster.keys[0], (Span(ORIGIN, 90, 93),), 5_000)
+    cluster.publish(cluster.keys[0], (Span(PRODUCER_ID, 90, 93),), 5_000)
     cluster.nodes[0].store.commit()
     data = newest.read_bytes()
     for cut in range(start + 1, len(data), 7):
@@ -436,7 +438,7 @@ def read_all(tasks: list[Task], options: Options, wanted: Wanted) -> list[dict[s
 def test_segments_without_what_is_wanted_are_not_opened(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path, segment_bytes=1_500)
     for at in range(12):
-        cluster.publish(cluster.keys[at // 6], (Span(ORIGIN, 3 * at, 3 * at + 3),), 1_000 + at)
+        cluster.publish(cluster.keys[at // 6], (Span(PRODUCER_ID, 3 * at, 3 * at + 3),), 1_000 + at)
         cluster.commit()
     planned = planning.plan_directory(str(cluster.data[0]), journals.refuse).directory.segments
     without = next(
@@ -462,7 +464,7 @@ def test_arrow_batches_are_bounded_in_rows_and_bytes(cluster: DiskCluster) -> No
     large = [encode_record(Message(b"y" * 900_000)) for _ in range(4)]
     start = 0
     for records in (small, small, large, large, large, large):
-        span = Span(ORIGIN, start, start + len(records))
+        span = Span(PRODUCER_ID, start, start + len(records))
         cluster.nodes[0].put(pack_sections(key, (span,), 1_000, records))
         start = span.stop
     cluster.commit()
@@ -495,7 +497,7 @@ def test_times_of_a_wrong_clock_can_be_shown_in_any_time_zone_and_are_found_by_w
 ) -> None:
     cluster = DiskCluster(tmp_path)
     for seq, wrong in enumerate((-(1 << 62), 1 << 62)):
-        cluster.publish(cluster.keys[0], (Span(ORIGIN, seq, seq + 1),), wrong)
+        cluster.publish(cluster.keys[0], (Span(PRODUCER_ID, seq, seq + 1),), wrong)
     cluster.commit()
     cluster.close()
     shown = [row["published_at"] for row in rows_of("messages", cluster.data, columns="seq,published_at")]

@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from quorumq.client.message import MessageId
-from quorumq.core.types import Kind, Origin, Record, Span
+from quorumq.core.types import Kind, ProducerId, Record, Span
 from spark.schemas import schema
 from spark.source.options import read_options
 from spark.source.stream import Gap, LettersStream
 from tests.spark.cluster_on_disk import DiskCluster, Name, letter, turmoil
 
-ORIGIN = Origin("n1", 1, 0xABC, 0)
+PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 Death = tuple[Name, str, int, int]
 
 
@@ -39,7 +39,12 @@ def batch(stream: LettersStream, start: dict[str, Any], end: dict[str, Any]) -> 
             for row in rows.to_pylist():
                 name = MessageId.parse(row["id"])
                 found.append(
-                    ((name.partition, name.origin, name.seq), row["group"], int(row["generation"]), row["n"])
+                    (
+                        (name.partition, name.producer_id, name.seq),
+                        row["group"],
+                        int(row["generation"]),
+                        row["n"],
+                    )
                 )
     return found
 
@@ -47,14 +52,14 @@ def batch(stream: LettersStream, start: dict[str, Any], end: dict[str, Any]) -> 
 def die(cluster: DiskCluster, seq: int, *nodes: int) -> Death:
     """A message dies, as far as these nodes hear; and one commit more, so that this one is known to be durable."""
     key = cluster.keys[0]
-    if (key, ORIGIN, seq) not in cluster.published:
-        cluster.publish(key, (Span(ORIGIN, seq, seq + 1),), 1_000 + seq)
+    if (key, PRODUCER_ID, seq) not in cluster.published:
+        cluster.publish(key, (Span(PRODUCER_ID, seq, seq + 1),), 1_000 + seq)
     some = [cluster.nodes[at] for at in nodes]
     cluster.resolve(
-        key, "billing", Span(ORIGIN, seq, seq + 1), Record(0, 0, Kind.DEAD, letter(seq, 1_000)), some
+        key, "billing", Span(PRODUCER_ID, seq, seq + 1), Record(0, 0, Kind.DEAD, letter(seq, 1_000)), some
     )
     mark(cluster)
-    return (key, ORIGIN, seq), "billing", 0, 0
+    return (key, PRODUCER_ID, seq), "billing", 0, 0
 
 
 def mark(cluster: DiskCluster) -> None:
@@ -100,8 +105,8 @@ def test_every_dead_letter_comes_once(tmp_path: Path, seed: int) -> None:
     assert gaps or len(found) == len(set(found)), "no letter twice"
     assert set(found) <= set(cluster.deaths)
     for death in cluster.deaths:
-        (key, origin, seq), group, generation, n = death
-        if cluster.merged(key, group, (origin, seq))[:3] == (generation, n, Kind.DEAD):
+        (key, producer_id, seq), group, generation, n = death
+        if cluster.merged(key, group, (producer_id, seq))[:3] == (generation, n, Kind.DEAD):
             assert death in found, f"{death} never came"
     again = stream_of(cluster)
     assert again.latestOffset(end, None) == end

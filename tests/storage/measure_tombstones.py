@@ -1,6 +1,6 @@
 """What tombstones cost on disk: ``python -m tests.storage.measure_tombstones [--messages N]``.
 
-One group acks N messages of one origin, each with an ACK of its own: in order, and in random order. The records are
+One group acks N messages of one producer id, each with an ACK of its own: in order, and in random order. The records are
 the core's, merged as it merges them; the journal is on a real directory, and begins new segments as a node does.
 """
 
@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from quorumq.core.closed import ClosedOrigins
+from quorumq.core.closed import ClosedSessions
 from quorumq.core.messages import Resolved
 from quorumq.core.partition.group import GroupView
 from quorumq.core.records import RecordsMerged
 from quorumq.core.types import Kind, Record, Span
 from quorumq.storage.journal import Journal
-from tests.storage.samples import ORIGIN, PARTITION
+from tests.storage.samples import PARTITION, PRODUCER_ID
 
 ACKED = Record(0, 0, Kind.ACKED, None)
 ENTRIES = 10_000
@@ -46,10 +46,10 @@ def measure(order: Iterable[int], count: int, name: str) -> None:
         store = Journal.open(directory, node="n1", cluster_id="measure")
         assert len(list(store.replayed)) == 1
         store.roll([])
-        view = GroupView("billing", 0, ClosedOrigins())
+        view = GroupView("billing", 0, ClosedSessions())
         written = peak = stall = spans = snapshot_bytes = 0.0
         for done, seq in enumerate(order, start=1):
-            span = Span(ORIGIN, seq, seq + 1)
+            span = Span(PRODUCER_ID, seq, seq + 1)
             view.merge(span, ACKED)
             before = store.pending_bytes
             store.append([RecordsMerged(PARTITION, view.name, (Resolved(span, ACKED),))])

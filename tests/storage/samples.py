@@ -32,9 +32,9 @@ from quorumq.core.types import (
     Incarnation,
     Kind,
     Letter,
-    Origin,
     Owner,
     PartitionId,
+    ProducerId,
     Record,
     Span,
     Stamp,
@@ -49,7 +49,7 @@ from quorumq.wire.batch import Message, build_batch
 DIRECTORY = 0x0123_4567_89AB_CDEF
 TOPIC = topic_id("orders", 3)
 PARTITION = PartitionId(TOPIC, 0)
-ORIGIN = Origin("n1", 1, 0xABCD, 0)
+PRODUCER_ID = ProducerId("n1", 1, 0xABCD, 0)
 
 
 def batch(number: int, size: int = 40, partition: int = 0, published_ms: int = 0) -> BatchStored:
@@ -57,7 +57,7 @@ def batch(number: int, size: int = 40, partition: int = 0, published_ms: int = 0
     payload = f"payload {number} ".encode() * (size // 10 + 1)
     made = build_batch(
         PartitionId(TOPIC, partition),
-        ORIGIN,
+        PRODUCER_ID,
         number,
         published_ms or 1_000 + number,
         [Message(payload[:size])],
@@ -66,7 +66,7 @@ def batch(number: int, size: int = 40, partition: int = 0, published_ms: int = 0
 
 
 def tombstone(number: int, kind: Kind = Kind.ACKED, letter: Letter | None = None) -> RecordsMerged:
-    span = Span(ORIGIN, number, number + 1)
+    span = Span(PRODUCER_ID, number, number + 1)
     return RecordsMerged(PARTITION, "billing", (Resolved(span, Record(0, 0, kind, letter)),))
 
 
@@ -93,12 +93,12 @@ def clean_stop() -> CleanStopped:
     owner = Owner("n1", Incarnation(1, 99), Stamp(5 << 16, "n1"))
     return CleanStopped(
         Incarnation(1, 99),
-        (HeldAtStop(PARTITION, "billing", Span(ORIGIN, 0, 3), owner, 0, 12.5, (5 << 16, "n1")),),
+        (HeldAtStop(PARTITION, "billing", Span(PRODUCER_ID, 0, 3), owner, 0, 12.5, (5 << 16, "n1")),),
         3.5,
         (PARTITION,),
         (
             MemoryAtStop(
-                PARTITION, "billing", 4 << 16, (BallotAtStop(Span(ORIGIN, 0, 3), (5 << 16, "n1"), 0),)
+                PARTITION, "billing", 4 << 16, (BallotAtStop(Span(PRODUCER_ID, 0, 3), (5 << 16, "n1"), 0),)
             ),
         ),
     )
@@ -107,7 +107,7 @@ def clean_stop() -> CleanStopped:
 def every_kind() -> list[JournalRecord]:
     """One of each record that may stand in the middle of a journal."""
     topic = Topic(TOPIC, "orders", 3, 1, (("n1", "n2", "n3"), ("n2", "n3", "n1")), 5, Stamp(1, "n1"))
-    span = Span(ORIGIN, 0, 3)
+    span = Span(PRODUCER_ID, 0, 3)
     return [
         DirectoryMade("n1", "test", DIRECTORY),
         Started(Incarnation(1, 99)),

@@ -18,8 +18,8 @@ from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.records import TYPE_OF
 from quorumq.wire.batch import Message, build_batch
 from tests.storage.samples import (
-    ORIGIN,
     PARTITION,
+    PRODUCER_ID,
     batch,
     clean_stop,
     dead,
@@ -118,9 +118,9 @@ class Reader:
         for entry, other in again:
             letter = entries[entry][1][3]
             letter[1:15] = entries[other][1][3][1:15]
-        for (origin, first, stop), record in entries:
+        for (producer_id, first, stop), record in entries:
             for seq in range(first, stop):
-                key = ((topic, partition), group, tuple(origin), seq)
+                key = ((topic, partition), group, tuple(producer_id), seq)
                 generation, n, kind = record[:3]
                 rank = (generation, kind == 4, n, kind)
                 old = self.records.get(key)
@@ -132,16 +132,16 @@ class Reader:
         found = []
         for key, record in self.records.items():
             if record[2] == 2:
-                partition, _, origin, seq = key
-                found.append((seq, record[3][3], self.payload(partition, origin, seq)))
+                partition, _, producer_id, seq = key
+                found.append((seq, record[3][3], self.payload(partition, producer_id, seq)))
         return sorted(found)
 
-    def payload(self, partition: tuple[bytes, int], origin: tuple[Any, ...], seq: int) -> bytes:
+    def payload(self, partition: tuple[bytes, int], producer_id: tuple[Any, ...], seq: int) -> bytes:
         for header, body in self.batches.values():
             index = 0
             for *who, first, count in header[3]:
                 if (
-                    tuple(who) == origin
+                    tuple(who) == producer_id
                     and first <= seq < first + count
                     and (header[1], header[2]) == partition
                 ):
@@ -150,7 +150,7 @@ class Reader:
                     payload: bytes = cbor2.loads(body[ends[index] : ends[index + 1]])[2]
                     return payload
                 index += count
-        raise LookupError(f"{origin} {seq}")
+        raise LookupError(f"{producer_id} {seq}")
 
 
 # ------------------------------------------------------------------ tests
@@ -165,7 +165,7 @@ def test_the_reader_from_the_page_finds_every_batch_and_dead_letter(tmp_path: Pa
         state.extend(record for record in records if isinstance(record, RecordsMerged))
 
     many = build_batch(
-        PARTITION, ORIGIN, 100, 5, [Message(f"part {n}".encode(), headers={"n": n}) for n in range(5)]
+        PARTITION, PRODUCER_ID, 100, 5, [Message(f"part {n}".encode(), headers={"n": n}) for n in range(5)]
     )
     append(batch(0), batch(1, partition=1), dead(0, "first"), dead(1, "acked later"), Reserved(5))
     store.commit()
@@ -219,7 +219,7 @@ def example() -> bytes:
     store = open_store(disk)
     list(store.replayed)
     store.roll([])
-    store.append([BatchStored(7, build_batch(PARTITION, ORIGIN, 0, 1000, [Message(b"hello")]), 1001)])
+    store.append([BatchStored(7, build_batch(PARTITION, PRODUCER_ID, 0, 1000, [Message(b"hello")]), 1001)])
     store.commit()
     return disk.read(newest(disk), 0, 1 << 20)
 

@@ -21,8 +21,8 @@ from quorumq.storage.segment import salt_of
 from quorumq.wire import cbor
 from tests.storage.samples import (
     DIRECTORY,
-    ORIGIN,
     PARTITION,
+    PRODUCER_ID,
     bare,
     batch,
     bodies_are_right,
@@ -491,7 +491,7 @@ def test_dead_letters_of_a_span_keep_their_history() -> None:
     store.close()
     _, replayed = start(disk)
     (entry,) = replayed[-1].entries  # type: ignore[union-attr]
-    assert entry.span == Span(ORIGIN, 3, 4)
+    assert entry.span == Span(PRODUCER_ID, 3, 4)
     assert entry.record.letter.message == "x" * 5_000
 
 
@@ -504,7 +504,7 @@ def test_a_letter_of_many_messages_is_written_once_and_each_has_its_ballot() -> 
     assert of_one.record.letter is not None
 
     def entry(number: int) -> Resolved:
-        span = Span(ORIGIN, number, number + 1)
+        span = Span(PRODUCER_ID, number, number + 1)
         letter = of_one.record.letter._replace(ballot=Stamp(number, "n1"), redrives=number % 3)  # type: ignore[union-attr]
         return Resolved(span, of_one.record._replace(letter=letter, n=number % 3))
 

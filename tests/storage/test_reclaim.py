@@ -19,7 +19,7 @@ from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.segment import segment_name
 from quorumq.wire.batch import Message, build_batch
-from tests.storage.samples import ORIGIN, PARTITION, batch, bodies_are_right, start, tombstone
+from tests.storage.samples import PARTITION, PRODUCER_ID, batch, bodies_are_right, start, tombstone
 
 
 def commit(store: Journal) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Churn:
         """One batch more; at most ``window`` young ones and ``staying`` old ones are kept."""
         self.number += 1
         payloads = [Message(self.rng.randbytes(10) * 5) for _ in range(self.messages)]
-        made = build_batch(PARTITION, ORIGIN, self.number * self.messages, 1_000, payloads)
+        made = build_batch(PARTITION, PRODUCER_ID, self.number * self.messages, 1_000, payloads)
         self.store.append([BatchStored(self.number, made, 2_000)])
         self.live[self.number] = len(made.raw) + len(made.body)
         gone = []

@@ -20,9 +20,9 @@ from quorumq.core.types import (
     Incarnation,
     Kind,
     Letter,
-    Origin,
     Owner,
     PartitionId,
+    ProducerId,
     Receipt,
     Record,
     Span,
@@ -35,7 +35,7 @@ from quorumq.wire.values import SealedNamed, WireDelivery, WireSlice
 
 SECRET = b"not a secret: 32 bytes for tests"
 PARTITION = PartitionId(b"topic-id-16bytes", 3)
-ORIGIN = Origin("node-a", 2, 0x1122334455667788, 9)
+PRODUCER_ID = ProducerId("node-a", 2, 0x1122334455667788, 9)
 
 MESSAGE_TYPES: list[type] = [
     cls
@@ -62,10 +62,10 @@ def _joined(one: Batch, two: Batch) -> Batch:
     return Batch(header, encode_header(header), body)
 
 
-_ONE = build_batch(PARTITION, ORIGIN, 0, 1_790_000_000_000, [Message(b"hello")])
+_ONE = build_batch(PARTITION, PRODUCER_ID, 0, 1_790_000_000_000, [Message(b"hello")])
 _FEW = build_batch(
     PARTITION,
-    ORIGIN._replace(k=10),
+    PRODUCER_ID._replace(k=10),
     2**40,
     1_790_000_000_001,
     [
@@ -95,10 +95,10 @@ plain = st.recursive(
     max_leaves=6,
 )
 incarnations = st.builds(Incarnation, st.integers(0, STARTS_MAX - 1), u64)
-origins = st.builds(Origin, node_ids, numbers, u64, numbers)
+producer_ids = st.builds(ProducerId, node_ids, numbers, u64, numbers)
 spans = st.builds(
-    lambda origin, a, size: Span(origin, a, min(a + size, NUMBERS_END)),
-    origins,
+    lambda producer_id, a, size: Span(producer_id, a, min(a + size, NUMBERS_END)),
+    producer_ids,
     numbers,
     st.integers(1, 2**32),
 )
@@ -161,18 +161,18 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
     if hint is messages.ReceiptPart:
         sealed = st.builds(lambda receipt: seal(receipt, secret=SECRET), receipts)
         return st.builds(SealedNamed, sealed, st.lists(spans, max_size=3).map(tuple))
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
+    producer_id, args = typing.get_origin(hint), typing.get_args(hint)
+    if producer_id in (typing.Union, types.UnionType):
         return st.none() | by_hint(args[0], owner, field)
-    if origin is tuple and args[-1] is Ellipsis:
+    if producer_id is tuple and args[-1] is Ellipsis:
         return st.lists(by_hint(args[0], owner, field), max_size=3).map(tuple)
-    if origin is tuple:
+    if producer_id is tuple:
         if field == "versions":
             return st.tuples(numbers, numbers).map(lambda pair: tuple(sorted(pair)))
         if field == "cursor":
             return st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * len(args))
         return st.tuples(*[by_hint(arg, owner, field) for arg in args])
-    if origin is dict:
+    if producer_id is dict:
         return st.dictionaries(texts, plain, max_size=3)
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         return st.sampled_from(list(hint))
@@ -210,7 +210,7 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
         cut = as_received(value)
         base = value.header.end_of(value.first - 1)
         sections = [
-            [*span.origin, span.start, span.stop - span.start, *extra] for span in cut.header.sections
+            [*span.producer_id, span.start, span.stop - span.start, *extra] for span in cut.header.sections
         ]
         return [
             value.topic,
@@ -236,13 +236,15 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
 def as_received(value: Any) -> Any:
     """What the receiver gets for ``value``: the same, but slices are cut out of their batches."""
     if isinstance(value, messages.Slice):
-        ids = [(span.origin, seq) for span in value.header.sections for seq in range(span.start, span.stop)]
+        ids = [
+            (span.producer_id, seq) for span in value.header.sections for seq in range(span.start, span.stop)
+        ]
         sections: list[Span] = []
-        for origin, seq in ids[value.first : value.stop]:
-            if sections and sections[-1].origin == origin and sections[-1].stop == seq:
+        for producer_id, seq in ids[value.first : value.stop]:
+            if sections and sections[-1].producer_id == producer_id and sections[-1].stop == seq:
                 sections[-1] = sections[-1]._replace(stop=seq + 1)
             else:
-                sections.append(Span(origin, seq, seq + 1))
+                sections.append(Span(producer_id, seq, seq + 1))
         base = value.header.end_of(value.first - 1)
         ends = [value.header.end_of(index) - base for index in range(value.first, value.stop)]
         header = value.header._replace(

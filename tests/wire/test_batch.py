@@ -32,7 +32,7 @@ from quorumq.wire.batch import (
     records_of,
 )
 from quorumq.wire.cbor import BadValue
-from tests.wire.strategies import BATCHES, ORIGIN, PARTITION
+from tests.wire.strategies import BATCHES, PARTITION, PRODUCER_ID
 
 header_values = (
     st.binary(max_size=30) | st.text(max_size=30) | st.integers(-(2**63), 2**64 - 1) | st.booleans() | st.none()
@@ -48,10 +48,10 @@ messages = st.builds(
 
 @given(st.lists(messages, min_size=1, max_size=6), st.integers(0, NUMBERS_END - 6), st.data())
 def test_what_is_published_is_what_is_read(sent: list[Message], first_seq: int, data: st.DataObject) -> None:
-    batch = build_batch(PARTITION, ORIGIN, first_seq, 1_790_000_000_000, sent)
+    batch = build_batch(PARTITION, PRODUCER_ID, first_seq, 1_790_000_000_000, sent)
     header = decode_header(batch.raw)
     assert header == batch.header
-    assert header.sections == (Span(ORIGIN, first_seq, first_seq + len(sent)),)
+    assert header.sections == (Span(PRODUCER_ID, first_seq, first_seq + len(sent)),)
     check_body(header, batch.body)
     assert records_of(header, 0, header.size, batch.body) == sent
     first = data.draw(st.integers(0, len(sent) - 1))
@@ -69,9 +69,9 @@ def test_records_are_plain_cbor(sent: list[Message]) -> None:
 
 def test_a_retry_has_the_same_bytes() -> None:
     sent = [Message(b"a", b"k", {"x": 1}), Message(b"b")]
-    one = build_batch(PARTITION, ORIGIN, 5, 7, sent)
-    assert build_batch(PARTITION, ORIGIN, 5, 7, sent) == one
-    assert pack_batch(PARTITION, ORIGIN, 5, 7, [encode_record(message) for message in sent]) == one
+    one = build_batch(PARTITION, PRODUCER_ID, 5, 7, sent)
+    assert build_batch(PARTITION, PRODUCER_ID, 5, 7, sent) == one
+    assert pack_batch(PARTITION, PRODUCER_ID, 5, 7, [encode_record(message) for message in sent]) == one
 
 
 @given(st.data())
@@ -100,15 +100,15 @@ def test_a_body_of_another_length_is_refused() -> None:
 
 def test_a_message_is_named_by_its_section() -> None:
     joined = BATCHES[2].header
-    assert name_of(joined, 6).endswith(f"{ORIGIN._replace(k=10)}[{2**40 + 6}]")
-    assert name_of(joined, 7).endswith(f"{ORIGIN}[0]")
+    assert name_of(joined, 6).endswith(f"{PRODUCER_ID._replace(k=10)}[{2**40 + 6}]")
+    assert name_of(joined, 7).endswith(f"{PRODUCER_ID}[0]")
 
 
 GOOD = [
     1,
     PARTITION.topic,
     3,
-    [[*ORIGIN, 0, 2]],
+    [[*PRODUCER_ID, 0, 2]],
     5,
     0,
     struct.pack("<2I", 10, 30),
@@ -123,7 +123,7 @@ def test_the_header_is_the_documented_array() -> None:
     assert [header.end_of(index) for index in (-1, 0, 1)] == [0, 10, 30]
     assert header.crc_of(1) == 2
     newer = [*GOOD, 0, 0, "unknown", {"fields": 1}]
-    newer[3] = [[*ORIGIN, 0, 2, "more"]]
+    newer[3] = [[*PRODUCER_ID, 0, 2, "more"]]
     assert decode_header(cbor2.dumps(newer)) == header
 
 
@@ -134,7 +134,7 @@ def test_times_are_behind_the_rest_and_left_out_where_they_are_0(
     header = decode_header(cbor2.dumps([*GOOD, *more]))
     assert (header.delay_ms, header.ttl_ms) == (delay, ttl)
     assert encode_header(header) == cbor2.dumps([*GOOD, *more])
-    batch = build_batch(PARTITION, ORIGIN, 0, 5, [Message(b"x")], delay_ms=delay, ttl_ms=ttl)
+    batch = build_batch(PARTITION, PRODUCER_ID, 0, 5, [Message(b"x")], delay_ms=delay, ttl_ms=ttl)
     assert decode_header(batch.raw) == batch.header
     assert (batch.header.delay_ms, batch.header.ttl_ms) == (delay, ttl)
 
@@ -162,14 +162,14 @@ def test_times_out_of_range_are_refused_by_name(times: list[object], says: str) 
         (2, 1024, "partition is 1024"),
         (2, -1, "partition is -1"),
         (3, [], "sections is an array of 0"),
-        (3, [[*ORIGIN, 0, 1]], "offsets is 8 bytes"),
-        (3, [[*ORIGIN, 0, 0], [*ORIGIN, 5, 2]], "count is 0"),
-        (3, [[*ORIGIN, 0, 1], [*ORIGIN, 0, 1]], "must not overlap"),
-        (3, [[*ORIGIN, 7, 1], [*ORIGIN, 0, 8]], "must not overlap"),
-        (3, [[*ORIGIN, 2**63 - 1, 2]], "first is 9223372036854775807"),
-        (3, [[*ORIGIN, 0, 65_536], [*ORIGIN, 65_536, 1]], "at most 65536 records"),
-        (3, [["", *ORIGIN[1:], 0, 2]], "node is ''"),
-        (3, [[*ORIGIN, 0]], "a section is an array"),
+        (3, [[*PRODUCER_ID, 0, 1]], "offsets is 8 bytes"),
+        (3, [[*PRODUCER_ID, 0, 0], [*PRODUCER_ID, 5, 2]], "count is 0"),
+        (3, [[*PRODUCER_ID, 0, 1], [*PRODUCER_ID, 0, 1]], "must not overlap"),
+        (3, [[*PRODUCER_ID, 7, 1], [*PRODUCER_ID, 0, 8]], "must not overlap"),
+        (3, [[*PRODUCER_ID, 2**63 - 1, 2]], "first is 9223372036854775807"),
+        (3, [[*PRODUCER_ID, 0, 65_536], [*PRODUCER_ID, 65_536, 1]], "at most 65536 records"),
+        (3, [["", *PRODUCER_ID[1:], 0, 2]], "node is ''"),
+        (3, [[*PRODUCER_ID, 0]], "a section is an array"),
         (4, "now", "published_ms is 'now'"),
         (5, 1, "codec is 1"),
         (6, struct.pack("<2I", 30, 10), "ends must rise"),
@@ -206,7 +206,7 @@ def test_ends_are_taken_where_each_rises_by_no_more_than_a_message(sizes: list[i
         and ends[-1] <= BATCH_BYTES_MAX
     )
     header = [*GOOD]
-    header[3] = [[*ORIGIN, 0, len(ends)]]
+    header[3] = [[*PRODUCER_ID, 0, len(ends)]]
     header[6], header[7] = struct.pack(f"<{len(ends)}I", *ends), bytes(4 * len(ends))
     if good:
         assert decode_header(cbor2.dumps(header)).offsets == header[6]
@@ -222,7 +222,7 @@ def test_any_bytes_are_a_header_or_a_bad_value(data: bytes) -> None:
 
 
 def test_a_part_counts_from_its_own_begin() -> None:
-    sections = ((*ORIGIN, 7, 2),)
+    sections = ((*PRODUCER_ID, 7, 2),)
     part = part_header(PARTITION, sections, 5, 0, 10, struct.pack("<2I", 13, 30), bytes(8))
     assert [part.end_of(index) for index in range(2)] == [3, 20]
     with pytest.raises(BadValue, match="must be above the slice's base 10"):
@@ -248,14 +248,14 @@ def test_records_that_share_key_and_headers_are_those_that_are_made_one_by_one(
     sent = [Message(payload, key, headers) for payload in payloads]
     records = encode_records(payloads, key, headers)
     assert records == [encode_record(message) for message in sent]
-    batch = pack_batch(PARTITION, ORIGIN, 0, 0, records)
+    batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, records)
     assert records_of(batch.header, 0, batch.header.size, batch.body) == sent
 
 
 def test_a_payload_with_a_longer_head_than_it_needs_is_read() -> None:
     """Other clients may write CBOR that way; its size says nothing of where the payload begins."""
     records = [b"\x83\xf6\xa0\x58\x03abc", b"\x83\xf6\xa0\x59\x00\x03abc", encode_record(Message(b"abc"))]
-    batch = pack_batch(PARTITION, ORIGIN, 0, 0, records)
+    batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, records)
     assert records_of(batch.header, 0, 3, batch.body) == [Message(b"abc")] * 3
 
 
@@ -265,21 +265,21 @@ def test_a_payload_with_a_longer_head_than_it_needs_is_read() -> None:
      cbor2.dumps([None, {"a": [1]}, b""]), cbor2.dumps([None, {1: 1}, b""]), b"\x83\xf6\xa0\x44abc"],
 )  # fmt: skip
 def test_a_record_that_its_producer_wrote_wrong_is_told_from_damage(record: bytes) -> None:
-    batch = pack_batch(PARTITION, ORIGIN, 0, 0, [record])
+    batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, [record])
     with pytest.raises(Corrupt, match="was published with a record that cannot be read"):
         records_of(batch.header, 0, 1, batch.body)
 
 
 def test_limits_are_told_before_anything_is_used_up() -> None:
     with pytest.raises(TooLarge, match="1 to 65536"):
-        pack_batch(PARTITION, ORIGIN, 0, 0, [])
+        pack_batch(PARTITION, PRODUCER_ID, 0, 0, [])
     with pytest.raises(TooLarge, match="1 to 65536"):
-        pack_batch(PARTITION, ORIGIN, 0, 0, [b"\x83\xf6\xa0\x40"] * (BATCH_MESSAGES_MAX + 1))
+        pack_batch(PARTITION, PRODUCER_ID, 0, 0, [b"\x83\xf6\xa0\x40"] * (BATCH_MESSAGES_MAX + 1))
     with pytest.raises(TooLarge, match="at most 1048576"):
         encode_record(Message(bytes(MESSAGE_BYTES_MAX)))
     assert len(encode_record(Message(bytes(MESSAGE_BYTES_MAX - 8)))) == MESSAGE_BYTES_MAX
     with pytest.raises(TooLarge, match="send it as several"):
-        pack_batch(PARTITION, ORIGIN, 0, 0, [bytes(MESSAGE_BYTES_MAX)] * 5)
+        pack_batch(PARTITION, PRODUCER_ID, 0, 0, [bytes(MESSAGE_BYTES_MAX)] * 5)
     with pytest.raises(TooLarge, match="257 headers"):
         encode_record(Message(b"", headers={str(n): n for n in range(257)}))
 

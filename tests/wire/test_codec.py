@@ -25,8 +25,8 @@ from quorumq.wire.values import SealedNamed
 from tests.wire.strategies import (
     BATCHES,
     MESSAGE_TYPES,
-    ORIGIN,
     PARTITION,
+    PRODUCER_ID,
     SECRET,
     as_received,
     of_type,
@@ -167,9 +167,9 @@ def test_a_body_must_be_just_what_the_header_explains() -> None:
 
 def test_a_slice_brings_only_its_own_records() -> None:
     """FETCH of a few messages from a large batch costs what the few cost (docs/protocol.md, section 7)."""
-    batch = build_batch(PARTITION, ORIGIN, 0, 5, [Message(b"%06d" % n) for n in range(20_000)])
+    batch = build_batch(PARTITION, PRODUCER_ID, 0, 5, [Message(b"%06d" % n) for n in range(20_000)])
     owner = Owner("b", Incarnation(1, 2), Stamp(3, "b"))
-    receipt = Receipt(PARTITION, "g", 0, 0, Span(ORIGIN, 12_000, 12_003), owner)
+    receipt = Receipt(PARTITION, "g", 0, 0, Span(PRODUCER_ID, 12_000, 12_003), owner)
     part = m.Slice("orders", PARTITION, 8, 12_000, 12_003, batch.header, (m.Delivery(receipt, 2),))
     fetched = seal_fetched(m.FetchReply(1.5, 30.0, (part,)), secret=SECRET)
     asked: list[m.Slice] = []
@@ -185,7 +185,7 @@ def test_a_slice_brings_only_its_own_records() -> None:
     assert isinstance(got, m.FetchReply)
     (slice_,) = typing.cast("typing.Any", got.slices)
     assert [message.payload for message in slice_.messages()] == [b"012000", b"012001", b"012002"]
-    assert slice_.header.sections == (Span(ORIGIN, 12_000, 12_003),)
+    assert slice_.header.sections == (Span(PRODUCER_ID, 12_000, 12_003),)
     (delivery,) = slice_.deliveries
     assert (delivery.receipt, delivery.attempt) == (receipt, 2)
 
@@ -195,7 +195,7 @@ def test_a_slice_is_not_sent_when_the_bytes_read_are_not_its_own() -> None:
     with pytest.raises(Corrupt, match="read 3 bytes"):
         encode_message(m.FetchReply(0.0, 1.0, (part,)), read=lambda _: b"abc")
     owner = Owner("b", Incarnation(1, 2), Stamp(3, "b"))
-    receipt = Receipt(PARTITION, "g", 0, 0, Span(ORIGIN, 0, 1), owner)
+    receipt = Receipt(PARTITION, "g", 0, 0, Span(PRODUCER_ID, 0, 1), owner)
     unsealed = m.FetchReply(0.0, 1.0, (part._replace(deliveries=(m.Delivery(receipt, 1),)),))
     with pytest.raises(TypeError, match="before its receipt was sealed"):
         encode_message(unsealed, read=read_part)
@@ -203,16 +203,16 @@ def test_a_slice_is_not_sent_when_the_bytes_read_are_not_its_own() -> None:
 
 def test_receipts_go_out_sealed_and_are_opened_by_the_node() -> None:
     owner = Owner("b", Incarnation(1, 2), Stamp(3, "b"))
-    receipt = Receipt(PARTITION, "g", 0, 0, Span(ORIGIN, 10, 20), owner)
+    receipt = Receipt(PARTITION, "g", 0, 0, Span(PRODUCER_ID, 10, 20), owner)
     sealed = seal(receipt, secret=SECRET, key=3)
-    inner = Span(ORIGIN, 12, 14)
+    inner = Span(PRODUCER_ID, 12, 14)
     items = codec.sealed_items([SealedNamed(sealed), SealedNamed(sealed, (inner,))])
     came = through(b"".join(encode_message(m.AckRequest(items), request=1))).message
     opened = codec.open_request(came, keys={3: SECRET})
     assert opened == m.AckRequest((m.ReceiptPart(receipt, (receipt.span,)), m.ReceiptPart(receipt, (inner,))))
     with pytest.raises(BadReceipt, match=r"item 0: .*key number 3"):
         codec.open_request(came, keys={0: SECRET})
-    outside = m.AckRequest(codec.sealed_items([SealedNamed(sealed, (Span(ORIGIN, 19, 21),))]))
+    outside = m.AckRequest(codec.sealed_items([SealedNamed(sealed, (Span(PRODUCER_ID, 19, 21),))]))
     with pytest.raises(BadReceipt, match=r"item 0: .*\[19,21\) is not within"):
         codec.open_request(outside, keys={3: SECRET})
     assert codec.open_request(m.StatusRequest(), keys={}) == m.StatusRequest()
@@ -306,7 +306,7 @@ def best_us(work: typing.Callable[[], object], number: int) -> float:
 
 def test_a_hold_is_coded_in_microseconds() -> None:
     """Measured: 11 us to encode, 14 us to decode (cbor2.dumps alone: 21). The bound leaves room for slow machines."""
-    wants = (m.Want(Span(ORIGIN, 0, 100), 0), m.Want(Span(ORIGIN, 200, 300), 0))
+    wants = (m.Want(Span(PRODUCER_ID, 0, 100), 0), m.Want(Span(PRODUCER_ID, 200, 300), 0))
     hold = m.Hold(12, PARTITION, 0, "workers", 0, Stamp(1 << 57, "node-a"), 30.0, wants)
     data = b"".join(encode_message(hold, stamp=1 << 57))
     reader = FrameReader()

@@ -27,7 +27,7 @@ DOC = Path(__file__).parents[2] / "docs" / "wire-format.md"
 TEXT = DOC.read_text()
 
 NESTED = [
-    core_types.Incarnation, core_types.Origin, core_types.Span, core_types.PartitionId, core_types.Stamp,
+    core_types.Incarnation, core_types.ProducerId, core_types.Span, core_types.PartitionId, core_types.Stamp,
     core_types.Owner, core_types.Receipt, core_types.Topic, core_types.Group, core_types.Record,
     core_types.Letter, m.Resolved, m.NodeInfo, m.Verdict, m.Peeked,
 ]  # fmt: skip
@@ -39,14 +39,14 @@ def hint_text(hint: Any) -> str:
     plain = {int: "int", str: "text", bytes: "bytes", float: "float", bool: "bool"}.get(hint)
     if plain:
         return plain
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
+    producer_id, args = typing.get_origin(hint), typing.get_args(hint)
+    if producer_id in (typing.Union, types.UnionType):
         return f"{hint_text(args[0])} or null"
-    if origin is tuple and args[-1] is Ellipsis:
+    if producer_id is tuple and args[-1] is Ellipsis:
         return f"[{hint_text(args[0])} …]"
-    if origin is tuple:
+    if producer_id is tuple:
         return f"[{', '.join(map(hint_text, args))}]"
-    return "map" if origin is dict else str(hint.__name__)
+    return "map" if producer_id is dict else str(hint.__name__)
 
 
 def plain(default: object) -> object:
@@ -126,7 +126,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "groups of all topics (with deleted ones)": limits.GROUP_NAMES_MAX,
         "groups of all topics times their partitions": limits.GROUP_PARTITIONS_MAX,
         "sessions of which a partition has messages": limits.SESSIONS_PER_PARTITION_MAX,
-        "sessions of which a topic has messages in each of its partitions": limits.ORIGINS_PER_TOPIC_MAX,
+        "sessions of which a topic has messages in each of its partitions": limits.PRODUCER_IDS_PER_TOPIC_MAX,
     }
     assert rows("Limits") == [f"| {what} | {value:,} |".replace(",", " ") for what, value in expected.items()]
 
@@ -228,6 +228,6 @@ def test_the_frame_vectors(name: str) -> None:
         assert [message.payload for message in part.messages()] == [b"second", b"third"]
         (delivery,) = part.deliveries
         assert (delivery.receipt, delivery.attempt) == (value_of("RECEIPT"), 2)
-        assert part.header.sections == (Span(batch.header.sections[0].origin, 101, 103),)
+        assert part.header.sections == (Span(batch.header.sections[0].producer_id, 101, 103),)
     else:
         assert decoded == Decoded(as_received(message), request, stamp)

@@ -77,9 +77,11 @@ def test_the_layout_is_the_documented_one(receipt: Receipt) -> None:
 @pytest.mark.parametrize("size", [0, 15, 65])
 def test_a_secret_of_the_wrong_length_is_refused(size: int) -> None:
     from quorumq.core.types import Incarnation, Owner, Span, Stamp
-    from tests.wire.strategies import ORIGIN, PARTITION
+    from tests.wire.strategies import PARTITION, PRODUCER_ID
 
-    receipt = Receipt(PARTITION, "g", 0, 0, Span(ORIGIN, 0, 1), Owner("b", Incarnation(1, 2), Stamp(3, "b")))
+    receipt = Receipt(
+        PARTITION, "g", 0, 0, Span(PRODUCER_ID, 0, 1), Owner("b", Incarnation(1, 2), Stamp(3, "b"))
+    )
     with pytest.raises(ValueError, match=f"secret has {size} bytes") as caught:
         seal(receipt, secret=bytes(size))
     assert not isinstance(caught.value, BadValue)

@@ -14,9 +14,9 @@ from quorumq.core.types import (
     STAMP_ZERO,
     Group,
     Incarnation,
-    Origin,
     Owner,
     PartitionId,
+    ProducerId,
     Receipt,
     Span,
     Stamp,
@@ -28,8 +28,8 @@ from quorumq.wire.rights import _NEEDS, RIGHTS, Client, check_rights, covers, vi
 ORDERS, MAIL = b"o" * 16, b"m" * 16
 NAMES = {ORDERS: "orders", MAIL: "mail"}
 PLACE = PartitionId(ORDERS, 0)
-ORIGIN = Origin("a", 1, 1, 1)
-SPAN = Span(ORIGIN, 0, 1)
+PRODUCER_ID = ProducerId("a", 1, 1, 1)
+SPAN = Span(PRODUCER_ID, 0, 1)
 
 
 def named(group: str) -> tuple[m.ReceiptPart, ...]:
@@ -45,7 +45,7 @@ BATCH = pack_sections(PLACE, (SPAN,), 0, [encode_record(Message(b"x"))])
 
 REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "OpenSession": (m.OpenSession(), ("publish",)),
-    "CloseSession": (m.CloseSession(ORIGIN, (PLACE,)), ("publish",)),
+    "CloseSession": (m.CloseSession(PRODUCER_ID, (PLACE,)), ("publish",)),
     "Publish": (m.Publish(BATCH), ("publish",)),
     "CreateTopic, implicit": (m.CreateTopic("orders", implicit=True), ("publish",)),
     "CreateTopic": (m.CreateTopic("orders"), ("admin",)),

@@ -29,14 +29,14 @@ from quorumq.wire.values import (
 from tests.wire.strategies import (
     BATCHES,
     MESSAGE_TYPES,
-    ORIGIN,
+    PRODUCER_ID,
     RECORD_TYPES,
     as_received,
     of_type,
     positional,
 )
 
-SPAN = Span(ORIGIN, 4, 9)
+SPAN = Span(PRODUCER_ID, 4, 9)
 
 
 @given(st.integers(-(2**64), 2**64 - 1) | st.integers(-70000, 70000))
@@ -159,18 +159,18 @@ def test_whatever_is_left_out_at_the_end_of_any_type_has_its_default(cls: type, 
 @pytest.mark.parametrize(
     ("cls", "data", "says"),
     [
-        (Span, (tuple(ORIGIN), 4, 4), "Span.stop is 4: a span is never empty"),
-        (Span, (tuple(ORIGIN), -1, 4), "Span.start is -1"),
+        (Span, (tuple(PRODUCER_ID), 4, 4), "Span.stop is 4: a span is never empty"),
+        (Span, (tuple(PRODUCER_ID), -1, 4), "Span.start is -1"),
         (
             Span,
-            (tuple(ORIGIN), 0, 2**62 + 1),
+            (tuple(PRODUCER_ID), 0, 2**62 + 1),
             "Span.stop is 4611686018427387905: must be an integer from 1 to",
         ),
-        (Span, (tuple(ORIGIN), True, 4), "Span.start is True"),
-        (Span, (tuple(ORIGIN), 1.0, 4), "Span.start is 1.0"),
+        (Span, (tuple(PRODUCER_ID), True, 4), "Span.start is True"),
+        (Span, (tuple(PRODUCER_ID), 1.0, 4), "Span.start is 1.0"),
         (Span, "text", "Span is 'text': must be an array of 3"),
-        (Span, (("x" * (NODE_CHARS_MAX + 1), 1, 1, 1), 0, 4), "Origin.node is 'xxx"),
-        (Span, (("x", 1, 2**64, 1), 0, 4), "Origin.nonce is an integer of 65 bits"),
+        (Span, (("x" * (NODE_CHARS_MAX + 1), 1, 1, 1), 0, 4), "Producer id.node is 'xxx"),
+        (Span, (("x", 1, 2**64, 1), 0, 4), "Producer id.nonce is an integer of 65 bits"),
         (Record, (0, 0, 5), "Record.kind is 5: must be one of 0 OPEN, 1 SKIPPED"),
         (Record, (0, 0, False), "Record.kind is False"),
         (Record, (0, 0, 2, ()), "Letter is an array of 0"),

@@ -11,8 +11,8 @@ from quorumq.core.types import (
     Group,
     Letter,
     NodeId,
-    Origin,
     PartitionId,
+    ProducerId,
     Receipt,
     Span,
     Stamp,
@@ -21,20 +21,20 @@ from quorumq.core.types import (
 
 
 class OpenSession(NamedTuple):
-    """Ask for an origin to number messages under."""
+    """Ask for a producer id to number messages under."""
 
 
 class OpenSessionReply(NamedTuple):
     """A session, which is the client's: PUBLISH and CloseSession for it have to bring ``seal``, made by the shell."""
 
-    origin: Origin
+    producer_id: ProducerId
     seal: bytes = b""
 
 
 class CloseSession(NamedTuple):
     """The producer is done with its session: all batches of it in these partitions are confirmed, no more will come."""
 
-    origin: Origin
+    producer_id: ProducerId
     partitions: tuple[PartitionId, ...]
     seal: bytes = b""
 
@@ -125,7 +125,7 @@ class Publish(NamedTuple):
     """PUBLISH a batch. Safe to repeat, through any node, at any later time (promise G6).
 
     ``age_ms``: how long ago the producer made the batch, by its monotonic clock; a retry says more. ``seal`` is that
-    of the session whose origin the batch has; derived messages have none.
+    of the session whose producer id the batch has; derived messages have none.
     """
 
     batch: Batch

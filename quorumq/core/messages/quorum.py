@@ -16,9 +16,9 @@ from quorumq.core.types import (
     Incarnation,
     Instance,
     Letter,
-    Origin,
     Owner,
     PartitionId,
+    ProducerId,
     Record,
     Span,
     Stamp,
@@ -446,19 +446,19 @@ class SurveyReply(NamedTuple):
 
 
 class CloseRequest(NamedTuple):
-    """Promise, durably, to take no more STOREs of these origins from clients; with which are you done?"""
+    """Promise, durably, to take no more STOREs of these producer ids from clients; with which are you done?"""
 
     round: int
     partition: PartitionId
     epoch: int
-    origins: tuple[Origin, ...]
+    producer_ids: tuple[ProducerId, ...]
 
 
 class CloseReply(NamedTuple):
     """``done``: promised, and nothing is left of it here but the knowledge of its numbers."""
 
     round: int
-    done: tuple[Origin, ...]
+    done: tuple[ProducerId, ...]
     error: str
     known: tuple[Incarnation, ...]
 

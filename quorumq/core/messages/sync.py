@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumq.core.messages.quorum import NotDue, Resolved
-from quorumq.core.types import Decision, Group, Incarnation, NodeId, Origin, Owner, PartitionId, Span, Topic
+from quorumq.core.types import (
+    Decision,
+    Group,
+    Incarnation,
+    NodeId,
+    Owner,
+    PartitionId,
+    ProducerId,
+    Span,
+    Topic,
+)
 
 
 class Heartbeat(NamedTuple):
@@ -66,26 +76,26 @@ class SyncOffer(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """A digest of the sender's state of one origin, or of a block of closed ones."""
+    """A digest of the sender's state of one producer id, or of a block of closed ones."""
 
-    origin: Origin
+    producer_id: ProducerId
     digest: bytes
 
 
 class GroupDigest(NamedTuple):
-    """A digest of one group at the sender: records, attempts and delays, by origin."""
+    """A digest of one group at the sender: records, attempts and delays, by producer id."""
 
     group: str
-    origins: tuple[Digest, ...]
+    producer_ids: tuple[Digest, ...]
 
 
 class SyncListed(NamedTuple):
-    """Anti-entropy: all that the sender has in these places, by origin. The receiver answers with its differences."""
+    """Anti-entropy: all that the sender has in these places, by producer id. The receiver answers with its differences."""
 
     partition: PartitionId
     epoch: int
     places: tuple[int, ...]
-    origins: tuple[Digest, ...]
+    producer_ids: tuple[Digest, ...]
     groups: tuple[GroupDigest, ...]
     closed: tuple[Digest, ...]
 
@@ -135,7 +145,7 @@ class SyncState(NamedTuple):
     groups: tuple[GroupState, ...]
     rest: bool = False
     reclaimed: tuple[Span, ...] = ()  # known to the sender, and its payload dropped there
-    closed: tuple[Span, ...] = ()  # numbers of closed origins, under the origin with k = 0
+    closed: tuple[Span, ...] = ()  # numbers of closed producer ids, under the producer id with k = 0
     # With ``rest``: asked for, and neither present at the sender nor reclaimed.
     nowhere: tuple[Span, ...] = ()
     ages: tuple[Aged, ...] = ()  # answers to a SyncPull, as far as the sender is not in doubt of them

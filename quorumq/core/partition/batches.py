@@ -1,7 +1,7 @@
 """Batches of one partition on one node, and the messages that are present, absent or reclaimed.
 
 A table: it knows neither groups nor the requests between nodes. A message is known here once it is present, absent
-or reclaimed; of a closed origin only its number is kept.
+or reclaimed; of a closed producer id only its number is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import limits
-from quorumq.core.closed import ClosedOrigins, among, forget, number_of
+from quorumq.core.closed import ClosedSessions, among, forget, number_of
 from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.places import Places, Slot
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
@@ -21,10 +21,10 @@ from quorumq.core.rows import Rows
 from quorumq.core.spans import SpanSet, merge_spans, subtract
 from quorumq.core.state import NodeState
 from quorumq.core.tallied import TalliedMap
-from quorumq.core.types import BatchHeader, NodeId, Now, Origin, PartitionId, Span
+from quorumq.core.types import BatchHeader, NodeId, Now, PartitionId, ProducerId, Span
 
 LOOKED_AT = 2048
-"""Batches, or origins, that one request to a peer is made of."""
+"""Batches, or producer ids, that one request to a peer is made of."""
 
 AGE_UNKNOWN = -1
 """Age of a batch that a peer brought: its age is by the peer's clock."""
@@ -39,7 +39,7 @@ class Missing(NamedTuple):
 
 
 ALL_WANTED: Final = b"wanted"
-"""The content of an origin of which everything was reclaimed and is wanted again."""
+"""The content of a producer id of which everything was reclaimed and is wanted again."""
 
 
 class Batches:
@@ -55,14 +55,14 @@ class Batches:
         absent: known, and not present here.
         reclaimed: known, and their payload was dropped here.
         wanted: reclaimed messages that a group that came later would read: they count as absent again.
-        closed: the origins that are over.
-        idle_since: origins without a present message, and the time since when.
+        closed: the producer ids that are over.
+        idle_since: producer ids without a present message, and the time since when.
         damaged: batches that cannot be read here, and their content.
         waiting: batches that are not due yet by our clock.
         doubtful: batches of unknown age, and the times when peers say they were made.
         digests: digests of the known messages.
-        lacking: origins with absent messages about which a peer was not asked since, by peer.
-        listed: the origins, as a survey goes through them (core/partition/listing.py).
+        lacking: producer ids with absent messages about which a peer was not asked since, by peer.
+        listed: the producer ids, as a survey goes through them (core/partition/listing.py).
     """
 
     __slots__ = (
@@ -100,15 +100,15 @@ class Batches:
         self.absent: TalliedMap[Missing] = TalliedMap(denials)
         self.reclaimed = SpanSet()
         self.wanted = SpanSet()
-        self.closed = ClosedOrigins()
-        self.idle_since: dict[Origin, float] = {}
+        self.closed = ClosedSessions()
+        self.idle_since: dict[ProducerId, float] = {}
         self.damaged: dict[int, tuple[Span, ...]] = {}
         self.fresh: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
         self.doubtful: dict[int, dict[NodeId, float]] = {}
         self.digests = Digests()
-        self.lacking: dict[NodeId, list[Origin]] = {}
-        self.listed: dict[tuple[Any, ...], list[Origin]] = {}
+        self.lacking: dict[NodeId, list[ProducerId]] = {}
+        self.listed: dict[tuple[Any, ...], list[ProducerId]] = {}
 
     # ------------------------------------------------------------- questions
 
@@ -147,16 +147,16 @@ class Batches:
             return spans
         return [part for span in spans for part in subtract(span, self.wanted.within(span))]
 
-    def content(self, origin: Origin) -> bytes:
-        """Return an origin's content for comparison: messages that are present, or reclaimed and not wanted again.
+    def content(self, producer_id: ProducerId) -> bytes:
+        """Return a producer id's content for comparison: messages that are present, or reclaimed and not wanted again.
 
-        An origin with all reclaimed messages wanted again has a content too, so that every replica learns it.
+        A producer id with all reclaimed messages wanted again has a content too, so that every replica learns it.
         """
-        if origin not in self.reclaimed.runs:
-            return self.present.content(origin)
-        gone = self._not_wanted(self.reclaimed.spans_of(origin))
-        here = merge_spans([*self.present.spans_of(origin), *gone])
-        return SpanSet.from_spans(here).content(origin) or ALL_WANTED
+        if producer_id not in self.reclaimed.runs:
+            return self.present.content(producer_id)
+        gone = self._not_wanted(self.reclaimed.spans_of(producer_id))
+        here = merge_spans([*self.present.spans_of(producer_id), *gone])
+        return SpanSet.from_spans(here).content(producer_id) or ALL_WANTED
 
     @property
     def lost(self) -> int:
@@ -181,11 +181,11 @@ class Batches:
     def put(self, span: Span, slot: Slot) -> list[Span]:
         """Note that ``span`` is present from now on, in ``slot``; return the parts that were reclaimed before."""
         self.index.put(span, slot)
-        if span.origin not in self.present.runs:
-            self._count_origins(1)
+        if span.producer_id not in self.present.runs:
+            self._count_producer_ids(1)
         self.present.put(span, True)
-        self.idle_since.pop(span.origin, None)
-        self.digests.stale[span.origin] = None
+        self.idle_since.pop(span.producer_id, None)
+        self.digests.stale[span.producer_id] = None
         if self.absent.runs:
             self.absent.remove(span)
         back = self.reclaimed.remove(span) if self.reclaimed.runs else []
@@ -193,9 +193,9 @@ class Batches:
             self.wanted.remove(span)
         return back
 
-    def _count_origins(self, more: int) -> None:
-        topic, origins = self.partition.topic, self.node.origins
-        origins[topic] = origins.get(topic, 0) + more
+    def _count_producer_ids(self, more: int) -> None:
+        topic, producer_ids = self.partition.topic, self.node.producer_ids
+        producer_ids[topic] = producer_ids.get(topic, 0) + more
 
     def pack(self) -> None:
         """Pack the older half of the fresh batches: many together cost little each. Most are gone before.
@@ -224,7 +224,7 @@ class Batches:
         back: list[Span] = []
         at = 0
         for section in header.sections:
-            for part in self.index.gaps(section) if section.origin not in self.closed else ():
+            for part in self.index.gaps(section) if section.producer_id not in self.closed else ():
                 if record.number not in self.stored:
                     if record.age_ms == AGE_UNKNOWN:  # before it could be packed
                         self.doubt(batch, ttl_s)
@@ -241,7 +241,7 @@ class Batches:
         lost = [
             part
             for section in record.batch.header.sections
-            if section.origin not in self.closed
+            if section.producer_id not in self.closed
             for gap in self.index.gaps(section)
             for part in self.worth_storing(gap)
         ]
@@ -259,7 +259,7 @@ class Batches:
         self.damaged[number] = tuple(lost)
 
     def mended(self) -> list[int]:
-        """Return damaged batches that are not needed: their messages are present, reclaimed, or of a closed origin."""
+        """Return damaged batches that are not needed: their messages are present, reclaimed, or of a closed producer id."""
         found = [
             number
             for number, spans in self.damaged.items()
@@ -282,9 +282,9 @@ class Batches:
         for part in parts:
             self.index.remove(part)
             self.present.remove(part)
-            if part.origin not in self.present.runs:
-                self._count_origins(-1)
-            self.digests.stale[part.origin] = None
+            if part.producer_id not in self.present.runs:
+                self._count_producer_ids(-1)
+            self.digests.stale[part.producer_id] = None
         self.order.pop(batch.key)
         self.with_ttl -= batch.header.ttl_ms > 0
         del self.stored[batch.number]
@@ -295,28 +295,28 @@ class Batches:
     def learn_reclaimed(self, spans: Iterable[Span], now: Now) -> list[Span]:
         """Note that a peer has reclaimed these; return those without payload here, which need not come any more."""
         learned: list[Span] = []
-        for span in [span for span in spans if span.origin not in self.closed]:
+        for span in [span for span in spans if span.producer_id not in self.closed]:
             for gap in self.index.gaps(span):
                 learned += subtract(gap, self.reclaimed.within(gap))
         for part in learned:
-            self.idle_since.setdefault(part.origin, now.mono)
+            self.idle_since.setdefault(part.producer_id, now.mono)
             self.reclaimed.add(part)
             self.absent.remove(part)
-            self.digests.stale[part.origin] = None
+            self.digests.stale[part.producer_id] = None
         return learned
 
     def want(self, span: Span) -> None:
         """Note that some group would read ``span``, which was reclaimed."""
         self.wanted.add(span)
-        self.digests.stale[span.origin] = None
+        self.digests.stale[span.producer_id] = None
 
     def unwant(self, span: Span) -> None:
         """Note that no group would read ``span``, which was reclaimed."""
         if self.wanted.remove(span):
-            self.digests.stale[span.origin] = None
+            self.digests.stale[span.producer_id] = None
 
     def close(self, numbers: Iterable[Span]) -> tuple[Span, ...]:
-        """Keep only the numbers of these origins, which are over; return the new ones. Origins with messages stay."""
+        """Keep only the numbers of these producer ids, which are over; return the new ones. Producer ids with messages stay."""
         fresh = [
             part
             for span in numbers
@@ -389,7 +389,7 @@ class Batches:
         """Note that ``sender`` has these; return those that have been missing here for a while."""
         missing: list[Span] = []
         for span in spans:
-            if span.origin in self.closed:
+            if span.producer_id in self.closed:
                 continue
             for gap in [gap for whole in self.index.gaps(span) for gap in self.worth_storing(whole)]:
                 for part, entry in self.absent.split(gap):
@@ -408,13 +408,13 @@ class Batches:
                 self.absent.set(part, entry._replace(denied=tuple(sorted(denied))))
 
     def absent_for_long(self, peer: NodeId, now: Now) -> tuple[Span, ...]:
-        """Return long missing messages that ``peer`` has not denied to have: of some origins at a time."""
-        origins = self.lacking.get(peer) or list(self.absent.runs)
-        few, self.lacking[peer] = origins[-LOOKED_AT:], origins[:-LOOKED_AT]
+        """Return long missing messages that ``peer`` has not denied to have: of some producer ids at a time."""
+        producer_ids = self.lacking.get(peer) or list(self.absent.runs)
+        few, self.lacking[peer] = producer_ids[-LOOKED_AT:], producer_ids[:-LOOKED_AT]
         spans = [
             span
-            for origin in sorted(few)
-            for span, entry in self.absent.spans_of(origin)
+            for producer_id in sorted(few)
+            for span, entry in self.absent.spans_of(producer_id)
             if peer not in entry.denied and entry.since + self.node.config.sync_grace <= now.mono
         ]
         return tuple(spans[: limits.SPANS_PER_REQUEST_MAX])
@@ -430,8 +430,12 @@ class Batches:
         self.present.check()
         self.absent.check()
         assert merge_spans(span for span, _ in self.index.items()) == tuple(self.present.items())
-        for origin in [*self.present.origins(), *self.reclaimed.origins(), *self.absent.origins()]:
-            assert origin not in self.closed, f"{origin} is closed, and something is kept of it"
+        for producer_id in [
+            *self.present.producer_ids(),
+            *self.reclaimed.producer_ids(),
+            *self.absent.producer_ids(),
+        ]:
+            assert producer_id not in self.closed, f"{producer_id} is closed, and something is kept of it"
         for span in self.reclaimed.items():
             assert not self.present.within(span), f"{span} is present, and listed as reclaimed"
         for span in self.wanted.items():

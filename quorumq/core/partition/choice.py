@@ -68,8 +68,12 @@ class Picked:
         """Append, joined to the last one if it goes on."""
         if self.wants:
             last = self.wants[-1]
-            if (last.n, last.span.origin, last.span.stop) == (want.n, want.span.origin, want.span.start):
-                self.wants[-1] = Want(Span(want.span.origin, last.span.start, want.span.stop), want.n)
+            if (last.n, last.span.producer_id, last.span.stop) == (
+                want.n,
+                want.span.producer_id,
+                want.span.start,
+            ):
+                self.wants[-1] = Want(Span(want.span.producer_id, last.span.start, want.span.stop), want.n)
                 return
         self.wants.append(want)
 
@@ -255,9 +259,9 @@ class Choice:
             first = max(fetchers, key=lambda node: mix(self.salts[node] ^ key))
             if (first == me) == mine:
                 if parts and parts[-1].stop == start:
-                    parts[-1] = Span(span.origin, parts[-1].start, stop)
+                    parts[-1] = Span(span.producer_id, parts[-1].start, stop)
                 else:
-                    parts.append(Span(span.origin, start, stop))
+                    parts.append(Span(span.producer_id, start, stop))
             start = stop
         return parts
 
@@ -280,4 +284,4 @@ def cut_to_fit(batch: StoredBatch, slot: Slot, span: Span, picked: Picked) -> tu
         if picked.wants:
             return None, 0
         low = 1
-    return Span(span.origin, span.start, span.start + low), header.end_of(first + low - 1) - begin
+    return Span(span.producer_id, span.start, span.start + low), header.end_of(first + low - 1) - begin

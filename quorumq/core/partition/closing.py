@@ -1,4 +1,4 @@
-"""Origins that are over, at one replica: its part in closing them (core/closing.py says how all replicas agree)."""
+"""Producer ids that are over, at one replica: its part in closing them (core/closing.py says how all replicas agree)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from quorumq.core.effects import Effect, Persist
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.duty import Duty
 from quorumq.core.partition.views import Views
-from quorumq.core.records import OriginsClosed, OriginsPromised
-from quorumq.core.types import Now, Origin, Span
+from quorumq.core.records import SessionsClosed, SessionsPromised
+from quorumq.core.types import Now, ProducerId, Span
 
 
 class Closing(Duty):
-    """One replica's part in closing origins.
+    """One replica's part in closing producer ids.
 
     Attributes:
         promised: no more STOREs of these are taken from clients.
@@ -25,46 +25,58 @@ class Closing(Duty):
 
     def __init__(self, batches: Batches, views: Views) -> None:
         super().__init__(batches, views)
-        self.promised: dict[Origin, None] = {}
+        self.promised: dict[ProducerId, None] = {}
 
-    def candidates(self, idle_s: float, now: Now, most: int) -> list[Origin]:
-        """Return some origins to ask all replicas about: promised, or idle for ``idle_s``, and done with here."""
-        found: list[Origin] = []
+    def candidates(self, idle_s: float, now: Now, most: int) -> list[ProducerId]:
+        """Return some producer ids to ask all replicas about: promised, or idle for ``idle_s``, and done with here."""
+        found: list[ProducerId] = []
         idle_since = self.batches.idle_since
-        for origin, since in list(itertools.islice(idle_since.items(), 4 * most)):
-            over = origin in self.promised or since + idle_s <= now.mono
-            if over and len(found) < most and self.is_done(origin):
-                found.append(origin)
-            del idle_since[origin]
-            idle_since[origin] = since  # behind the others, for the next time
+        for producer_id, since in list(itertools.islice(idle_since.items(), 4 * most)):
+            over = producer_id in self.promised or since + idle_s <= now.mono
+            if over and len(found) < most and self.is_done(producer_id):
+                found.append(producer_id)
+            del idle_since[producer_id]
+            idle_since[producer_id] = since  # behind the others, for the next time
         return found
 
-    def promise(self, origins: Iterable[Origin]) -> list[OriginsPromised]:
+    def promise(self, producer_ids: Iterable[ProducerId]) -> list[SessionsPromised]:
         """Take no more STOREs of these from clients; the record that makes it durable."""
         closed = self.batches.closed
-        fresh = [origin for origin in origins if origin not in self.promised and origin not in closed]
+        fresh = [
+            producer_id
+            for producer_id in producer_ids
+            if producer_id not in self.promised and producer_id not in closed
+        ]
         self.promised.update(dict.fromkeys(fresh))
-        return [OriginsPromised(self.batches.partition, tuple(fresh))] if fresh else []
+        return [SessionsPromised(self.batches.partition, tuple(fresh))] if fresh else []
 
-    def is_done(self, origin: Origin) -> bool:
-        """Return True if only the knowledge of an origin's numbers is left: no payload, no hold."""
+    def is_done(self, producer_id: ProducerId) -> bool:
+        """Return True if only the knowledge of a producer id's numbers is left: no payload, no hold."""
         batches = self.batches
-        if not may_close(origin) or batches.present.spans_of(origin) or batches.absent.spans_of(origin):
+        if (
+            not may_close(producer_id)
+            or batches.present.spans_of(producer_id)
+            or batches.absent.spans_of(producer_id)
+        ):
             return False
-        return not any(view.holds_any(origin) for view in self.views.with_holds())
+        return not any(view.holds_any(producer_id) for view in self.views.with_holds())
 
-    def on_ask(self, asked: tuple[Origin, ...], now: Now) -> tuple[list[OriginsPromised], tuple[Origin, ...]]:
-        """Promise; return the records of that, and the origins that are done with, those closed here among them."""
+    def on_ask(
+        self, asked: tuple[ProducerId, ...], now: Now
+    ) -> tuple[list[SessionsPromised], tuple[ProducerId, ...]]:
+        """Promise; return the records of that, and the producer ids that are done with, those closed here among them."""
         closed = self.batches.closed
-        origins = [origin for origin in asked if may_close(origin)]
-        records = self.promise(origins)
-        for origin in origins:
-            if origin not in closed and not self.batches.present.spans_of(origin):
-                self.batches.idle_since.setdefault(origin, now.mono)
-        return records, tuple(origin for origin in origins if origin in closed or self.is_done(origin))
+        producer_ids = [producer_id for producer_id in asked if may_close(producer_id)]
+        records = self.promise(producer_ids)
+        for producer_id in producer_ids:
+            if producer_id not in closed and not self.batches.present.spans_of(producer_id):
+                self.batches.idle_since.setdefault(producer_id, now.mono)
+        return records, tuple(
+            producer_id for producer_id in producer_ids if producer_id in closed or self.is_done(producer_id)
+        )
 
     def close(self, numbers: Iterable[Span]) -> list[Effect]:
-        """Drop all but the numbers of these origins, which are over everywhere. One with a present message stays."""
+        """Drop all but the numbers of these producer ids, which are over everywhere. One with a present message stays."""
         fresh = self.batches.close(numbers)
         if not fresh:
             return []
@@ -72,13 +84,13 @@ class Closing(Duty):
         for view in self.views.with_holds():
             forget(fresh, view.ballots)
             view.digests.stale.update(dict.fromkeys(forget(fresh, view.records)))
-            for origin in among(fresh, view.leases.runs):
-                view.keep_holds(origin)
-        return [Persist((OriginsClosed(self.batches.partition, fresh),))]
+            for producer_id in among(fresh, view.leases.runs):
+                view.keep_holds(producer_id)
+        return [Persist((SessionsClosed(self.batches.partition, fresh),))]
 
 
 class ClosingDuty(Duty):
-    """One that goes by which origins are to be closed."""
+    """One that goes by which producer ids are to be closed."""
 
     __slots__ = ("closing",)
 

@@ -1,4 +1,4 @@
-"""Comparison of one partition here with the same at a peer: down the trees of both, to the origins that differ.
+"""Comparison of one partition here with the same at a peer: down the trees of both, to the producer ids that differ.
 
 All tables of a partition are compared together: a node's sum is over all of them, so what is alike costs one number.
 """
@@ -24,7 +24,7 @@ from quorumq.core.partition.digests import (
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.views import Views
 from quorumq.core.pieces import pieces_of
-from quorumq.core.types import Now, Origin, Span
+from quorumq.core.types import Now, ProducerId, Span
 
 DIGESTS_MAX: Final = 4000
 """Digests, or sums, in one message, about."""
@@ -33,8 +33,8 @@ BATCHES: Final = b"batches"
 CLOSED: Final = b"closed"
 _GROUP: Final = "group "
 
-Listed = Mapping[bytes, Mapping[Origin, bytes]]
-"""A peer's digests, by table and origin."""
+Listed = Mapping[bytes, Mapping[ProducerId, bytes]]
+"""A peer's digests, by table and producer id."""
 
 Told = m.SyncOffer | m.SyncListed | m.SyncState
 
@@ -56,7 +56,7 @@ class Trees:
         trees: trees by label, those of groups in the order of their names.
 
     Attributes:
-        looks: cost of the looks so far, at origins and at parts of nodes.
+        looks: cost of the looks so far, at producer ids and at parts of nodes.
     """
 
     __slots__ = ("looks", "trees")
@@ -84,7 +84,7 @@ class Trees:
         return any(tree.at(place) is not None for _, tree in self.trees)
 
     def is_listed(self, place: int) -> bool:
-        """Return True if a node is compared origin by origin: there is little in it, or no use in parting it."""
+        """Return True if a node is compared producer id by producer id: there is little in it, or no use in parting it."""
         self.looks += len(self.trees)
         nodes = [tree.at(place) for _, tree in self.trees]
         sizes = [node.size for node in nodes if node is not None]
@@ -95,7 +95,8 @@ class Trees:
         listed: list[tuple[bytes, list[m.Digest]]] = []
         for label, tree in self.trees:
             digests = [
-                m.Digest(origin, value.to_bytes(DIGEST_BYTES, "big")) for origin, value in tree.items(place)
+                m.Digest(producer_id, value.to_bytes(DIGEST_BYTES, "big"))
+                for producer_id, value in tree.items(place)
             ]
             self.looks += 1 + 2 * len(digests)
             if digests:
@@ -122,7 +123,7 @@ class Answer:
         self.runs = 0
         self._parted: dict[bool, list[int]] = {True: [], False: []}
         self._listed: list[int] = []
-        self._differing: dict[bytes, list[Origin]] = {}
+        self._differing: dict[bytes, list[ProducerId]] = {}
 
     def part(self, place: int, *, tells: bool) -> None:
         """Say the sums of a node's parts. ``tells``: in the end we tell what we have."""
@@ -136,13 +137,13 @@ class Answer:
         """Tell our content of a node that differs from a peer's digests."""
         for label, digests in self.trees.digests_in(place):
             heard = theirs.get(label, {})
-            differing = [origin for origin, digest in digests if heard.get(origin) != digest]
+            differing = [producer_id for producer_id, digest in digests if heard.get(producer_id) != digest]
             if differing:
                 self._differing.setdefault(label, []).extend(differing)
 
     @property
     def differing(self) -> int:
-        """Return the number of origins it tells of, once for each table."""
+        """Return the number of producer ids it tells of, once for each table."""
         return sum(map(len, self._differing.values()))
 
     def messages(self, batches: Batches, views: Views, now: Now) -> list[Told]:
@@ -164,28 +165,28 @@ class Answer:
             for label, digests in self.trees.digests_in(place):
                 listed.setdefault(label, []).extend(digests)
             if place == self._listed[-1] or sum(map(len, listed.values())) >= DIGESTS_MAX:
-                origins, closed = (tuple(listed.pop(label, ())) for label in (BATCHES, CLOSED))
+                producer_ids, closed = (tuple(listed.pop(label, ())) for label in (BATCHES, CLOSED))
                 groups = tuple(
                     m.GroupDigest(group_of(label), tuple(listed[label])) for label in sorted(listed)
                 )
                 pieces.append(
-                    m.SyncListed(batches.partition, self.epoch, tuple(places), origins, groups, closed)
+                    m.SyncListed(batches.partition, self.epoch, tuple(places), producer_ids, groups, closed)
                 )
                 places, listed = [], {}
         return pieces
 
     def states(self, batches: Batches, views: Views, now: Now) -> list[m.SyncState]:
-        """Return all content of the origins that differ: records before the messages that they settle."""
+        """Return all content of the producer ids that differ: records before the messages that they settle."""
         spans: list[Span] = []
         gone: list[Span] = []
-        for origin in self._differing.get(BATCHES, ()):
-            spans += batches.present.spans_of(origin)
-            gone += batches.reclaimed.spans_of(origin)
+        for producer_id in self._differing.get(BATCHES, ()):
+            spans += batches.present.spans_of(producer_id)
+            gone += batches.reclaimed.spans_of(producer_id)
         over = [span for first in self._differing.get(CLOSED, ()) for span in batches.closed.block(first)]
         groups: list[m.GroupState] = []
-        for label, origins in self._differing.items():
+        for label, producer_ids in self._differing.items():
             if label not in (BATCHES, CLOSED):
-                groups += group_states(views.groups[group_of(label)], origins, now)
+                groups += group_states(views.groups[group_of(label)], producer_ids, now)
         self.runs += len(spans) + len(gone) + len(over)
         self.runs += sum(len(each.records) + len(each.attempts) + len(each.delays) for each in groups)
         self.trees.looks += 2 * self.runs
@@ -199,11 +200,13 @@ class Answer:
         ]
 
 
-def group_states(view: GroupView, origins: list[Origin], now: Now) -> list[m.GroupState]:
-    """Return all that ``view`` has of ``origins``, in pieces that fit a frame."""
-    records = [m.Resolved(*item) for origin in origins for item in view.records.spans_of(origin)]
-    attempts = [item for origin in origins for item in view.attempts_of(origin)]
-    delays = [item for origin in origins for item in view.delays_of(origin, now.mono)]
+def group_states(view: GroupView, producer_ids: list[ProducerId], now: Now) -> list[m.GroupState]:
+    """Return all that ``view`` has of ``producer_ids``, in pieces that fit a frame."""
+    records = [
+        m.Resolved(*item) for producer_id in producer_ids for item in view.records.spans_of(producer_id)
+    ]
+    attempts = [item for producer_id in producer_ids for item in view.attempts_of(producer_id)]
+    delays = [item for producer_id in producer_ids for item in view.delays_of(producer_id, now.mono)]
     limit = limits.LETTERS_PER_PIECE if any(item.record.letter is not None for item in records) else 2048
     pieces = zip_longest(
         pieces_of(records, limit), pieces_of(attempts, limit), pieces_of(delays, limit), fillvalue=()

@@ -1,13 +1,13 @@
-"""Digests of one table of a partition, origin by origin, kept summed up in a tree, for replicas to compare.
+"""Digests of one table of a partition, producer id by producer id, kept summed up in a tree, for replicas to compare.
 
-The tree makes a comparison cost what differs, not what there is. An origin has a place, 60 bits, and each node of
-the tree stands for the origins whose places begin alike. Its sum is that of their digests, so an origin that changed
+The tree makes a comparison cost what differs, not what there is. A producer id has a place, 60 bits, and each node of
+the tree stands for the producer ids whose places begin alike. Its sum is that of their digests, so a producer id that changed
 is subtracted and added along one path. A replica that compares goes down only where sums differ.
 
-Clients choose origins. Both the place and the digest are therefore keyed with a secret of the replicas (`Keyed`).
-No client can aim origins at one node of the tree, or find origins whose digests cancel out (docs/decisions/0021).
+Clients choose producer ids. Both the place and the digest are therefore keyed with a secret of the replicas (`Keyed`).
+No client can aim producer ids at one node of the tree, or find producer ids whose digests cancel out (docs/decisions/0021).
 
-Equal content gives an equal tree: a node is parted exactly if it has more than `LISTED_MAX` origins.
+Equal content gives an equal tree: a node is parted exactly if it has more than `LISTED_MAX` producer ids.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import limits
-from quorumq.core.types import Origin
+from quorumq.core.types import ProducerId
 
 BRANCHES: Final = limits.DIGEST_BRANCHES
 """Parts of a node: one for each hexadecimal digit of a place."""
@@ -27,7 +27,7 @@ DIGITS: Final = limits.DIGEST_DIGITS
 """Hexadecimal digits of a place: 60 bits."""
 
 LISTED_MAX: Final = 64
-"""Origins up to which a node is not parted, and is compared origin by origin."""
+"""Producer ids up to which a node is not parted, and is compared producer id by producer id."""
 
 DIGEST_BYTES: Final = limits.DIGEST_BYTES
 SUMS_END: Final = 1 << 8 * DIGEST_BYTES
@@ -53,16 +53,16 @@ class Keyed(NamedTuple):
         return int.from_bytes(keyed.digest(), "big")
 
     def place(self, name: bytes) -> int:
-        """Return the place of an origin, by its name as `named` gives it."""
+        """Return the place of a producer id, by its name as `named` gives it."""
         return self._hash(name) & _PLACES
 
     def digest(self, label: bytes, name: bytes, content: bytes) -> int:
-        """Return the digest of a table's content for an origin.
+        """Return the digest of a table's content for a producer id.
 
         Args:
             label: the name of the table.
-            name: the origin's name, as `named` gives it.
-            content: the table's content for the origin.
+            name: the producer id's name, as `named` gives it.
+            content: the table's content for the producer id.
         """
         return self._hash(b"%d %b%b\n%b" % (len(label), label, name, content))
 
@@ -72,46 +72,52 @@ def _begun(key: bytes) -> Any:
     return hashlib.blake2b(digest_size=DIGEST_BYTES, key=key.ljust(DIGEST_BYTES, b"\0"))
 
 
-def named(origin: Origin) -> bytes:
-    """Return an origin as bytes, equal on every node."""
-    return b"%b\0%d\0%d\0%d" % (origin[0].encode(), *origin[1:])
+def named(producer_id: ProducerId) -> bytes:
+    """Return a producer id as bytes, equal on every node."""
+    return b"%b\0%d\0%d\0%d" % (producer_id[0].encode(), *producer_id[1:])
 
 
 class Node:
     """One node of the tree.
 
     Attributes:
-        sum: sum of the digests of its origins.
-        size: number of its origins.
+        sum: sum of the digests of its producer ids.
+        size: number of its producer ids.
         parts: the nodes that it is parted into; None if it is not.
-        origins: digest and place of each origin as one number, if the node is not parted.
+        producer ids: digest and place of each producer id as one number, if the node is not parted.
     """
 
-    __slots__ = ("origins", "parts", "size", "sum")
+    __slots__ = ("producer_ids", "parts", "size", "sum")
 
-    def __init__(self, origins: dict[Origin, int]) -> None:
-        self.sum = sum([value >> _PLACE_BITS for value in origins.values()]) % SUMS_END
-        self.size = len(origins)
+    def __init__(self, producer_ids: dict[ProducerId, int]) -> None:
+        self.sum = sum([value >> _PLACE_BITS for value in producer_ids.values()]) % SUMS_END
+        self.size = len(producer_ids)
         self.parts: list[Node | None] | None = None
-        self.origins = origins
+        self.producer_ids = producer_ids
 
-    def all(self) -> dict[Origin, int]:
-        """Return digest and place of each origin."""
+    def all(self) -> dict[ProducerId, int]:
+        """Return digest and place of each producer id."""
         if self.parts is None:
-            return self.origins
+            return self.producer_ids
         return {
-            origin: value for part in self.parts if part is not None for origin, value in part.all().items()
+            producer_id: value
+            for part in self.parts
+            if part is not None
+            for producer_id, value in part.all().items()
         }
 
     def part(self, depth: int) -> None:
-        """Part a node that has too many origins."""
-        if len(self.origins) <= LISTED_MAX or depth == DIGITS:
+        """Part a node that has too many producer ids."""
+        if len(self.producer_ids) <= LISTED_MAX or depth == DIGITS:
             return
         shift = 4 * (DIGITS - 1 - depth)
-        few: list[dict[Origin, int]] = [{} for _ in range(BRANCHES)]
-        for origin, value in self.origins.items():
-            few[value >> shift & 15][origin] = value
-        self.parts, self.origins = [Node(origins) if origins else None for origins in few], {}
+        few: list[dict[ProducerId, int]] = [{} for _ in range(BRANCHES)]
+        for producer_id, value in self.producer_ids.items():
+            few[value >> shift & 15][producer_id] = value
+        self.parts, self.producer_ids = (
+            [Node(producer_ids) if producer_ids else None for producer_ids in few],
+            {},
+        )
         for part in self.parts:
             if part is not None:
                 part.part(depth + 1)
@@ -119,7 +125,7 @@ class Node:
     def copy(self) -> Node:
         """Return a copy that changes on its own."""
         twin = Node({})
-        twin.sum, twin.size, twin.origins = self.sum, self.size, self.origins.copy()
+        twin.sum, twin.size, twin.producer_ids = self.sum, self.size, self.producer_ids.copy()
         if self.parts is not None:
             twin.parts = [part.copy() if part is not None else None for part in self.parts]
         return twin
@@ -127,7 +133,7 @@ class Node:
     def state(self) -> tuple[Any, ...]:
         """Return all of it as a value."""
         parts = [part and part.state() for part in self.parts] if self.parts is not None else None
-        return self.sum, self.size, parts, self.origins
+        return self.sum, self.size, parts, self.producer_ids
 
 
 class Digests:
@@ -135,42 +141,42 @@ class Digests:
 
     Attributes:
         root: the tree; None if it is empty.
-        stale: origins whose digest has to be made anew: each change of the table adds its origin here.
+        stale: producer ids whose digest has to be made anew: each change of the table adds its producer id here.
     """
 
     __slots__ = ("root", "stale")
 
     def __init__(self) -> None:
         self.root: Node | None = None
-        self.stale: dict[Origin, None] = {}
+        self.stale: dict[ProducerId, None] = {}
 
-    def clear(self, stale: Iterable[Origin] = ()) -> None:
+    def clear(self, stale: Iterable[ProducerId] = ()) -> None:
         """Forget all digests; those of ``stale`` are made anew."""
         self.root = None
         self.stale = dict.fromkeys(stale)
 
-    def renew(self, keyed: Keyed, label: bytes, content_of: Callable[[Origin], bytes], most: int) -> int:
-        """Make the digests of stale origins anew.
+    def renew(self, keyed: Keyed, label: bytes, content_of: Callable[[ProducerId], bytes], most: int) -> int:
+        """Make the digests of stale producer ids anew.
 
         Args:
-            content_of: returns the table's content for an origin; b"" if it has nothing.
-            most: origins to look at.
+            content_of: returns the table's content for a producer id; b"" if it has nothing.
+            most: producer ids to look at.
 
         Returns:
-            the number of origins that were looked at.
+            the number of producer ids that were looked at.
         """
         stale, count = self.stale, 0
         while stale and count < most:
-            origin, _ = stale.popitem()
+            producer_id, _ = stale.popitem()
             count += 1
-            content, name = content_of(origin), named(origin)
+            content, name = content_of(producer_id), named(producer_id)
             place = keyed.place(name)
             value = keyed.digest(label, name, content) << _PLACE_BITS | place if content else 0
-            self.put(place, origin, value)
+            self.put(place, producer_id, value)
         return count
 
-    def put(self, place: int, origin: Origin, value: int) -> None:
-        """Have digest and place of an origin be ``value``; 0 takes it out."""
+    def put(self, place: int, producer_id: ProducerId, value: int) -> None:
+        """Have digest and place of a producer id be ``value``; 0 takes it out."""
         path: list[Node] = []
         node, shift, digit = self.root, _PLACE_BITS, 0
         while node is not None and node.parts is not None:
@@ -186,7 +192,7 @@ class Digests:
                 path[-1].parts[digit] = node  # type: ignore[index]
             else:
                 self.root = node
-        before = node.origins.get(origin, 0)
+        before = node.producer_ids.get(producer_id, 0)
         if before == value:
             return
         path.append(node)
@@ -195,9 +201,9 @@ class Digests:
             each.sum = (each.sum + change) % SUMS_END
             each.size += more
         if value:
-            node.origins[origin] = value
+            node.producer_ids[producer_id] = value
         else:
-            del node.origins[origin]
+            del node.producer_ids[producer_id]
         if more > 0:
             node.part(len(path) - 1)
         elif more < 0:
@@ -213,7 +219,7 @@ class Digests:
                     self.root = None
                 return
             if node.parts is not None and node.size <= LISTED_MAX:
-                node.origins, node.parts = node.all(), None
+                node.producer_ids, node.parts = node.all(), None
                 return
 
     def at(self, place: int) -> Node | None:
@@ -224,13 +230,15 @@ class Digests:
                 return None
             if node.parts is None:
                 first, last = bounds_of(place)
-                few = {key: value for key, value in node.origins.items() if first <= value & _PLACES < last}
+                few = {
+                    key: value for key, value in node.producer_ids.items() if first <= value & _PLACES < last
+                }
                 return Node(few) if few else None
             node = node.parts[place >> 4 * (depth - level - 1) & 15]
         return node
 
     def add_sums(self, place: int, sums: list[int]) -> int:
-        """Add to ``sums`` those of the node's parts; the number of origins and parts that were looked at."""
+        """Add to ``sums`` those of the node's parts; the number of producer ids and parts that were looked at."""
         node = self.at(place)
         if node is None:
             return 1
@@ -240,15 +248,15 @@ class Digests:
                     sums[digit] += part.sum
             return BRANCHES
         shift = 4 * (DIGITS - 1 - depth_of(place))
-        for value in node.origins.values():
+        for value in node.producer_ids.values():
             sums[value >> shift & 15] += value >> _PLACE_BITS
         return 1 + node.size
 
-    def items(self, place: int = ROOT) -> list[tuple[Origin, int]]:
-        """Return the origins of a node with their digests."""
+    def items(self, place: int = ROOT) -> list[tuple[ProducerId, int]]:
+        """Return the producer ids of a node with their digests."""
         node = self.at(place)
         return (
-            [(origin, value >> _PLACE_BITS) for origin, value in node.all().items()]
+            [(producer_id, value >> _PLACE_BITS) for producer_id, value in node.all().items()]
             if node is not None
             else []
         )
@@ -259,14 +267,18 @@ class Digests:
         twin.root, twin.stale = self.root and self.root.copy(), self.stale.copy()
         return twin
 
-    def check(self, keyed: Keyed, label: bytes, contents: Mapping[Origin, bytes]) -> None:
+    def check(self, keyed: Keyed, label: bytes, contents: Mapping[ProducerId, bytes]) -> None:
         """Assert that the digests equal those computed anew from ``contents``, stale ones aside."""
         anew, kept = Digests(), self.clone()
-        fresh = {origin: None for origin, content in contents.items() if content and origin not in self.stale}
+        fresh = {
+            producer_id: None
+            for producer_id, content in contents.items()
+            if content and producer_id not in self.stale
+        }
         anew.stale = fresh
         anew.renew(keyed, label, contents.__getitem__, len(fresh))
-        for origin in self.stale:
-            kept.put(keyed.place(named(origin)), origin, 0)
+        for producer_id in self.stale:
+            kept.put(keyed.place(named(producer_id)), producer_id, 0)
         ours, theirs = (it.root and it.root.state() for it in (kept, anew))
         assert ours == theirs, f"digests of {label!r}: kept are {ours}, computed anew {theirs}"
 

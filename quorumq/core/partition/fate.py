@@ -97,7 +97,9 @@ class Facts(NamedTuple):
     born: float = 0.0  # when the batch was made, by our clock
     ttl: float = 0.0  # its own time to live, in seconds; 0: the topic's
     unseen: bool = False  # the payload is not here
-    closed: bool = False  # the message's origin is over: it is settled, and nothing but a hold is kept of it
+    closed: bool = (
+        False  # the message's producer id is over: it is settled, and nothing but a hold is kept of it
+    )
     since: int = 0  # records of generations below it are void: the group was deleted then
     max_deliveries: int = NUMBERS_END  # the topic's; those of a dead letter are not limited
 

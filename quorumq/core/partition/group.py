@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from quorumq.core import limits
-from quorumq.core.closed import ClosedOrigins
+from quorumq.core.closed import ClosedSessions
 from quorumq.core.messages import Counted, NotDue, Resolved
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
@@ -32,7 +32,7 @@ from quorumq.core.partition.offer import Kept, Offer
 from quorumq.core.records import BallotAtStop
 from quorumq.core.spans import SpanMap, SpanSet, across
 from quorumq.core.tallied import TalliedMap
-from quorumq.core.types import OPEN_ZERO, Group, Kind, Latest, Letter, Origin, Owner, Record, Span, Stamp
+from quorumq.core.types import OPEN_ZERO, Group, Kind, Latest, Letter, Owner, ProducerId, Record, Span, Stamp
 
 _new: Any = tuple.__new__
 """`_new(Record, fields)` is a Record in half the time."""
@@ -70,7 +70,7 @@ class GroupView:
 
     Attributes:
         floor: stamps up to here may have been granted before this start, and forgotten.
-        closed: the partition's closed origins: all of their messages are settled, and nothing is kept of them.
+        closed: the partition's closed producer ids: all of their messages are settled, and nothing is kept of them.
         source: the group whose dead letters this group reads; None for others. Its leases and ballots are its own;
             the records are the source's. A message is available if it is DEAD, and ACK writes PURGED. A DEAD record is
             never made here, so nothing dies twice (docs/protocol.md, REJECT).
@@ -91,7 +91,7 @@ class GroupView:
 
     name: str
     floor: int
-    closed: ClosedOrigins
+    closed: ClosedSessions
     source: GroupView | None = None
     home: GroupView = field(init=False)
     generation: int = 0
@@ -154,7 +154,7 @@ class GroupView:
             key: key of the messages' batch, as in `ready`, if that is durable.
         """
         answers: list[tuple[Span, Any]] = []
-        origin, home = span.origin, self.home
+        producer_id, home = span.producer_id, self.home
         balance, alone, looked, raised, over = 0, 0, False, False, False
         available, suspects = self.available.spans, self.suspects.spans
         waits = facts.early > 0
@@ -171,7 +171,7 @@ class GroupView:
                         answers.append((part, answer))
                 if kept is not record:
                     home.records.put(part, kept)
-                    home.digests.stale[origin] = None
+                    home.digests.stale[producer_id] = None
                     if changes.records:
                         join(changes.records, Resolved(part, kept))
                     else:
@@ -218,7 +218,7 @@ class GroupView:
         self.leases.put(span, lease if lease != FREE else None)
         attempts, delay = lease.attempts, lease.delay
         if attempts is not before.attempts or delay is not before.delay:
-            self.digests.stale[span.origin] = None
+            self.digests.stale[span.producer_id] = None
             if attempts is not None and attempts is not before.attempts:
                 join(changes.counted, counted(span, attempts))
             if delay is not None and delay is not before.delay:
@@ -254,12 +254,12 @@ class GroupView:
 
     def pieces(self, span: Span) -> Iterator[tuple[Span, int]]:
         """Yield the same as `cut`, piece by piece, because a caller may not ask for most of a long span."""
-        origin, start, stop = span
+        producer_id, start, stop = span
         if stop - start == 1:
             yield span, 1
             return
         for at in range(start, stop, PIECES_OF):
-            yield from self.cut(Span(origin, at, min(stop, at + PIECES_OF)))
+            yield from self.cut(Span(producer_id, at, min(stop, at + PIECES_OF)))
 
     # ------------------------------------------------------------------ records
 
@@ -338,9 +338,9 @@ class GroupView:
         """Return the number of messages that are held."""
         return sum(part.size for part, _ in self.all_held())
 
-    def holds_any(self, origin: Origin) -> bool:
-        """Return True if a message of ``origin`` is held."""
-        return any(lease.held is not None for _, lease in self.leases.spans_of(origin))
+    def holds_any(self, producer_id: ProducerId) -> bool:
+        """Return True if a message of ``producer_id`` is held."""
+        return any(lease.held is not None for _, lease in self.leases.spans_of(producer_id))
 
     def give_up(self, span: Span, owner: Owner, now: float, *, rivals: bool) -> None:
         """Note the messages of ``span`` that ``owner`` holds, and is about to give up by RELEASE, LEAVE or REJECT.
@@ -364,49 +364,49 @@ class GroupView:
             given.add(part)
             self.given_up[owner] = (max(until, held.deadline), given)
 
-    def attempts_of(self, origin: Origin) -> list[Counted]:
-        """Return the attempts counted of an origin's messages."""
+    def attempts_of(self, producer_id: ProducerId) -> list[Counted]:
+        """Return the attempts counted of a producer id's messages."""
         found: list[Counted] = []
-        for part, lease in self.leases.spans_of(origin):
+        for part, lease in self.leases.spans_of(producer_id):
             if lease.attempts is not None:
                 join(found, counted(part, lease.attempts))
         return found
 
-    def delays_of(self, origin: Origin, now: float) -> list[NotDue]:
-        """Return the delays of an origin's messages as a peer hears them: durations, never times."""
+    def delays_of(self, producer_id: ProducerId, now: float) -> list[NotDue]:
+        """Return the delays of a producer id's messages as a peer hears them: durations, never times."""
         found: list[NotDue] = []
-        for part, lease in self.leases.spans_of(origin):
+        for part, lease in self.leases.spans_of(producer_id):
             if lease.delay is not None:
                 n, ballot, due, generation = lease.delay
                 join(found, NotDue(part, n, ballot, max(0.0, due - now), generation))
         return found
 
-    def lasting_origins(self) -> list[Origin]:
-        """Return the origins with group state that outlives a restart, sorted."""
+    def lasting_producer_ids(self) -> list[ProducerId]:
+        """Return the producer ids with group state that outlives a restart, sorted."""
         lasting = [
-            origin
-            for origin in self.leases.runs
+            producer_id
+            for producer_id in self.leases.runs
             if any(
                 lease.attempts is not None or lease.delay is not None
-                for _, lease in self.leases.spans_of(origin)
+                for _, lease in self.leases.spans_of(producer_id)
             )
         ]
         return sorted({*self.records.runs, *lasting})
 
-    def content(self, origin: Origin) -> bytes:
-        """Return an origin's content for comparison: records, attempts and delays; holds are no part of it."""
-        records = self.records.content(origin, encode_record)
-        leases = self.leases.content(origin, encode_lease) if origin in self.leases.runs else b""
+    def content(self, producer_id: ProducerId) -> bytes:
+        """Return a producer id's content for comparison: records, attempts and delays; holds are no part of it."""
+        records = self.records.content(producer_id, encode_record)
+        leases = self.leases.content(producer_id, encode_lease) if producer_id in self.leases.runs else b""
         return b"%b;%b" % (records, leases) if records or leases else b""
 
     def compare_anew(self) -> None:
         """Have all digests made anew."""
         self.digests.clear([*self.records.runs, *self.leases.runs])
 
-    def keep_holds(self, origin: Origin) -> None:
-        """Drop the leases of a closed origin, but for holds, as long as they last."""
-        self.digests.stale[origin] = None
-        for part, lease in self.leases.spans_of(origin):
+    def keep_holds(self, producer_id: ProducerId) -> None:
+        """Drop the leases of a closed producer id, but for holds, as long as they last."""
+        self.digests.stale[producer_id] = None
+        for part, lease in self.leases.spans_of(producer_id):
             self.leases.put(part, Lease(lease.held, lease.rivals) if lease.held is not None else None)
 
     # ----------------------------------------------------------------- a register
@@ -537,8 +537,8 @@ def join(items: list[Any], item: Any) -> None:
     if items:
         last = items[-1]
         before, span = last[0], item[0]
-        if before.stop == span.start and before.origin == span.origin and last[1:] == item[1:]:
-            joined = Span(span.origin, before.start, span.stop)
+        if before.stop == span.start and before.producer_id == span.producer_id and last[1:] == item[1:]:
+            joined = Span(span.producer_id, before.start, span.stop)
             items[-1] = (joined, *last[1:]) if type(last) is tuple else last._replace(span=joined)
             return
     items.append(item)

@@ -17,7 +17,7 @@ from quorumq.core.partition.fate import FREE, NO_BALLOTS
 from quorumq.core.partition.group import GroupView, join
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.spans import SpanSet
-from quorumq.core.types import DERIVED, STAMP_ZERO, Kind, Now, Origin, Record, Span, record_rank
+from quorumq.core.types import DERIVED, STAMP_ZERO, Kind, Now, ProducerId, Record, Span, record_rank
 
 PEEK_BYTES_MAX = limits.MIB
 
@@ -47,7 +47,7 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
                 if slot.number != number or start >= part.stop:
                     continue
                 first = len(items)
-                for piece, runs in view.pieces(Span(part.origin, start, part.stop)):
+                for piece, runs in view.pieces(Span(part.producer_id, start, part.stop)):
                     if scanned > limits.PEEK_SCAN_MAX:
                         return PeekReply(message.round, tuple(items), (number, piece.start + slot.shift), "")
                     scanned += runs - 1
@@ -138,7 +138,7 @@ def unsettled_of(
     for part in known_spans(batches, last):
         if room <= 0:
             return tuple(settled), tuple(left), last
-        if part.origin not in records.runs:  # nearly all
+        if part.producer_id not in records.runs:  # nearly all
             room -= 1
             last = part
             left.append(part)
@@ -172,11 +172,13 @@ def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, St
 
     It steps from run to run, however many numbers lie between them.
     """
-    for origin in origins_from(batches, after):
-        start = after.stop if after is not None and origin == after.origin else 0
-        here = ((span, batches.stored[slot.number]) for span, slot in batches.index.onward(origin, start))
-        if origin in batches.absent.runs:
-            gone = ((span, None) for span, _ in batches.absent.onward(origin, start))
+    for producer_id in producer_ids_from(batches, after):
+        start = after.stop if after is not None and producer_id == after.producer_id else 0
+        here = (
+            (span, batches.stored[slot.number]) for span, slot in batches.index.onward(producer_id, start)
+        )
+        if producer_id in batches.absent.runs:
+            gone = ((span, None) for span, _ in batches.absent.onward(producer_id, start))
             yield from heapq.merge(here, gone, key=itemgetter(0))
         else:
             yield from here
@@ -185,53 +187,57 @@ def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, St
 def known_spans(batches: Batches, after: Span | None) -> Iterator[Span]:
     """Return all that is known here behind ``after``, in order."""
     tables = (batches.present, batches.absent, batches.reclaimed)
-    for origin in origins_from(batches, after):
-        start = after.stop if after is not None and origin == after.origin else 0
-        having = [table for table in tables if origin in table.runs]
-        runs = having[0].runs[origin]
+    for producer_id in producer_ids_from(batches, after):
+        start = after.stop if after is not None and producer_id == after.producer_id else 0
+        having = [table for table in tables if producer_id in table.runs]
+        runs = having[0].runs[producer_id]
         if len(having) == 1 and len(runs) == 1 and type(runs) is tuple:  # nearly all
             begin, stop, _ = runs[0]
             if stop > start:
-                yield _new(Span, (origin, max(begin, start), stop))
+                yield _new(Span, (producer_id, max(begin, start), stop))
             continue
-        for span, _ in heapq.merge(*[table.onward(origin, start) for table in having], key=itemgetter(0)):
+        for span, _ in heapq.merge(
+            *[table.onward(producer_id, start) for table in having], key=itemgetter(0)
+        ):
             yield span
 
 
-def origins_from(batches: Batches, after: Span | None) -> Iterator[Origin]:
-    """Yield the origins with a known message, in order, from that of ``after`` on.
+def producer_ids_from(batches: Batches, after: Span | None) -> Iterator[ProducerId]:
+    """Yield the producer ids with a known message, in order, from that of ``after`` on.
 
     A partition may have 250,000 of them, and a page has room for some hundred. So they are parted once, when the first
-    page is asked for, into groups that follow each other, and each group is sorted when a page comes to it. Origins
+    page is asked for, into groups that follow each other, and each group is sorted when a page comes to it. Producer ids
     that come later are missing in the pages to come: their messages were not there when the first page was asked for.
     """
     if after is None or not batches.listed:
-        listed: dict[tuple[Any, ...], list[Origin]] = {}
+        listed: dict[tuple[Any, ...], list[ProducerId]] = {}
         leading: tuple[Any, ...] = ()
-        some: list[Origin] = []
-        for origin in {**batches.present.runs, **batches.absent.runs, **batches.reclaimed.runs}:
-            node, n, nonce, k = origin
+        some: list[ProducerId] = []
+        for producer_id in {**batches.present.runs, **batches.absent.runs, **batches.reclaimed.runs}:
+            node, n, nonce, k = producer_id
             last, leading = leading, (node, n, nonce >> 52) if node == DERIVED else (node, n, nonce, k >> 10)
             if leading != last:
                 some = listed.setdefault(leading, [])
-            some.append(origin)
+            some.append(producer_id)
         batches.listed = {leading: listed[leading] for leading in sorted(listed)}
-    first = _leading(after.origin) if after is not None else ()
-    for leading, origins in batches.listed.items():
+    first = _leading(after.producer_id) if after is not None else ()
+    for leading, producer_ids in batches.listed.items():
         if leading >= first:
-            origins.sort()
-            begin = bisect_left(origins, after.origin) if after is not None and leading == first else 0
-            yield from origins[begin:]
+            producer_ids.sort()
+            begin = (
+                bisect_left(producer_ids, after.producer_id) if after is not None and leading == first else 0
+            )
+            yield from producer_ids[begin:]
     batches.listed = {}
 
 
-def _leading(origin: Origin) -> tuple[Any, ...]:
-    """Return the leading part of an origin, by which origins are sorted into groups.
+def _leading(producer_id: ProducerId) -> tuple[Any, ...]:
+    """Return the leading part of a producer id, by which producer ids are sorted into groups.
 
     Why: groups are sorted one by one, when a listing reaches them. The part is chosen so that the order of groups is
-    the order of origins, and so that a group has some hundred origins.
+    the order of producer ids, and so that a group has some hundred producer ids.
     """
-    node, n, nonce, k = origin
+    node, n, nonce, k = producer_id
     return (node, n, nonce >> 52) if node == DERIVED else (node, n, nonce, k >> 10)
 
 

@@ -24,7 +24,7 @@ class Slot(NamedTuple):
 
 
 class SlotRuns:
-    """Runs of one origin, each with a `Slot`; it has all that a `SpanMap` uses of a SortedDict.
+    """Runs of one producer id, each with a `Slot`; it has all that a `SpanMap` uses of a SortedDict.
 
     Attributes:
         rows: start, stop, batch number, shift.
@@ -115,7 +115,7 @@ def _overlap(runs: SlotRuns, start: int, stop: int) -> list[Run]:
 
 
 class Places(SpanMap[Slot]):
-    """Map from messages to slots. If many messages of an origin were published alone, they take 32 bytes each."""
+    """Map from messages to slots. If many messages of a producer id were published alone, they take 32 bytes each."""
 
     __slots__ = ()
 

@@ -24,16 +24,16 @@ from quorumq.core.records import (
     HeldAtStop,
     JournalRecord,
     MemoryAtStop,
-    OriginsClosed,
-    OriginsPromised,
     Reclaimed,
     RecordsMerged,
+    SessionsClosed,
+    SessionsPromised,
 )
 from quorumq.core.spans import across, merge_spans, subtract
 from quorumq.core.state import Granted
 from quorumq.core.types import Kind, Now, Owner, Span, Stamp
 
-PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | OriginsPromised | OriginsClosed
+PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | SessionsPromised | SessionsClosed
 """Records of one partition, batches aside."""
 
 
@@ -56,14 +56,14 @@ class Recall(ClosingDuty):
         partition, limit = self.batches.partition, limits.SPANS_PER_REQUEST_MAX
         promised = list(self.closing.promised)
         records: list[JournalRecord] = [
-            OriginsPromised(partition, piece) for piece in pieces_of(promised, limit)
+            SessionsPromised(partition, piece) for piece in pieces_of(promised, limit)
         ]
         closed = self.batches.closed.numbers.items()
-        records += [OriginsClosed(partition, piece) for piece in pieces_of(closed, limit)]
+        records += [SessionsClosed(partition, piece) for piece in pieces_of(closed, limit)]
         gone = self.batches.reclaimed.items()
         records += [Reclaimed(partition, piece) for piece in pieces_of(gone, limit)]
         for view in self.views.with_holds():  # deleted ones have what was recorded since
-            for state in group_states(view, view.lasting_origins(), now):
+            for state in group_states(view, view.lasting_producer_ids(), now):
                 if state.records:
                     records.append(RecordsMerged(partition, view.name, state.records))
                 if state.attempts:
@@ -78,11 +78,11 @@ class Recall(ClosingDuty):
             case Reclaimed():
                 for span in record.spans:
                     self.batches.reclaimed.add(span)
-                    self.batches.digests.stale[span.origin] = None
-                    self.batches.idle_since.setdefault(span.origin, now.mono)
-            case OriginsPromised():
-                self.closing.promise(record.origins)
-            case OriginsClosed():
+                    self.batches.digests.stale[span.producer_id] = None
+                    self.batches.idle_since.setdefault(span.producer_id, now.mono)
+            case SessionsPromised():
+                self.closing.promise(record.producer_ids)
+            case SessionsClosed():
                 self.closing.close(record.spans)
             case RecordsMerged():
                 view = self.views.named(record.group)

@@ -95,9 +95,9 @@ class Reclaim(Duty):
             if batch is not None and self.is_settled(batch):  # a group or a redrive may have come since
                 spans += self._drop_batch(batch)
                 numbers.append(number)
-        for origin in dict.fromkeys(span.origin for span in spans):
-            if not self.batches.present.spans_of(origin):
-                self.batches.idle_since[origin] = now.mono
+        for producer_id in dict.fromkeys(span.producer_id for span in spans):
+            if not self.batches.present.spans_of(producer_id):
+                self.batches.idle_since[producer_id] = now.mono
         if not numbers:
             return []
         record = Reclaimed(self.batches.partition, merge_spans(spans), tuple(numbers))

@@ -298,9 +298,9 @@ class Replica:
         changes = Changes()
         for span, owner, n in message.entries:
             # Reclaimed or closed messages have no memory of ballots.
-            origin = span.origin
-            reclaimed = origin in self.batches.reclaimed.runs and self.batches.reclaimed.within(span)
-            remembered = not reclaimed and origin not in self.batches.closed
+            producer_id = span.producer_id
+            reclaimed = producer_id in self.batches.reclaimed.runs and self.batches.reclaimed.within(span)
+            remembered = not reclaimed and producer_id not in self.batches.closed
             ask = AckAsk(owner, view.settled(message.generation, n))
             for part, (proof, record) in self.views.apply(view, span, fate.on_ack, ask, now, changes):
                 if proof is False:
@@ -422,7 +422,7 @@ class Replica:
         )
         return [Persist(records, (Send(sender, reply),) if message.round else ())]
 
-    # ------------------------------------------- PEEK, anti-entropy, closing origins
+    # ------------------------------------------- PEEK, anti-entropy, closing producer ids
 
     def on_peek(self, message: m.PeekRequest, now: Now) -> m.PeekReply:
         """PEEK: send a page of what this replica sees, with bodies if they are asked for."""
@@ -476,8 +476,8 @@ class Replica:
         return effects + pulled if pull else effects
 
     def on_close_ask(self, sender: NodeId, message: m.CloseRequest, now: Now) -> list[Effect]:
-        """Promise, and say with which of the origins we are done. An origin that is closed here is both."""
-        records, done = self.closing.on_ask(message.origins, now)
+        """Promise, and say with which of the producer ids we are done. A producer id that is closed here is both."""
+        records, done = self.closing.on_ask(message.producer_ids, now)
         reply = Send(sender, m.CloseReply(message.round, done, "", self.vector()))
         return [Persist(tuple(records), (reply,) if message.round else ())]
 

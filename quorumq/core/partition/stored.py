@@ -9,7 +9,7 @@ from typing import Any
 
 from quorumq.core.partition.hashing import salt_of
 from quorumq.core.rows import Rows
-from quorumq.core.types import BatchHeader, Origin, PartitionId, Span
+from quorumq.core.types import BatchHeader, PartitionId, ProducerId, Span
 
 _new: Any = tuple.__new__
 """`_new(BatchHeader, fields)` is a BatchHeader in half the time."""
@@ -44,7 +44,7 @@ class StoredBatch:
     def salt(self) -> int:
         """Return the number that its chunks are ranked by, with a node's own: used if several nodes fetch."""
         if self._salt < 0:
-            self._salt = salt_of(repr(self.header.sections[0].origin))
+            self._salt = salt_of(repr(self.header.sections[0].producer_id))
         return self._salt
 
     @property
@@ -65,11 +65,11 @@ class StoredBatches(dict[int, StoredBatch]):
     def __init__(self, partition: PartitionId) -> None:
         super().__init__()
         self._partition = partition
-        # number, origin, sequence number, published_ms, born, made_ms of the key, bytes, CRC, delay_ms, ttl_ms
+        # number, producer id, sequence number, published_ms, born, made_ms of the key, bytes, CRC, delay_ms, ttl_ms
         self._packed = Rows("QIQqdqIIII", 1)
         self._seen: StoredBatch | None = None  # the packed batch that was looked at last
-        self._numbers: dict[Origin, int] = {}  # numbers of the origins of packed batches
-        self._names: dict[int, Origin] = {}  # the other way round
+        self._numbers: dict[ProducerId, int] = {}  # numbers of the producer ids of packed batches
+        self._names: dict[int, ProducerId] = {}  # the other way round
         self._used: dict[int, int] = {}  # how many batches each has
 
     def pack(self, *batches: StoredBatch) -> None:
@@ -80,13 +80,13 @@ class StoredBatches(dict[int, StoredBatch]):
             whole = len(crcs) == 4 and int.from_bytes(crcs, "little") == crc and not codec
             if not whole or not batch.durable or max(delay_ms, ttl_ms) >= 1 << 32:
                 continue
-            origin, start, _ = sections[0]
-            number = self._numbers.get(origin)
+            producer_id, start, _ = sections[0]
+            number = self._numbers.get(producer_id)
             if number is None:
                 number = next(reversed(self._names), -1) + 1
                 if number >= 1 << 32:
                     continue
-                self._numbers[origin], self._names[number] = number, origin
+                self._numbers[producer_id], self._names[number] = number, producer_id
             self._used[number] = self._used.get(number, 0) + 1
             size = int.from_bytes(offsets, "little")
             super().__delitem__(batch.number)
@@ -104,8 +104,8 @@ class StoredBatches(dict[int, StoredBatch]):
         return seen
 
     def _unpacked(self, row: tuple[Any, ...]) -> StoredBatch:
-        number, origin, start, published_ms, born, made_ms, size, crc, delay_ms, ttl_ms = row
-        section = _new(Span, (self._names[origin], start, start + 1))
+        number, producer_id, start, published_ms, born, made_ms, size, crc, delay_ms, ttl_ms = row
+        section = _new(Span, (self._names[producer_id], start, start + 1))
         ends, crcs = size.to_bytes(4, "little"), crc.to_bytes(4, "little")
         fields = (self._partition, (section,), published_ms, 0, ends, crcs, crc, delay_ms, ttl_ms)
         return StoredBatch(number, _new(BatchHeader, fields), born, True, made_ms)
@@ -116,10 +116,10 @@ class StoredBatches(dict[int, StoredBatch]):
         row = self._packed.pop((number,))
         if row is None:
             raise KeyError(number)
-        self._seen, origin = None, row[1]
-        self._used[origin] -= 1
-        if not self._used[origin]:
-            del self._numbers[self._names[origin]], self._names[origin], self._used[origin]
+        self._seen, producer_id = None, row[1]
+        self._used[producer_id] -= 1
+        if not self._used[producer_id]:
+            del self._numbers[self._names[producer_id]], self._names[producer_id], self._used[producer_id]
 
     def get(self, number: int, default: Any = None) -> Any:
         """Return the batch with that number; None if there is none."""

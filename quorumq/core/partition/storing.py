@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.errors import Code
-from quorumq.core.limits import ORIGINS_PER_TOPIC_MAX, SESSIONS_PER_PARTITION_MAX
+from quorumq.core.limits import PRODUCER_IDS_PER_TOPIC_MAX, SESSIONS_PER_PARTITION_MAX
 from quorumq.core.messages import Part, Store
 from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.closing import ClosingDuty
@@ -67,8 +67,11 @@ class Storing(ClosingDuty):
         for section in header.sections:
             shift = at - section.start
             at += section.stop - section.start
-            if closed.numbers.runs and section.origin in closed:
-                error, detail = Code.ORIGIN_CLOSED, f"the session {section.origin} is closed: open another"
+            if closed.numbers.runs and section.producer_id in closed:
+                error, detail = (
+                    Code.SESSION_CLOSED,
+                    f"the session {section.producer_id} is closed: open another",
+                )
                 continue
             for span, slot in self.batches.index.split(section):
                 if slot is None and not self.batches.reclaimed.runs:
@@ -77,20 +80,20 @@ class Storing(ClosingDuty):
                     new += [(gap, shift) for gap in self.batches.worth_storing(span)]
                 elif not self.batches.same_records(header, shift, span, slot):
                     error, detail = Code.CONFLICT, f"other bytes are stored under {span}"
-            if asked and section.origin in self.closing.promised and new:
-                error = Code.ORIGIN_CLOSED
-                detail = f"the session {section.origin} is being closed: open another"
+            if asked and section.producer_id in self.closing.promised and new:
+                error = Code.SESSION_CLOSED
+                detail = f"the session {section.producer_id} is being closed: open another"
         if not asked:
             error = ""  # anti-entropy brings what else is in the batch
         if (self.node.room or self.node.memory_full) and new and not error:
             error, detail = Code.STORAGE_FULL, self.node.no_room(BatchStored)
         there = self.batches.present.runs
-        in_all = self.node.origins.get(header.partition.topic, 0)
-        full = len(there) >= SESSIONS_PER_PARTITION_MAX or in_all >= ORIGINS_PER_TOPIC_MAX
-        if not error and full and any(span.origin not in there for span, _ in new):
+        in_all = self.node.producer_ids.get(header.partition.topic, 0)
+        full = len(there) >= SESSIONS_PER_PARTITION_MAX or in_all >= PRODUCER_IDS_PER_TOPIC_MAX
+        if not error and full and any(span.producer_id not in there for span, _ in new):
             where = f"{header.partition} has messages of {SESSIONS_PER_PARTITION_MAX}"
-            if in_all >= ORIGINS_PER_TOPIC_MAX:
-                where = f"the topic of {header.partition} has, in all partitions, messages of {ORIGINS_PER_TOPIC_MAX}"
+            if in_all >= PRODUCER_IDS_PER_TOPIC_MAX:
+                where = f"the topic of {header.partition} has, in all partitions, messages of {PRODUCER_IDS_PER_TOPIC_MAX}"
             error = Code.STORAGE_FULL
             detail = (
                 f"{where} producers' sessions, and takes none of others: let consumers ack what is there, and let "

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.closed import ClosedOrigins
+from quorumq.core.closed import ClosedSessions
 from quorumq.core.effects import Effect, Send, SendStored
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.comparing import BATCHES, CLOSED, Answer, Listed, Trees, label_of
@@ -40,8 +40,8 @@ WAITING_MAX: Final = 1 << 16
 RENEWED: Final = 5
 """Cost of making one digest anew, in looks."""
 
-Table = Batches | ClosedOrigins | GroupView
-"""Table that replicas compare: it has `digests`, and the `content` of each origin."""
+Table = Batches | ClosedSessions | GroupView
+"""Table that replicas compare: it has `digests`, and the `content` of each producer id."""
 
 NOTHING: Final[Listed] = {}
 ALL: Final = 1 << 62
@@ -113,10 +113,10 @@ class Sync(Duty):
             self.keyed = Keyed(key)
             for _, table in self.tables():
                 digests = table.digests
-                digests.clear([*digests.stale, *(origin for origin, _ in digests.items())])
+                digests.clear([*digests.stale, *(producer_id for producer_id, _ in digests.items())])
 
     def renew(self) -> bool:
-        """Make digests of changed origins anew, as many as this step has time for; return False if some are left."""
+        """Make digests of changed producer ids anew, as many as this step has time for; return False if some are left."""
         node = self.node
         tables: list[Table] = [self.batches, self.batches.closed, *self.views.groups.values()]
         for table in tables:
@@ -147,7 +147,7 @@ class Sync(Duty):
             for at, place in enumerate(message.places):
                 tasks.append(Compare(place, message.sums[at * size : (at + 1) * size], message.tells))
         else:
-            listed = [(BATCHES, message.origins), (CLOSED, message.closed)]
+            listed = [(BATCHES, message.producer_ids), (CLOSED, message.closed)]
             listed += [(label_of(group), digests) for group, digests in message.groups]
             theirs = {label: dict(digests) for label, digests in listed}
             tasks += [Tell(place, theirs) for place in message.places]
@@ -197,7 +197,7 @@ class Sync(Duty):
         return [Send(peer, each) for each in answer.messages(self.batches, self.views, now)]
 
     def everything(self, start: int, most: int, epoch: int, now: Now) -> tuple[list[m.SyncState], int]:
-        """Return this replica's state from place ``start`` on, of some ``most`` origins, and the place to go on from.
+        """Return this replica's state from place ``start`` on, of some ``most`` producer ids, and the place to go on from.
 
         It is what anti-entropy sends to a replica that has nothing. 0 stands for the end. Nothing may be stale.
         """
@@ -219,10 +219,12 @@ class Sync(Duty):
         """Assert that the digests equal those computed anew."""
         for label, table in self.tables():
             if isinstance(table, Batches):
-                origins = [*table.present.runs, *table.reclaimed.runs]
+                producer_ids = [*table.present.runs, *table.reclaimed.runs]
             else:
-                origins = table.blocks() if isinstance(table, ClosedOrigins) else table.lasting_origins()
-            contents = {origin: table.content(origin) for origin in origins}
+                producer_ids = (
+                    table.blocks() if isinstance(table, ClosedSessions) else table.lasting_producer_ids()
+                )
+            contents = {producer_id: table.content(producer_id) for producer_id in producer_ids}
             table.digests.check(self.keyed, label, contents)
 
     # ------------------------------------------------------------------ pulls
@@ -283,7 +285,7 @@ class Sync(Duty):
         gaps = [
             gap
             for span in message.spans
-            if span.origin not in batches.closed
+            if span.producer_id not in batches.closed
             for gap in batches.index.gaps(span)
         ]
         nowhere = [part for gap in gaps for part in subtract(gap, batches.reclaimed.within(gap))]

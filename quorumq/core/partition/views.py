@@ -27,7 +27,7 @@ from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
 from quorumq.core.spans import SpanMap, across
 from quorumq.core.state import NodeState
-from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, Origin, PartitionId, Record, Span
+from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, PartitionId, ProducerId, Record, Span
 
 NEVER = Now(0.0, 0)
 
@@ -65,7 +65,7 @@ class Views:
         self.over: dict[str, GroupView] = {}
         self.to_reclaim: dict[int, None] = {}
         self.unmade: dict[str, None] = {}
-        self.doubted: dict[tuple[str, Origin], int] = {}
+        self.doubted: dict[tuple[str, ProducerId], int] = {}
 
     # ------------------------------------------------------------------ groups
 
@@ -219,16 +219,18 @@ class Views:
     def _doubt(self, name: str) -> None:
         """Have the group, or all if it is "", say again which reclaimed messages it wants."""
         if self.batches.reclaimed.runs:
-            self.doubted.update(dict.fromkeys([(name, origin) for origin in self.batches.reclaimed.runs], 0))
+            self.doubted.update(
+                dict.fromkeys([(name, producer_id) for producer_id in self.batches.reclaimed.runs], 0)
+            )
             self._look_at_doubted()
 
     def _look_at_doubted(self) -> None:
         while self.doubted and self.node.looks_left > 0:
-            (name, origin), start = self.doubted.popitem()
-            whole = Span(origin, start, NUMBERS_END)
+            (name, producer_id), start = self.doubted.popitem()
+            whole = Span(producer_id, start, NUMBERS_END)
             (piece, runs), *rest = self.batches.reclaimed.cut(whole, RUNS_PER_STEP)
             if rest:
-                self.doubted[(name, origin)] = piece.stop
+                self.doubted[(name, producer_id)] = piece.stop
             if not name:
                 self.want_anew([piece])
             elif name in self.groups:
@@ -288,21 +290,21 @@ class Views:
 
         It is a quick answer; the slow one would say that there is nothing to offer or to keep.
         """
-        origin, start, stop = section
-        runs = view.home.records.runs.get(origin, ())
-        if len(runs) != 1 or type(runs) is not tuple or not self.is_untouched(view, origin):
+        producer_id, start, stop = section
+        runs = view.home.records.runs.get(producer_id, ())
+        if len(runs) != 1 or type(runs) is not tuple or not self.is_untouched(view, producer_id):
             return False
         begin, end, record = runs[0]
         settled = record.kind not in (Kind.OPEN, Kind.DEAD) and record.generation >= view.home.generation
         return settled and begin <= start and stop <= end
 
-    def is_untouched(self, view: GroupView, origin: Origin) -> bool:
+    def is_untouched(self, view: GroupView, producer_id: ProducerId) -> bool:
         """Return True if the group has offered and kept nothing of a session, and has nothing but records of it."""
         return not (
-            origin in view.leases.runs
-            or origin in view.available.spans.runs
-            or origin in view.suspects.spans.runs
-            or origin in view.kept.spans.runs
+            producer_id in view.leases.runs
+            or producer_id in view.available.spans.runs
+            or producer_id in view.suspects.spans.runs
+            or producer_id in view.kept.spans.runs
         )
 
     def begin_behind(self, view: GroupView, span: Span, record: Record, changes: Changes) -> bool:
@@ -310,17 +312,22 @@ class Views:
 
         It is `fate.on_merge` in a quick case: nothing was offered, and what is here is looked at afterwards.
         """
-        home, origin = view.home, span.origin
-        if not home.skipping or home.behind is None or home.dead is not None or origin in home.records.runs:
+        home, producer_id = view.home, span.producer_id
+        if (
+            not home.skipping
+            or home.behind is None
+            or home.dead is not None
+            or producer_id in home.records.runs
+        ):
             return False
         if (
             record.generation < home.since
-            or origin in self.batches.closed
-            or not self.is_untouched(home, origin)
+            or producer_id in self.batches.closed
+            or not self.is_untouched(home, producer_id)
         ):
             return False
         home.records.put(span, record)
-        home.digests.stale[origin] = None
+        home.digests.stale[producer_id] = None
         changes.records.append(Resolved(span, record))
         return True
 
@@ -334,7 +341,7 @@ class Views:
         Returns:
             Its answers, joined if they are the same.
         """
-        closed = bool(self.batches.closed.numbers.runs) and span.origin in self.batches.closed
+        closed = bool(self.batches.closed.numbers.runs) and span.producer_id in self.batches.closed
         read = view.name in self.groups
         answers: list[tuple[Span, Any]] = []
         for part, slot in self.batches.index.split(span):
@@ -444,7 +451,7 @@ class Views:
 
     def note(self, view: GroupView, span: Span, rule: Rule, ask: Any, now: float = 0.0) -> None:
         """Do the same as `apply` if nothing is available, or that is worked out later, and the journal knows."""
-        facts = view.facts(now, closed=span.origin in self.batches.closed)
+        facts = view.facts(now, closed=span.producer_id in self.batches.closed)
         view.apply(span, rule, ask, facts, Changes())
 
     def check(self, now: Now) -> None:

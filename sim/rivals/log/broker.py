@@ -67,7 +67,9 @@ class Log:
         self.entries += entries
         for entry in entries:
             if isinstance(entry.key, Key):
-                self.next[entry.key.origin] = max(entry.key.seq + 1, self.next.get(entry.key.origin, 0))
+                self.next[entry.key.producer_id] = max(
+                    entry.key.seq + 1, self.next.get(entry.key.producer_id, 0)
+                )
 
     def cut(self, at: int) -> None:
         """Take off everything from this offset on."""
@@ -353,11 +355,11 @@ class Broker:
         log = self.logs[request.partition]
         if not self.leads(request.partition):
             self.machine.reply(key, NotLeader(self.oracle.leader(request.partition)))
-        elif request.first > log.next.get(request.origin, 0) or len(log.term.replicas) < self.majority:
+        elif request.first > log.next.get(request.producer_id, 0) or len(log.term.replicas) < self.majority:
             self.machine.reply(key, False)
-        elif request.first < log.next.get(request.origin, 0):
-            last = (request.origin, request.items[-1][0].seq)
-            place = next(i for i, e in enumerate(log.entries) if (e.key.origin, e.key.seq) == last) + 1
+        elif request.first < log.next.get(request.producer_id, 0):
+            last = (request.producer_id, request.items[-1][0].seq)
+            place = next(i for i, e in enumerate(log.entries) if (e.key.producer_id, e.key.seq) == last) + 1
             if place <= log.high:
                 self.machine.reply(key, True)
             else:

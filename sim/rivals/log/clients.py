@@ -51,7 +51,7 @@ class LogProducer(Producer):
         return leader
 
     def request(self, batch: Batch, items: tuple[tuple[Key, bytes], ...]) -> Any:
-        return Produce(batch.partition, self.origin, batch.first, items)
+        return Produce(batch.partition, self.producer_id, batch.first, items)
 
 
 class LogConsumer(Consumer):

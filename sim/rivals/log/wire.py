@@ -20,7 +20,7 @@ class Produce(NamedTuple):
     """A producer appends; numbered, so that a retry appends nothing (the idempotent producer)."""
 
     partition: int
-    origin: str
+    producer_id: str
     first: int
     items: tuple[tuple[Key, bytes], ...]
 

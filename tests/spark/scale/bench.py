@@ -134,14 +134,14 @@ def wrong_with_audit(manifest: Mapping[str, Any], out: Path, broken_runs: Mappin
         broken_runs: which spliced runs the simulator's checkers find broken.
     """
     expected = {
-        (manifest["run"], guarantee, fault["origin"], fault["seq"])
+        (manifest["run"], guarantee, fault["producer_id"], fault["seq"])
         for fault in manifest["faults"]
         for guarantee in fault["guarantees"]
     }
-    rows = read(out / "tables" / "violations", ["run", "guarantee", "verdict", "origin", "seq"])
+    rows = read(out / "tables" / "violations", ["run", "guarantee", "verdict", "producer_id", "seq"])
     broken = [row for row in rows if row["verdict"] == "broken"]
     mine = {
-        (row["run"], row["guarantee"], row["origin"], row["seq"])
+        (row["run"], row["guarantee"], row["producer_id"], row["seq"])
         for row in broken
         if row["run"] == manifest["run"]
     }

@@ -86,8 +86,8 @@ FAULTS: Final[dict[str, Fault]] = {
 """The invented faults, by what went wrong with the message."""
 
 
-def origin(message: int) -> tuple[str, int, int]:
-    """Origin, number and partition of a generated message."""
+def producer_id(message: int) -> tuple[str, int, int]:
+    """Producer id, number and partition of a generated message."""
     producer = message % PRODUCERS
     return f"a.1.5eed{producer:x}.1", message // PRODUCERS, producer % PARTITIONS
 
@@ -173,7 +173,7 @@ def histories(
                 "guarantees": list(FAULTS[name].guarantees),
                 "topic": TOPIC,
                 "group": GROUP,
-                **dict(zip(("origin", "seq", "partition"), origin(number), strict=True)),
+                **dict(zip(("producer_id", "seq", "partition"), producer_id(number), strict=True)),
             }
             for number, name in sorted(faulty.items())
         ],
@@ -318,7 +318,7 @@ def _begin() -> Iterator[dict[str, Any]]:
 def _extra(faulty: dict[int, str], count: int, end: float) -> Iterator[dict[str, Any]]:
     """What faulty messages have beyond good ones, and the end of the run."""
     for number, name in faulty.items():
-        start, seq, partition = origin(number)
+        start, seq, partition = producer_id(number)
         places = {"topic": TOPIC, "partition": partition, "spans": [[start, seq, seq + 1]]}
         grouped = {**places, "group": GROUP}
         wave, within = divmod(number, WAVE)
@@ -451,7 +451,7 @@ def deadletters(spark: SparkSession, out: Path, *, rows: int, each: int, seed: i
         "topic": topic_name,
         "topic_id": F.substring(F.md5(topic_name), 1, 16),
         "partition": (number % PARTITIONS).cast("int"),
-        "origin": _text("a.1.5eed", number % PRODUCERS, ".1"),
+        "producer_id": _text("a.1.5eed", number % PRODUCERS, ".1"),
         "seq": (number / PRODUCERS).cast("bigint"),
         "group": F.lit(GROUP),
         "generation": F.lit(0).cast("decimal(20,0)"),
