@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Started, VouchingLost
+from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Started, TrustLost
 from quorumq.core.types import Batch, BatchHeader
 
 
@@ -70,8 +70,8 @@ class SimJournal(Protocol):
         """Go on making room, after an fsync. Returns batches that turned out damaged meanwhile."""
         return ()
 
-    def vouch(self) -> None:
-        """Vouch for the directory again, durably."""
+    def trusted(self) -> None:
+        """Be trusted for the directory again, durably."""
         return
 
     def batch(self, number: int) -> Batch:
@@ -106,7 +106,7 @@ class SimJournal(Protocol):
         """Flip bits of some batches' bodies. The next start finds a share of ``found``, readers find the others."""
 
     def damage(self, rng: random.Random, last: int) -> None:
-        """Flip bits of other records while the node is down: it starts from what can be read, and cannot vouch.
+        """Flip bits of other records while the node is down: it starts from what can be read, and is not trusted.
 
         If ``last`` is not 0, that many of the last ones it is instead.
         """
@@ -247,7 +247,7 @@ class MemoryJournal(SimJournal):
                 for record in self.records[at : at + size]
             ]
         if self.records:
-            self.records.append(VouchingLost(0, "the data directory is damaged"))
+            self.records.append(TrustLost(0, "the data directory is damaged"))
 
     def set_aside(self, number: int) -> None:
         self.flipped[number] = True

@@ -107,7 +107,7 @@ class Drain:
     def unsettled_at(self, host: Host, expected: dict[PartitionId, dict[ProducerId, int]]) -> Iterator[str]:
         """Yield the parts that one node still lacks."""
         core = host.core
-        if core is None or not host.started or not core.state.vouched:
+        if core is None or not host.started or not core.state.trusted:
             yield f"node {host.name} is not in service"
             return
         for partition, replica in core.replicas.items():

@@ -69,7 +69,7 @@ class Faults:
     def do_bereave(self, fault: Fault, _: object = None) -> None:
         """Lose all directories but one, at a moment when nothing is lost with them that was promised.
 
-        Then an operator declares what is left, again and again until all vouch.
+        Then an operator declares what is left, again and again until all be trusted.
         """
         left = self.hosts[fault.nodes[0]]
         others = tuple(name for name in self.hosts if name != left.name)
@@ -83,12 +83,12 @@ class Faults:
         self.world.after(fault.seconds, self.declare, left)
 
     def declare(self, left: Host, _: object = None) -> None:
-        """Let an operator at that node declare the vouching nodes to be all that is left, until all can vouch."""
-        vouch = [
-            name for name, host in self.hosts.items() if host.core is not None and host.core.state.vouched
+        """Let an operator at that node declare the trust nodes to be all that is left, until all is trusted."""
+        trusted = [
+            name for name, host in self.hosts.items() if host.core is not None and host.core.state.trusted
         ]
-        if len(vouch) < len(self.hosts):
-            left.on_request((self.clients["op"], -1), DeclareSurvivors(tuple(vouch)))
+        if len(trusted) < len(self.hosts):
+            left.on_request((self.clients["op"], -1), DeclareSurvivors(tuple(trusted)))
             self.world.after(0.2, self.declare, left)
         else:
             self.world.saw("what was left was declared")

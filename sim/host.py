@@ -155,7 +155,7 @@ class Host(Machine):
             place=self.journal.place(),
             boot=self.boots,
         )
-        if core.vouching.suspected:
+        if core.trust.suspected:
             self.world.saw("a directory that was moved was suspected")
         core.take_position(self.journal.records_durable())
         core.load_damaged(self.journal.damaged(), now)
@@ -226,9 +226,9 @@ class Host(Machine):
         self.leave_world(power=power)
 
     def begin_again(self, life: int, _: object = None) -> None:
-        """Replace the core at its request: its directory cannot vouch, and is resynced."""
+        """Replace the core at its request: its directory is not trusted, and is resynced."""
         if life == self.life and self.core is not None:
-            self.world.saw("a node could not vouch, and began again")
+            self.world.saw("a node could not be trusted, and began again")
             self.crash(power=False)
             self.boot(self.life)
 
@@ -244,7 +244,7 @@ class Host(Machine):
         driver.feed(CleanStop())
         self.journal.close()
         records = self.journal.kept()
-        if records is not None and core.state.vouched and self.room < Room.SECOND:
+        if records is not None and core.state.trusted and self.room < Room.SECOND:
             compare_holds(core, records, self.clock.now(self.world.time))
         self.world.note(f"node:{self.name}", "stop", incarnation=core.state.incarnation.n, reason="asked to")
         self.leave_world(power=False, clean=True)
@@ -296,7 +296,7 @@ class Host(Machine):
     def recall(self) -> None:
         """Check that the journal holds what the node knows (sim/knowledge.py)."""
         core, records = self.core, self.journal.kept()
-        if core is not None and records is not None and core.started and not core.vouching.lost:
+        if core is not None and records is not None and core.started and not core.trust.lost:
             durable = self.journal.durable >= self.journal.position
             now = self.clock.now(self.world.time)
             snapshot = self.recall_rng.random() < 0.5
@@ -316,7 +316,7 @@ class Host(Machine):
         if (
             self.core is None
             or other.core is None
-            or not (self.core.state.vouched and other.core.state.vouched)
+            or not (self.core.state.trusted and other.core.state.trusted)
         ):
             return False
         durable = self.journal.durable >= self.journal.position
@@ -383,8 +383,8 @@ class Host(Machine):
         self.driver.synced()
         for number in self.journal.reclaim():
             self.on_damaged(DamagedBody(number))
-        if self.core.state.vouched:
-            self.journal.vouch()
+        if self.core.state.trusted:
+            self.journal.trusted()
         self.feed()
 
     def end(self, effect: Stop | Restart) -> None:

@@ -57,7 +57,7 @@ def compare(
 
     Args:
         journal: all of the core's records.
-        durable: True if all of the journal is durable: a node that is about to vouch waits for that.
+        durable: True if all of the journal is durable: a node that is about to be trusted waits for that.
         times: True if delays and ages count too: no clock was set.
         counted: True if attempts were journaled: not while the disk has no room for them.
         snapshot: True if the core is built from a snapshot and the journal's batches instead.
@@ -75,13 +75,13 @@ def compare(
     told = {record.number for record in batches if record.age_ms < 0}
     unwritten = core.context.peers.positions.fresh
     here = known_of(core, unwritten)
-    if not durable and not core.state.vouched:
-        del here["vouched"]
+    if not durable and not core.state.trusted:
+        del here["trusted"]
     name, source = ("a snapshot", [*core.snapshot(now), *batches]) if snapshot else ("its journal", records)
     other = rebuilt(core, source, now)
     there = known_of(other, unwritten)
-    if "vouched" not in here:
-        del there["vouched"]
+    if "trusted" not in here:
+        del there["trusted"]
     for what in dict.fromkeys([*here, *there]):
         if what.endswith(", attempts") and not counted:
             continue
@@ -119,7 +119,7 @@ def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeC
         directory=core.state.directory,
         now=now,
         rng=random.Random(0),
-        place=core.vouching.place,
+        place=core.trust.place,
         boot=core.boot,
     )
 
@@ -128,14 +128,14 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
     """Return a node's knowledge by subject; without times, and positions of the nodes ``unwritten``."""
     known: Known = {
         "directory": core.state.directory,
-        "starts": core.vouching.begun,
-        "vouched": (
-            core.state.vouched,
-            core.vouching.resync is None,
-            core.vouching.above,
-            core.vouching.suspected,
-            core.vouching.placed,
-            core.vouching.once,
+        "starts": core.trust.begun,
+        "trusted": (
+            core.state.trusted,
+            core.trust.resync is None,
+            core.trust.above,
+            core.trust.suspected,
+            core.trust.placed,
+            core.trust.once,
         ),
         "peers": dict(sorted(core.context.peers.seen.items())),
         "topics": core.catalogue.registers(),

@@ -19,7 +19,7 @@ SOMETIMES: tuple[str, ...] = (
     "a HOLD rode on a STORE",
     "a message of a superseded incarnation came",
     "a replica in quarantine abstained",
-    "a node could not vouch, and began again",
+    "a node could not be trusted, and began again",
     "a quarantine ended early",
     "a hold was learned from a peer",
     "a clean stop's holds were restored",

@@ -10,7 +10,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable
 
-from quorumq.core.records import BatchStored, JournalRecord, VouchingLost
+from quorumq.core.records import BatchStored, JournalRecord, TrustLost
 from quorumq.core.types import Batch
 from quorumq.storage.commit import Commit, NoRoom
 from quorumq.storage.damage import DamagedBatch
@@ -65,9 +65,9 @@ class StoreJournal(SimJournal):
         records = list(self.store.replayed)
         self.batches = {record.number: record.batch for record in records if isinstance(record, BatchStored)}
         assert self.hit or not self.store.damaged, f"no fault damaged {self.store.damaged}"
-        assert self.hit or not self.store.cannot_vouch, f"no fault damaged it: {self.store.cannot_vouch}"
+        assert self.hit or not self.store.not_trusted, f"no fault damaged it: {self.store.not_trusted}"
         if self.store.salvaged:
-            records.append(VouchingLost(0, f"the data directory is damaged: {self.store.cannot_vouch}"))
+            records.append(TrustLost(0, f"the data directory is damaged: {self.store.not_trusted}"))
         return records
 
     def kept(self) -> list[JournalRecord] | None:
@@ -122,9 +122,9 @@ class StoreJournal(SimJournal):
         self.store.check()
         return damaged
 
-    def vouch(self) -> None:
-        if self.store.cannot_vouch:
-            self.store.vouch()  # the next commit begins a segment that says so
+    def trusted(self) -> None:
+        if self.store.not_trusted:
+            self.store.trusted()  # the next commit begins a segment that says so
 
     def batch(self, number: int) -> Batch:
         header, raw, _ = self.batches[number]

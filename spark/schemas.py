@@ -165,7 +165,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
             "what",
             TEXT,
             "`torn` (the last write, which nobody was told of), `body` (a batch's), `record` (a message's), `damage`, "
-            "`hole` (found when the directory was salvaged), `missing` (a file), `cannot-vouch`, or `absent` (a node "
+            "`hole` (found when the directory was salvaged), `missing` (a file), `not-trusted`, or `absent` (a node "
             "without whose directory dead letters may be missing)",
         ),
         Column("reason", TEXT, "what was found, in words"),

@@ -211,10 +211,10 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
             yield f"{row['node'] or 'a node'} is down: {row['error']}"
             continue
         if row.get("resync"):
-            yield f"{name} cannot vouch for its directory and learns from the others: {row['resync']}"
+            yield f"{name} is not trusted for its directory and learns from the others: {row['resync']}"
         elif row.get("suspected"):
             yield f"{name} takes part in nothing yet: {row['suspected']}"
-        elif not row.get("vouched", True):
+        elif not row.get("trusted", True):
             yield f"{name} is new and waits until every other node has said that it never saw it"
         if row.get("placed") and row["placed_by"] == row["incarnation"]:
             yield f"{name} trusts a data directory that was moved: {row['placed']}"
@@ -321,7 +321,7 @@ def _sees(row: Mapping[str, Any]) -> str:
 def _node_state(row: Mapping[str, Any]) -> str:
     if not row["up"]:
         return "[red]down[/]"
-    if not row.get("vouched", True):
+    if not row.get("trusted", True):
         state = "resyncing" if row.get("resync") else "moved" if row.get("suspected") else "new"
         return f"[yellow]{state}[/]"
     if row.get("quarantine_s", 0) > 0:

@@ -59,7 +59,7 @@ def survivors() -> None:
 def declare(
     yes: bool, dry_run: bool, wait: float, timeout: float, nodes: tuple[str, ...], as_json: bool
 ) -> None:
-    """Declare that the nodes that can vouch for their directories are all that is left.
+    """Declare that the nodes that is trusted for their directories are all that is left.
 
     A node that lost its directory takes what it may have promised from the others, and waits where too few of them
     are left to know: with three nodes where two lost theirs. This has it go on with what the others have. What only
@@ -74,10 +74,10 @@ def declare(
     from quorumq.core.messages import DeclareSurvivors, DeclareSurvivorsReply, Metadata, MetadataReply
 
     rows = survey(nodes, min(ASK_TIMEOUT_S, timeout))["nodes"]
-    left = [row["address"] for row in rows if row["up"] and row["vouched"]]
+    left = [row["address"] for row in rows if row["up"] and row["trusted"]]
     if not left:
         raise TooFewReplicas(
-            f"no node that answers at {', '.join(row['address'] for row in rows)} can vouch for its directory: start "
+            f"no node that answers at {', '.join(row['address'] for row in rows)} is trusted for its directory: start "
             "one with a directory that is whole; `quorumq export` reads messages out of one that is not"
         )
     _, plan, known = ask(left[0], DeclareSurvivors(), Metadata(), timeout=timeout)
@@ -150,11 +150,11 @@ def _names(nodes: Any) -> str:
 
 
 def _wait(addresses: list[str], plan: DeclareSurvivorsReply, seconds: float) -> list[str]:
-    """Return the nodes that cannot vouch yet after ``seconds``."""
+    """Return the nodes that is not trusted yet after ``seconds``."""
     until = time.monotonic() + seconds
     while True:
-        vouch = {row["node"] for row in survey(addresses)["nodes"] if row["up"] and row["vouched"]}
-        waiting = [learner.node for learner in plan.learners if learner.node not in vouch]
+        trusted = {row["node"] for row in survey(addresses)["nodes"] if row["up"] and row["trusted"]}
+        waiting = [learner.node for learner in plan.learners if learner.node not in trusted]
         if not waiting or time.monotonic() >= until:
             return waiting
         time.sleep(0.2)

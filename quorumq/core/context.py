@@ -93,8 +93,8 @@ class Pending:
         """Take in a reply to one of its rounds."""
         raise NotImplementedError
 
-    def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
-        """Note that ``sender`` cannot vouch for its directory now, so it does not count in round ``number``."""
+    def on_not_trusted(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
+        """Note that ``sender`` is not trusted for its directory now, so it does not count in round ``number``."""
         return []
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
@@ -138,7 +138,7 @@ class Pending:
     def on_unregistered(
         self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
     ) -> list[Effect]:
-        """Handle a group that may not be read there, because of ``problem``; None if too few nodes can vouch now."""
+        """Handle a group that may not be read there, because of ``problem``; None if too few nodes is trusted now."""
         raise NotImplementedError
 
 
@@ -463,8 +463,8 @@ class Context:
             merged = self.catalogue.groups.get((group.topic, group.name), group)
             return effects if merged == group else [*effects, Send(sender, m.PutGroup(0, merged))]
         topic = self.catalogue.topics.get(group.topic)
-        if topic is None or not self.state.vouched:
-            code = Code.UNKNOWN_TOPIC if self.state.vouched else Code.CANNOT_VOUCH
+        if topic is None or not self.state.trusted:
+            code = Code.UNKNOWN_TOPIC if self.state.trusted else Code.NOT_TRUSTED
             return [Send(sender, m.PutReply(number, code, "", None, None))]
         known = self.state.vector(self.config.nodes)
         if topic.deleted:

@@ -76,7 +76,7 @@ class Forget(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """End this node, because it cannot vouch for itself or was superseded: say why and exit."""
+    """End this node, because it is not trusted for itself or was superseded: say why and exit."""
 
     reason: str
 

@@ -67,7 +67,7 @@ class Code(StrEnum):
     """Error of a replica, for a coordinator: the topic has other replicas by now."""
     DELETED = "deleted"
     """Error of a replica, for a node that sends it a topic: a newer register has replaced it."""
-    CANNOT_VOUCH = "cannot-vouch"
+    NOT_TRUSTED = "not-trusted"
     """Error of a replica in quarantine: its answer is no vote."""
 
 

@@ -551,7 +551,7 @@ class FetchCoordinator(GroupReader):
         return context.free([it for it in given if topic is None or it.partition.topic == topic], now)
 
     def _refuse(self, context: Context, now: Now) -> list[Effect]:
-        """Refuse, in quarantine or unable to vouch: another node can serve this at once."""
+        """Refuse, in quarantine or unable to be trusted: another node can serve this at once."""
         if self.won:
             return self.on_gone(context, now)
         detail = f"node {context.state.me} is in quarantine for {context.quarantine_left(now):.1f} s: ask another node"

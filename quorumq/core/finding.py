@@ -100,7 +100,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
 
 
 def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest) -> list[Effect]:
-    """REGISTERS-ASK: answer with registers known here, only if this node can vouch: its silence is no answer."""
+    """REGISTERS-ASK: answer with registers known here, only if this node is trusted: its silence is no answer."""
     catalogue = context.catalogue
     topics = [catalogue.register_named(name) for name in message.names]
     topics += [catalogue.topics.get(found) for found in message.ids]

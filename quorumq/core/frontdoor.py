@@ -34,8 +34,8 @@ from quorumq.core.status import page, status
 from quorumq.core.survey import SurveyCoordinator
 from quorumq.core.survivors import DeclareCoordinator
 from quorumq.core.topics import check_alteration, check_topic_request, is_pattern
+from quorumq.core.trust import Trust
 from quorumq.core.types import Kind, NodeId, Now, PartitionId, ProducerId, Topic
-from quorumq.core.vouching import Vouching
 
 Admitted = Coordinator | m.ClientReply
 """Coordinator that carries a request through, or the answer."""
@@ -57,7 +57,7 @@ class FrontDoor:
     """Takes clients' requests, and FETCHes of other nodes."""
 
     context: Context
-    vouching: Vouching  # decides whether it can serve any client
+    trust: Trust  # decides whether it can serve any client
     sessions: int = 0  # opened in this start
 
     def on_request(
@@ -122,8 +122,8 @@ class FrontDoor:
         wanted = None if looked else to_find(context, request)
         if isinstance(request, m.Metadata) and wanted is None:
             return self._metadata(request.topics)
-        if not context.state.vouched:
-            return self.vouching.refusal(context)
+        if not context.state.trusted:
+            return self.trust.refusal(context)
         if wanted is not None:
             return FindCoordinator(key, request, wanted)
         if isinstance(request, STAMPED) and context.state.clock.used_up:
@@ -133,7 +133,7 @@ class FrontDoor:
     def status(self, request: m.StatusRequest, now: Now) -> m.StatusReply:
         """Return the state of this node and its partitions, or of the next of them."""
         rows, more = page(self.context, now, request.begin)
-        facts = status(self.context, self.vouching, now) if request.begin is None else {}
+        facts = status(self.context, self.trust, now) if request.begin is None else {}
         return m.StatusReply({**facts, "partitions": rows}, more)
 
     def on_remote_fetch(
@@ -149,7 +149,7 @@ class FrontDoor:
             return []  # a second copy: one sub-fetch is enough
         here = tuple(partition for partition in message.partitions if partition in context.replicas)
         problem = check_fetch(message.request, context.config.hold_time_max)
-        if not context.state.vouched or not here:
+        if not context.state.trusted or not here:
             problem = problem or f"node {context.state.me} has no replica of what it was asked for"
         if problem:
             return [Send(sender, m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]

@@ -24,7 +24,7 @@ class GroupReader(Coordinator):
     Attributes:
         register_name: group whose register is needed: for a dead-letter group, its source.
         may_make: True if the group may have been made for it somewhere: then no failure says that nothing was done.
-        unregistered: True if too few replicas can vouch to have it registered now.
+        unregistered: True if too few replicas is trusted to have it registered now.
         told: True if the answer says that suspects wait.
     """
 

@@ -58,18 +58,18 @@ from quorumq.core.replay import Replay, at_stop, cluster_made, snapshot
 from quorumq.core.state import NO_END, NodeConfig
 from quorumq.core.status import status
 from quorumq.core.timers import ABOUT, LASTING, Timers
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
-from quorumq.core.upkeep import Upkeep
-from quorumq.core.voter import Voter
-from quorumq.core.vouching import (
+from quorumq.core.trust import (
     TOKEN_LOST,
     TOKEN_POSITION,
     TOKEN_RESERVE,
     TOKEN_STARTED,
-    TOKEN_VOUCHED,
-    Vouching,
+    TOKEN_TRUSTED,
+    Trust,
     reserve_token,
 )
+from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
+from quorumq.core.upkeep import Upkeep
+from quorumq.core.voter import Voter
 from quorumq.core.waking import wake, wake_stirred
 
 _REPLIES = frozenset(m.QUORUM_REPLIES)
@@ -108,15 +108,15 @@ class NodeCore:
         newest: bool = False,
     ) -> None:
         self.config, self.boot = config, boot
-        self.vouching = Vouching(config, place)
-        replay = Replay(config, self.vouching, journal, directory)
+        self.trust = Trust(config, place)
+        replay = Replay(config, self.trust, journal, directory)
         self.state = replay.state(nonce, now, boot, newest=newest)
         self.context = Context(self.state, Peers(self.state, replay.seen, replay.positions), rng)
         replay.fill(self.context, now)
-        self.door = FrontDoor(self.context, self.vouching)
+        self.door = FrontDoor(self.context, self.trust)
         self.voter = Voter(self.context)
         self.upkeep = Upkeep(self.context)
-        self.timers = Timers(self.context, self.vouching, self.upkeep, self.door)
+        self.timers = Timers(self.context, self.trust, self.upkeep, self.door)
         self.is_new, self.is_noted = replay.is_new, replay.is_noted
         self.void = replay.void  # batches on disk that are not needed
         self.orphans = replay.orphans  # batches of deleted topics that the journal still had at this start
@@ -174,11 +174,11 @@ class NodeCore:
         if not self.is_noted:
             records.append(cluster_made(config))
         started = Started(state.incarnation, self.context.peers.positions.found, self.boot)
-        self.vouching.note_start(started)
+        self.trust.note_start(started)
         records += [started, Reserved(reserve)]
-        if self.vouching.resync is not None:
+        if self.trust.resync is not None:
             state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
-        records += self.vouching.start(self.context)
+        records += self.trust.start(self.context)
         for peer in (node for node in config.nodes if node != config.node):
             state.at(now.mono + self.context.rng.random() * config.sync_interval, ("sync", peer))
         state.at(now.mono + config.heartbeat, ("heartbeat",))
@@ -201,9 +201,9 @@ class NodeCore:
         self.context.rng = rng
         self.serving = False
         effects: list[Effect] = []
-        if self.vouching.lost:
+        if self.trust.lost:
             events = [event for event in events if isinstance(event, Durable)]
-        if self.stopped or (self.vouching.lost and not events):
+        if self.stopped or (self.trust.lost and not events):
             return effects
         state.looks_left = limits.LOOKS_PER_STEP
         state.compares_left, state.reclaims_left = limits.COMPARED_PER_STEP, limits.RECLAIMED_PER_STEP
@@ -255,7 +255,7 @@ class NodeCore:
 
     def next_deadline(self) -> float | None:
         """Return the time of the latest next call of `step` (monotonic seconds), with events or without."""
-        idle = self.stopped or self.vouching.lost or not self.state.timers
+        idle = self.stopped or self.trust.lost or not self.state.timers
         return None if idle else self.state.timers[0][0]
 
     def _absorb(self, new: list[Effect], effects: list[Effect], now: Now) -> None:
@@ -344,7 +344,7 @@ class NodeCore:
             case HelloRefused(peer, Code.SUPERSEDED, detail, seen_n):
                 reason = f"{peer} refuses this node: {detail}"
                 if seen_n:
-                    return self.vouching.lose(self.context, seen_n, reason)
+                    return self.trust.lose(self.context, seen_n, reason)
                 self.stopped = True
                 return [Stop(reason)]
             case LinkDown(peer):
@@ -368,16 +368,16 @@ class NodeCore:
         if token == TOKEN_STARTED:
             self.started = True
             self.context.peers.positions.quiet = self.context.peers.positions.durable
-            self.vouching.on_started(self.context)
-            if self.vouching.resync is not None:
+            self.trust.on_started(self.context)
+            if self.trust.resync is not None:
                 return []  # the topic may have been forgotten, not deleted: a later start knows
             orphans, self.orphans = self.orphans, []
             return forget(orphans)
         if token == TOKEN_LOST:
             self.stopped = True
-            return [Restart(self.vouching.resync.reason if self.vouching.resync is not None else "")]
-        if token == TOKEN_VOUCHED:
-            if not self.vouching.on_vouched(self.context, now):
+            return [Restart(self.trust.resync.reason if self.trust.resync is not None else "")]
+        if token == TOKEN_TRUSTED:
+            if not self.trust.on_trusted(self.context, now):
                 return []
             return [
                 effect
@@ -411,17 +411,17 @@ class NodeCore:
 
     def _on_link_up(self, event: LinkUp, now: Now) -> list[Effect]:
         """Exchange registers, and offer our digests: HELLO was accepted."""
-        reason = self.vouching.compare(self.context, event)
+        reason = self.trust.compare(self.context, event)
         if reason:
-            return self.vouching.lose(self.context, max((seen.n for seen in event.seen), default=0), reason)
+            return self.trust.lose(self.context, max((seen.n for seen in event.seen), default=0), reason)
         peer = event.peer
         self.state.links[peer] = event.incarnation
         self.state.learn(peer, event.incarnation)
         self.state.clock.merge(event.stamp)
         self.context.peers.heard_at[peer] = now.mono
-        effects = self.vouching.hear(self.context, peer)
-        if self.vouching.resync is not None:
-            effects += self.vouching.resync.ask(self.context, peer, now, afresh=True)
+        effects = self.trust.hear(self.context, peer)
+        if self.trust.resync is not None:
+            effects += self.trust.resync.ask(self.context, peer, now, afresh=True)
         effects += self.context.recovery.ask(self.state, self.replicas, peer, now, afresh=True)
         return effects + self.upkeep.greet(peer, now)
 
@@ -467,12 +467,12 @@ class NodeCore:
                 self.state.release_confirmed(sender, freed)
             case m.Heartbeat():
                 self.upkeep.on_heartbeat(sender, incarnation, message, now)
-            case m.PutTopic() if self.state.vouched or not message.round:
+            case m.PutTopic() if self.state.trusted or not message.round:
                 return context.put_topic(sender, message, now)
-            case m.Prepare() | m.Accept() if self.state.vouched:
+            case m.Prepare() | m.Accept() if self.state.trusted:
                 return vote(context, sender, message, now)
             case m.Prepare() | m.Accept():
-                return [Send(sender, m.ProposalReply(message.round, None, None, None, (), Code.CANNOT_VOUCH))]
+                return [Send(sender, m.ProposalReply(message.round, None, None, None, (), Code.NOT_TRUSTED))]
             case m.PutGroup():
                 return context.put_group(sender, message, now)
             case m.PeekRequest() if message.partition not in self.replicas:
@@ -488,21 +488,21 @@ class NodeCore:
             case m.SyncPull() if message.partition in self.replicas:
                 replica = self.replicas[message.partition]
                 return replica.sync.on_pull(sender, message, replica.topic.epoch, now)
-            case m.GroupsRequest() if self.state.vouched:
+            case m.GroupsRequest() if self.state.trusted:
                 return census.tell(self.catalogue, sender, message)
-            case m.RegistersRequest() if self.state.vouched:
+            case m.RegistersRequest() if self.state.trusted:
                 return tell_registers(context, sender, message)
             case m.GroupsReply() if context.census.awaits(message):
                 effects = [effect for group in message.groups for effect in context.take_in_group(group, now)]
                 return effects + context.census.on_told(sender, message)
             case m.ResyncRequest():
                 return resync.tell(context, sender, message, now)
-            case m.ResyncReply() if self.vouching.resync is not None and not self.state.vouched:
-                effects = self.vouching.resync.on_told(context, sender, message, now)
-                return effects + self.vouching.end_resync(context)
+            case m.ResyncReply() if self.trust.resync is not None and not self.state.trusted:
+                effects = self.trust.resync.on_told(context, sender, message, now)
+                return effects + self.trust.end_resync(context)
             case m.SurvivorsRequest():
-                effects = survivors.tell(context, self.vouching.resync, sender, message)
-                return effects + self.vouching.end_resync(context)
+                effects = survivors.tell(context, self.trust.resync, sender, message)
+                return effects + self.trust.end_resync(context)
             case m.HoldsRequest():
                 return recovery.tell(self.replicas, sender, message, now)
             case m.HoldsReply():
@@ -537,8 +537,8 @@ class NodeCore:
                 effects = context.take_in_topic(message.topic, now)  # ends requests for the topic
         pending = context.rounds.get(message.round)
         if pending is not None:
-            if isinstance(message, m.PutReply) and message.refused == Code.CANNOT_VOUCH:
-                return pending.on_cannot_vouch(context, message.round, sender, now)
+            if isinstance(message, m.PutReply) and message.refused == Code.NOT_TRUSTED:
+                return pending.on_not_trusted(context, message.round, sender, now)
             this = pending.rounds[message.round]
             if this.awaits(sender):  # a second copy counts no more
                 effects += pending.on_reply(context, sender, incarnation, message, now)
@@ -559,11 +559,11 @@ class NodeCore:
 
     def snapshot(self, now: Now) -> list[JournalRecord]:
         """Return everything durable but the batches, for the head of a journal segment."""
-        return snapshot(self.context, self.vouching, now)
+        return snapshot(self.context, self.trust, now)
 
     def status(self, now: Now) -> dict[str, object]:
         """Return this node's values for `quorumq status`, without partitions; all are plain (docs/operations.md)."""
-        return status(self.context, self.vouching, now)
+        return status(self.context, self.trust, now)
 
     def check(self, now: Now) -> None:
         """Assert every invariant that holds between any two steps."""

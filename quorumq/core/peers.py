@@ -166,14 +166,14 @@ class Peers:
     def heartbeats(self, waiting: Iterable[tuple[PartitionId, str]], quarantine_s: float) -> list[Effect]:
         """Return a heartbeat for every peer that there is a link to."""
         beat = Heartbeat(
-            tuple(waiting), quarantine_s, position=self.positions.durable, vouched=self.state.vouched
+            tuple(waiting), quarantine_s, position=self.positions.durable, trusted=self.state.trusted
         )
         return [Send(peer, beat) for peer in self.state.links]
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat) -> None:
         """Keep a peer's statement about itself."""
         facts = self.facts.setdefault(sender, {})
-        facts["quarantine_s"], facts["vouched"] = message.quarantine_s, message.vouched
+        facts["quarantine_s"], facts["trusted"] = message.quarantine_s, message.trusted
 
     def note_position(self, sender: NodeId, incarnation: Incarnation, position: int) -> None:
         """Note how many records of its directory a peer's start reports as durable."""

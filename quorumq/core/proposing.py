@@ -51,7 +51,7 @@ PROPOSALS_MAX = 8
 
 
 def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) -> list[Effect]:
-    """Answer PREPARE or ACCEPT once the promise or acceptance is durable, if this node can vouch."""
+    """Answer PREPARE or ACCEPT once the promise or acceptance is durable, if this node is trusted."""
     instance = message.instance
     effects: list[Effect] = []
     if instance.topic:
@@ -208,7 +208,7 @@ class Proposer:
                 effects += context.take_in_group(message.group, now)
             return effects, not owner.done
         theirs = message.decision
-        if theirs is None or not this.hear(sender, incarnation):  # a node that cannot vouch has no vote
+        if theirs is None or not this.hear(sender, incarnation):  # a node that is not trusted has no vote
             return [], False
         if theirs.promised > self.ballot:
             context.state.clock.merge(theirs.promised.time)

@@ -55,12 +55,12 @@ class Started(NamedTuple):
     boot: int = 0
 
 
-class Vouched(NamedTuple):
+class Trusted(NamedTuple):
     """Every other node said that it never saw this node id with another directory: the node is new."""
 
 
-class VouchingLost(NamedTuple):
-    """This directory cannot vouch until a later Vouched: why, and a start count that no earlier start has reached.
+class TrustLost(NamedTuple):
+    """This directory is not trusted until a later Trusted: why, and a start count that no earlier start has reached.
 
     0, of a driver that found damage at this start: far above what the records before say.
     """
@@ -242,7 +242,7 @@ class CleanStopped(NamedTuple):
 
 
 JournalRecord = Union[
-    DirectoryMade, ClusterMade, Started, Vouched, VouchingLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
+    DirectoryMade, ClusterMade, Started, Trusted, TrustLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
     DecisionPut, GroupPut, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, SessionsPromised,
     SessionsClosed, CleanStopped,
 ]  # fmt: skip

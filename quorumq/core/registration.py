@@ -155,8 +155,8 @@ class Registration(Coordinator):
     ) -> list[Effect]:
         if isinstance(message, m.ProposalReply):
             assert self.proposer is not None
-            if message.error == Code.CANNOT_VOUCH:
-                return self.on_cannot_vouch(context, message.round, sender, now)
+            if message.error == Code.NOT_TRUSTED:
+                return self.on_not_trusted(context, message.round, sender, now)
             effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
             return effects + self._proposed(context, now) if look else effects
         if isinstance(message, m.PutReply):
@@ -232,7 +232,7 @@ class Registration(Coordinator):
 
     # ------------------------------------------------------------------------ it cannot be
 
-    def on_cannot_vouch(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
+    def on_not_trusted(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
         """Fail the requests that a majority can no longer be had for, as ``sender`` cannot take the register in.
 
         Args:

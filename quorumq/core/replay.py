@@ -30,12 +30,12 @@ from quorumq.core.records import (
     SessionsClosed,
     Started,
     TopicPut,
-    Vouched,
-    VouchingLost,
+    Trusted,
+    TrustLost,
 )
 from quorumq.core.state import NodeConfig, NodeState
+from quorumq.core.trust import Trust
 from quorumq.core.types import Decision, Group, Incarnation, NodeId, Now
-from quorumq.core.vouching import Vouching
 
 BALLOTS_AT_STOP_MAX = 10_000
 """Ballots that a clean stop keeps; of the groups that have more, a later ACK may hear `acked_unproven`."""
@@ -51,7 +51,7 @@ class Replay:
     """A journal, read once. Its records of partitions wait until their topics are known.
 
     Args:
-        vouching: component that takes in the journal's records about the directory.
+        trust: component that takes in the journal's records about the directory.
         journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
         directory: the number of the data directory, used if the journal names none.
 
@@ -66,10 +66,10 @@ class Replay:
     """
 
     def __init__(
-        self, config: NodeConfig, vouching: Vouching, journal: Iterable[JournalRecord], directory: int
+        self, config: NodeConfig, trust: Trust, journal: Iterable[JournalRecord], directory: int
     ) -> None:
         self.config = config
-        self.vouching = vouching
+        self.trust = trust
         self.catalogue = Catalogue(config.node)
         self.directory = directory
         self.is_new = True
@@ -103,9 +103,9 @@ class Replay:
                 self.is_noted = True
             case Started(incarnation):
                 self.starts, self.last = max(self.starts, incarnation.n), incarnation
-                self.vouching.note_start(record)
-            case Vouched() | VouchingLost() | Placed():
-                self.starts = self.vouching.replay(record, self.starts)
+                self.trust.note_start(record)
+            case Trusted() | TrustLost() | Placed():
+                self.starts = self.trust.replay(record, self.starts)
             case PeerSeen(node, _, directory):
                 known = self.seen.get(node, ())
                 if known and known[-1].directory != directory:
@@ -129,16 +129,16 @@ class Replay:
 
     def state(self, nonce: int, now: Now, boot: int, *, newest: bool) -> NodeState:
         """Return the node's identity, clock and other state in this start."""
-        starts, vouched = self.vouching.begin(self.starts, newest=newest)
+        starts, trusted = self.trust.begin(self.starts, newest=newest)
         if starts + 1 >= limits.STARTS_MAX:
             raise UsageError(
                 f"node {self.config.node!r} would be at start {starts + 1}, and no start count reaches "
                 f"{limits.STARTS_MAX}: this node id is used up. Make another cluster, and take the messages there"
             )
         incarnation = Incarnation(starts + 1, nonce)
-        if self.stop is not None and (self.stop.incarnation != self.last or self.vouching.is_elsewhere):
+        if self.stop is not None and (self.stop.incarnation != self.last or self.trust.is_elsewhere):
             self.stop = None  # it names another start, or another copy of the directory
-        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if self.vouching.once else 0.0
+        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if self.trust.once else 0.0
         if self.stop is not None:
             quarantine = self.stop.quarantine_s
         state = NodeState(
@@ -147,13 +147,13 @@ class Replay:
             incarnation=incarnation,
             directory=self.directory,
             clock=HybridClock(self.config.node, self.reserve, self.reserve),
-            vouched=vouched,
+            trusted=trusted,
             quarantine_until=now.mono + quarantine,
             # A reply may wait, for a disk or a parked FETCH, while we are started again, and then come over the new
             # link: only the number says that it answers a question of the old start. So no two starts use one number.
             round_count=incarnation.n << 32,
         )
-        begun = self.vouching.begun if boot else ()
+        begun = self.trust.begun if boot else ()
         others = {
             start.incarnation.n for start in begun if start.boot != boot
         }  # a copy of the directory may have used such a number, too
@@ -245,7 +245,7 @@ def restore(context: Context, stop: CleanStopped, now: Now) -> None:
 
 def at_stop(context: Context, now: Now) -> list[tuple[JournalRecord, ...]]:
     """Return the records of a clean stop, if any: they save the next start its quarantine, and cost room."""
-    able = context.state.vouched and not context.state.no_room(CleanStopped)
+    able = context.state.trusted and not context.state.no_room(CleanStopped)
     return [(clean_stop(context, now),)] if able else []
 
 
@@ -278,16 +278,16 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
     )
 
 
-def snapshot(context: Context, vouching: Vouching, now: Now) -> list[JournalRecord]:
+def snapshot(context: Context, trust: Trust, now: Now) -> list[JournalRecord]:
     """Return everything durable but the batches, for the head of a journal segment."""
     state, catalogue = context.state, context.catalogue
     records: list[JournalRecord] = [
         DirectoryMade(state.me, state.config.cluster_id, state.directory),
         cluster_made(state.config),
-        *vouching.begun,
+        *trust.begun,
         Reserved(state.clock.reserving),
     ]
-    records += vouching.snapshot(vouched=state.vouched)
+    records += trust.snapshot(trusted=state.trusted)
     records += context.peers.snapshot()
     records += [TopicPut(topic) for topic in catalogue.registers()]
     records += [DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]

@@ -1,4 +1,4 @@
-"""A node that cannot vouch for its directory learns from the others what it may have promised.
+"""A node that is not trusted for its directory learns from the others what it may have promised.
 
 A directory that was wiped, or brought back from a backup, may lack tombstones that were promised from another copy of
 it. So nothing that this node answers may count before it knows everything that a majority with its old votes can
@@ -8,7 +8,7 @@ A peer answers after HELLO made our new incarnation durable there: what it decid
 a reply that supersedes our old votes.
 
 Everything is asked for in requests with a number of their own, repeated until answered; pieces are merged as they
-come, since merging never harms. Payload is not part of it: once the node vouches, anti-entropy brings that.
+come, since merging never harms. Payload is not part of it: once the node is trusted, anti-entropy brings that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Part = tuple[NodeId, PartitionId | None]
 
 
 class Resync:
-    """Answers that a node which cannot vouch has, and still awaits.
+    """Answers that a node which is not trusted has, and still awaits.
 
     Args:
         reason: cause, for people.
@@ -55,7 +55,7 @@ class Resync:
     # --------------------------------------------------------------------- what is needed
 
     def missing(self, context: Context) -> list[str]:
-        """Return the answers still missing, for people; empty once the node can vouch again."""
+        """Return the answers still missing, for people; empty once the node is trusted again."""
         lacks: list[str] = []
         lacking = self.lacking(context, context.config.nodes, None)
         if lacking:
@@ -86,12 +86,12 @@ class Resync:
             return "still missing nothing but its own disk"
         others = [node for node in context.config.nodes if node != context.state.me]
         away = [node for node in others if node not in context.state.links]
-        learning = [node for node in others if not context.peers.facts.get(node, {}).get("vouched", True)]
+        learning = [node for node in others if not context.peers.facts.get(node, {}).get("trusted", True)]
         if away:
             lacks.append(f"{', '.join(away)} cannot be reached")
         elif learning and all(peer in learning for peer, _ in self._asked):
             lacks.append(
-                f"{', '.join(learning)} cannot vouch either: where what they lost cannot be brought back, "
+                f"{', '.join(learning)} is not trusted either: where what they lost cannot be brought back, "
                 "`quorumq survivors declare` lets them go on with what is left"
             )
         return f"still missing {'; '.join(lacks)}"
@@ -148,8 +148,8 @@ def far_above(n: int) -> int:
 
 
 def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> list[Effect]:
-    """Answer RESYNC-ASK with a partition's contents from a place on, or registers, if this node can vouch."""
-    if not context.state.vouched:
+    """Answer RESYNC-ASK with a partition's contents from a place on, or registers, if this node is trusted."""
+    if not context.state.trusted:
         return []
     catalogue = context.catalogue
     nothing = SyncTopics((), ())

@@ -2,7 +2,7 @@
 
 Replicas and coordinators of one node share this object. It answers a question that every vote depends on: does a
 reply come from an incarnation that is known to be superseded? The other one, may this replica vote at all, is the
-replica's (quarantine) and this node's (vouching).
+replica's (quarantine) and this node's (trust).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class NodeState:
     incarnation: Incarnation
     directory: int
     clock: HybridClock
-    vouched: bool
+    trusted: bool
     quarantine_until: float
     doubtful_until: float = float("-inf")  # until then it may not know how old messages are
     same_boot: frozenset[int] = (
@@ -348,4 +348,4 @@ class NodeState:
         """Assert all that holds between any two events."""
         self.clock.check()
         assert self.config.node in self.config.nodes
-        assert self.known.get(self.config.node, self.incarnation) == self.incarnation or not self.vouched
+        assert self.known.get(self.config.node, self.incarnation) == self.incarnation or not self.trusted

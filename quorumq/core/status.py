@@ -10,13 +10,13 @@ from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.tally import tally
 from quorumq.core.state import NodeConfig
+from quorumq.core.trust import Trust
 from quorumq.core.types import Now, PartitionId
-from quorumq.core.vouching import Vouching
 
 Page = tuple[list[dict[str, object]], tuple[PartitionId, str] | None]
 
 
-def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
+def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
     """Return this node's values for `quorumq status`, without its partitions; all are plain (docs/operations.md)."""
     state, peers = context.state, context.peers
     p99 = context.hold_times.p99()
@@ -34,11 +34,11 @@ def status(context: Context, vouching: Vouching, now: Now) -> dict[str, object]:
         "node": state.config.node,
         "cluster_id": state.config.cluster_id,
         "incarnation": state.incarnation.n,
-        "vouched": state.vouched,
-        "resync": f"{vouching.resync.reason}; {vouching.resync.explain(context)}" if vouching.resync else "",
-        "suspected": vouching.explain_suspicion(),
-        "placed": vouching.placed.why if vouching.placed is not None else "",
-        "placed_by": vouching.placed.n if vouching.placed is not None else 0,
+        "trusted": state.trusted,
+        "resync": f"{trust.resync.reason}; {trust.resync.explain(context)}" if trust.resync else "",
+        "suspected": trust.explain_suspicion(),
+        "placed": trust.placed.why if trust.placed is not None else "",
+        "placed_by": trust.placed.n if trust.placed is not None else 0,
         "quarantine_s": round(context.quarantine_left(now), 3),
         "hold_time_max": state.config.hold_time_max,
         "disk_full": state.disk_full,

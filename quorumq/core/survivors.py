@@ -1,4 +1,4 @@
-"""An operator declares that the nodes which can vouch are all that is left.
+"""An operator declares that the nodes which is trusted are all that is left.
 
 If more directories are lost than a resync can do without, the nodes that lost theirs wait for each other for ever:
 no node can say what was promised by votes that only they had. An operator can say that these are gone for good. Then
@@ -6,7 +6,7 @@ each of them goes on with what all survivors tell (core/resync.py), and forgets 
 
 It is not a decision of the cluster, so it needs no majority: it is a statement about directories that are gone, told
 to the nodes that have new ones. What it rests on is asked of every node of the list first: each answers; each can
-vouch or learns; and each has durably seen the newest start of each that learns. So no directory is counted as lost
+be trusted or learns; and each has durably seen the newest start of each that learns. So no directory is counted as lost
 that a node may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a
 lost one counts any more, wherever it comes from. A learner's survivors last as long as its start, and it still hears
 every survivor; so two declarations at once, or half a one, do no harm (docs/protocol.md, RECOVERY).
@@ -29,7 +29,7 @@ WHY_CHARS_MAX = 1000
 def tell(
     context: Context, resync: Resync | None, sender: NodeId, message: m.SurvivorsRequest
 ) -> list[Effect]:
-    """Answer SURVIVORS-ASK: can this node vouch, and which starts has it seen. A declaration counts from here on."""
+    """Answer SURVIVORS-ASK: can this node be trusted, and which starts has it seen. A declaration counts from here on."""
     state = context.state
     if resync is not None and message.survivors:
         resync.survivors = message.survivors
@@ -37,7 +37,7 @@ def tell(
     seen += [m.Seen(*starts[-1]) for _, starts in sorted(context.peers.seen.items())]
     told = m.SurvivorsReply(
         message.round,
-        state.vouched,
+        state.trusted,
         resync.reason[:WHY_CHARS_MAX] if resync is not None else "",
         tuple(seen),
         resync.survivors if resync is not None else (),
@@ -99,7 +99,7 @@ class DeclareCoordinator(Coordinator):
             return self.finish(context, plan)
         if sorted(self.request.survivors) != sorted(plan.survivors):
             detail = (
-                f"{', '.join(plan.survivors)} can vouch now, and {', '.join(self.request.survivors)} were declared to "
+                f"{', '.join(plan.survivors)} is trusted now, and {', '.join(self.request.survivors)} were declared to "
                 "be all that is left: look again"
             )
             return self.fail(context, Code.CONFLICT, detail)
@@ -108,16 +108,18 @@ class DeclareCoordinator(Coordinator):
 
     def judge(self, context: Context) -> m.DeclareSurvivorsReply | m.Failed:
         """Return the survivors and the learners, once all nodes have answered; or why nothing can be declared."""
-        survivors = tuple(node for node in context.config.nodes if self.told[node][1].vouched)
+        survivors = tuple(node for node in context.config.nodes if self.told[node][1].trusted)
         others = [node for node in context.config.nodes if node not in survivors]
         waiting = [node for node in others if not self.told[node][1].why]
-        if waiting:  # new, or about to vouch: with what it has, it is no node that learns
+        if waiting:  # new, or about to be trusted: with what it has, it is no node that learns
             return _refused(
-                f"{', '.join(waiting)} cannot vouch yet, and does not resync: its status says what it waits for"
+                f"{', '.join(waiting)} is not trusted yet, and does not resync: its status says what it waits for"
             )
         if not self.is_needed(context, survivors):
             left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
-            return m.Failed(Code.USAGE, f"nothing has to be declared: {', '.join(survivors)} can vouch{left}")
+            return m.Failed(
+                Code.USAGE, f"nothing has to be declared: {', '.join(survivors)} is trusted{left}"
+            )
         for learner in others:
             own = m.Seen(learner, self.told[learner][0], self.told[learner][1].seen[0].directory)
             unseen = [node for node in context.config.nodes if own not in self.told[node][1].seen]

@@ -14,9 +14,9 @@ from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.remote import SplitCoordinator
 from quorumq.core.state import Timer
+from quorumq.core.trust import Trust
 from quorumq.core.types import Now, PartitionId
 from quorumq.core.upkeep import Upkeep
-from quorumq.core.vouching import Vouching
 
 TIMERS_PER_STEP = 128
 """Timers that one step runs of all that are due: a thousand holds may run out at once."""
@@ -36,16 +36,16 @@ class Timers:
     """The timers of one node.
 
     Args:
-        vouching: component that asks others for promises that the directory lacks.
+        trust: component that asks others for promises that the directory lacks.
         upkeep: component of the regular work.
         door: component that closes sessions, in as many steps as it takes.
     """
 
-    __slots__ = ("context", "door", "upkeep", "vouching")
+    __slots__ = ("context", "door", "upkeep", "trust")
 
-    def __init__(self, context: Context, vouching: Vouching, upkeep: Upkeep, door: FrontDoor) -> None:
+    def __init__(self, context: Context, trust: Trust, upkeep: Upkeep, door: FrontDoor) -> None:
         self.context = context
-        self.vouching = vouching
+        self.trust = trust
         self.upkeep = upkeep
         self.door = door
 
@@ -117,15 +117,15 @@ class Timers:
                 del context.given[key]
             case ("recover", peer, _):
                 return context.recovery.ask(state, context.replicas, peer, now)
-            case ("resync",) if self.vouching.resync is not None:
+            case ("resync",) if self.trust.resync is not None:
                 state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
                 effects = [
                     effect
                     for peer in state.links
-                    for effect in self.vouching.resync.ask(context, peer, now, afresh=True)
+                    for effect in self.trust.resync.ask(context, peer, now, afresh=True)
                 ]
                 # The missing messages may be needed no more: the topic was deleted meanwhile.
-                return effects + self.vouching.end_resync(context)
+                return effects + self.trust.end_resync(context)
             case ("heartbeat",):
                 state.at(now.mono + context.config.heartbeat, ("heartbeat",))
                 return self.upkeep.heartbeat(now)
@@ -138,7 +138,7 @@ class Timers:
             case ("sync", peer):
                 pause = context.config.sync_interval * (0.5 + context.rng.random())
                 state.at(now.mono + pause, ("sync", peer))
-                if peer in state.links and state.vouched:
+                if peer in state.links and state.trusted:
                     return self.upkeep.sync(peer, now)
         return []
 

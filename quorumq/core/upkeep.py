@@ -9,8 +9,8 @@ from quorumq.core.effects import Done, Effect, Persist, Send
 from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer
 from quorumq.core.partition.replica import Replica
 from quorumq.core.resync import in_pieces
+from quorumq.core.trust import TOKEN_POSITION
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
-from quorumq.core.vouching import TOKEN_POSITION
 
 
 class Upkeep:
@@ -121,7 +121,7 @@ class Upkeep:
                 continue  # its topic was deleted meanwhile
             replica.reclaim.sweep(now)
             effects += forget(replica.batches.mended())
-            if replica.reclaim.settled and state.vouched:
+            if replica.reclaim.settled and state.trusted:
                 heard = self.context.census.heard_by_majority(replica.members, partition.topic, now)
                 effects += replica.reclaim.drop(heard, replica.topic.retention_s, now)
                 if replica.reclaim.settled_last > heard:
@@ -139,7 +139,7 @@ class Upkeep:
     def _close_some(self, partition: PartitionId, replica: Replica, now: Now) -> list[Effect]:
         """Ask the other replicas about some producer ids that are done with here."""
         context = self.context
-        if not (replica.batches.idle_since and context.state.vouched):
+        if not (replica.batches.idle_since and context.state.trusted):
             return []
         if context.rng.random() * len(replica.members) >= 1:
             return []

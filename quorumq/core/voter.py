@@ -25,7 +25,7 @@ class Voter:
     def on_request(
         self, sender: NodeId, incarnation: Incarnation, message: m.QuorumRequest, now: Now
     ) -> list[Effect]:
-        if not self.context.state.vouched and not isinstance(message, m.Hold):
+        if not self.context.state.trusted and not isinstance(message, m.Hold):
             # Our answer would not count: this directory may not be all there ever was. But we abstain from a HOLD,
             # so that its round need not wait for us.
             return []

@@ -282,7 +282,7 @@ class LocalCluster:
         *,
         quarantine: bool = False,
     ) -> None:
-        """Wait until nodes answer, can vouch for their directories, and see each other.
+        """Wait until nodes answer, is trusted for their directories, and see each other.
 
         Args:
             names: names of the nodes; None for all that run and are not paused.
@@ -451,7 +451,7 @@ def lack(
 ) -> str:
     """Return what the node ``name`` at ``address`` lacks to be ready, in words; "" if nothing.
 
-    It has to answer within ``probe`` seconds. If ``connected``, it has to vouch for its directory and to see all of
+    It has to answer within ``probe`` seconds. If ``connected``, it has to be trusted for its directory and to see all of
     ``names``. If ``quarantine``, it has to be out of it.
     """
     try:
@@ -460,7 +460,7 @@ def lack(
         return "does not answer"
     if not connected:
         return ""
-    if not facts.get("vouched", True):
+    if not facts.get("trusted", True):
         return "waits for the other nodes to say that it is new"
     peers = facts.get("peers", {})
     unseen = [other for other in names if other != name and not peers.get(other, {}).get("up")]

@@ -196,11 +196,11 @@ def histogram(
 
 def not_ready(node: Node) -> str:
     """Return why the node is of no use to clients now, in a few words; "" if it is of use."""
-    state, vouching = node.core.state, node.core.vouching
+    state, trust = node.core.state, node.core.trust
     if node.silent or node.room.paused:
         return "stopping"
-    if not state.vouched:
-        return "not trusted: it " + ("resyncs" if vouching.resync is not None else "waits for other nodes")
+    if not state.trusted:
+        return "not trusted: it " + ("resyncs" if trust.resync is not None else "waits for other nodes")
     left = node.core.context.quarantine_left(node.clock())
     if left > 0:
         return f"in quarantine for {left:.1f} s"

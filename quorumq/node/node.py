@@ -165,8 +165,8 @@ class Node:
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
         self.clients = Clients(config.clients_file, log) if config.clients_file else None
-        self._suspected = core.vouching.suspected
-        self._resyncing = core.vouching.resync is not None or bool(store.cannot_vouch)
+        self._suspected = core.trust.suspected
+        self._resyncing = core.trust.resync is not None or bool(store.not_trusted)
 
     # ---------------------------------------------------------------- start and end
 
@@ -263,18 +263,18 @@ class Node:
     def _note_trust(self) -> None:
         """Say when this directory is trusted, and end its resync."""
         core = self.core
-        if self._suspected and not core.vouching.suspected and core.vouching.placed is not None:
+        if self._suspected and not core.trust.suspected and core.trust.placed is not None:
             self._suspected = False
-            self.log.warning("directory_trusted", reason=core.vouching.placed.why)
-        if self._resyncing and core.state.vouched and not self.committer.committing:
+            self.log.warning("directory_trusted", reason=core.trust.placed.why)
+        if self._resyncing and core.state.trusted and not self.committer.committing:
             self._end_resync()
 
     def _end_resync(self) -> None:
         """Trust the directory again, from the next segment on, which says so: the core votes again, durably."""
         self._resyncing = False
         self.log.info("resync_over")
-        if self.store.cannot_vouch:
-            self.store.vouch()
+        if self.store.not_trusted:
+            self.store.trusted()
             self.committer.roll()
 
     def dirty(self, item: Flushing) -> None:

@@ -30,7 +30,7 @@ from quorumq.core.diskroom import why_full
 from quorumq.core.effects import CleanStop
 from quorumq.core.errors import StorageError, UsageError
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import CleanStopped, JournalRecord, VouchingLost
+from quorumq.core.records import CleanStopped, JournalRecord, TrustLost
 from quorumq.core.types import NodeId, Now
 from quorumq.history import HistoryWriter, boot
 from quorumq.node.admission import OPERATOR_SLOTS, Door
@@ -225,9 +225,7 @@ def open_node(
     try:
         records: Iterable[JournalRecord] = store.replayed
         if store.salvaged:  # the others know what was forgotten: the core resyncs before it votes
-            records = chain(
-                records, [VouchingLost(0, f"the data directory is damaged: {store.cannot_vouch}")]
-            )
+            records = chain(records, [TrustLost(0, f"the data directory is damaged: {store.not_trusted}")])
         core = NodeCore(
             config.core(),
             records,
@@ -242,17 +240,17 @@ def open_node(
         core.take_position(store.position)
         core.load_damaged([damage.record for damage in store.damaged], clock())
         core.state.next_batch = max(core.state.next_batch, store.next_number)
-        if core.vouching.suspected:
-            log.warning("directory_moved", reason=core.vouching.explain_suspicion(), data_dir=config.data_dir)
+        if core.trust.suspected:
+            log.warning("directory_moved", reason=core.trust.explain_suspicion(), data_dir=config.data_dir)
         elif newest:
             what = (
                 "nothing is asked of the others"
-                if core.vouching.is_elsewhere
+                if core.trust.is_elsewhere
                 else "nothing was in doubt: it was not moved"
             )
             log.warning("directory_is_newest", reason=what, data_dir=config.data_dir)
-        elif core.vouching.placed is not None and core.vouching.placed.why:
-            log.info("directory_was_moved", reason=core.vouching.placed.why, by_start=core.vouching.placed.n)
+        elif core.trust.placed is not None and core.trust.placed.why:
+            log.info("directory_was_moved", reason=core.trust.placed.why, by_start=core.trust.placed.n)
         if core.state.moved_s:
             log.warning(
                 "time_of_day_moved",
@@ -262,9 +260,9 @@ def open_node(
             )
         for note in store.notes:
             log.warning("journal_note", note=note)
-        if store.cannot_vouch:
-            _check_others_can_help(core, store.cannot_vouch)
-            log.warning("directory_damaged", reason=store.cannot_vouch, data_dir=config.data_dir)
+        if store.not_trusted:
+            _check_others_can_help(core, store.not_trusted)
+            log.warning("directory_damaged", reason=store.not_trusted, data_dir=config.data_dir)
         for damage in store.damaged:
             log.error("batch_damaged", batch=damage.record.number, segment=damage.position.segment)
         node = Node(core, store, config, clock=clock, rng=rng, commits=commits, log=log, history=history)

@@ -55,7 +55,7 @@ class Journal(Log):
         directory: the id of the data directory, 64 random bits minted when it was made.
         place: number of its place: every start finds the same one, until the directory is copied.
         fresh: it was empty at this start.
-        salvaged: this start read past damage: what it gave is not all. `cannot_vouch` says of what kind, and goes on
+        salvaged: this start read past damage: what it gave is not all. `not_trusted` says of what kind, and goes on
             saying so at later starts, which have all that this one gave.
         damaged: batches whose body was found damaged by this start: not in `replayed`, not served.
         notes: findings of this start for the operator, in words (a cut tail, files deleted).
@@ -76,7 +76,7 @@ class Journal(Log):
         self.damaged: list[FoundBatch] = []
         self.salvaged = bool(read.damage)
         if read.damage:
-            self.cannot_vouch = read.damage
+            self.not_trusted = read.damage
         replayed: list[JournalRecord] = []
         for item in read.found:
             if not isinstance(item, FoundBatch):
@@ -106,7 +106,7 @@ class Journal(Log):
             new_directory_id: asked once for a new directory's id, 64 bits; the simulator gives its own.
             segment_bytes: when a segment is full.
             reserve_bytes: see `kept_free`.
-            salvage: read past damage, and say so in `cannot_vouch`.
+            salvage: read past damage, and say so in `not_trusted`.
 
         Raises:
             StorageError: in use by another process, not this node's or cluster's, written by a newer version, or

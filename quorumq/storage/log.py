@@ -46,7 +46,7 @@ from quorumq.storage.segment import FORMAT_VERSION
 from quorumq.storage.segments import BatchPosition, FoundBatch
 from quorumq.storage.tail import Tail
 
-CANNOT_VOUCH_CHARS: Final = 2_000
+NOT_TRUSTED_CHARS: Final = 2_000
 """Most characters that each segment repeats of the reason why its directory must not vote."""
 
 LAST_SHARE: Final = 4
@@ -75,8 +75,8 @@ class Log:
             the number found. Snapshots and records that are written again count nothing.
         pending_bytes: bytes in memory for the next commit; the caller bounds them by pushing back on its clients.
         unwritten: batches that no commit has written yet, by number: ticket, raw header, body.
-        cannot_vouch: reason why a node must not vote from this directory before a resync; "" if it is sound. Each
-            new segment says so, and so every later start, until `vouch`, and a commit behind it.
+        not_trusted: reason why a node must not vote from this directory before a resync; "" if it is sound. Each
+            new segment says so, and so every later start, until `trusted`, and a commit behind it.
         rolling: a segment waits to be begun.
         last_bytes: bytes of the file that is given up on a full disk (`RESERVE_NAME`); 0 without one.
     """
@@ -89,8 +89,8 @@ class Log:
         self.reserve_bytes = reserve_bytes
         self.last_bytes = reserve_bytes // LAST_SHARE
         self.segments = replay.segments
-        self.cannot_vouch = replay.cannot_vouch
-        self._vouched = False  # since the last roll
+        self.not_trusted = replay.not_trusted
+        self._trusted = False  # since the last roll
         self._carried = replay.carried  # batches whose record may not be durable: written again
         self._writer = Writer(disk, reserved=RESERVE_NAME in disk.list())
         self._tail: Tail | None = None  # until the first roll
@@ -201,10 +201,10 @@ class Log:
         if self.last_bytes and not self._writer.failed:
             self._writer.reserve(self.last_bytes)
 
-    def vouch(self) -> None:
+    def trusted(self) -> None:
         """Trust the directory again, from the next segment on, now due: the node has resynced, and that is durable."""
-        self._vouched = bool(self.cannot_vouch)
-        self.cannot_vouch = ""
+        self._trusted = bool(self.not_trusted)
+        self.not_trusted = ""
 
     @property
     def should_roll(self) -> bool:
@@ -215,7 +215,7 @@ class Log:
         are void by then, and it goes with the roll after that: churn never fills a disk.
         """
         tail = self._tail
-        if tail is None or self._vouched:
+        if tail is None or self._trusted:
             return True
         if self._writer.failed:
             return False
@@ -258,10 +258,10 @@ class Log:
             position=self._appended,
             next_number=segments.next_number,
             holes=tuple(segments.holes),
-            cannot_vouch=self.cannot_vouch[:CANNOT_VOUCH_CHARS],
+            not_trusted=self.not_trusted[:NOT_TRUSTED_CHARS],
             lies=bytes(8),
         )
-        self._vouched = False
+        self._trusted = False
         self._marked_end = 0
         tail = self._tail = Tail(start.directory, segments)
         buffers: list[Buffer] = []

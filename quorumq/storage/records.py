@@ -50,7 +50,7 @@ class SegmentStart(NamedTuple):
     """The first record of a segment: its owner, and the older segments that still count, oldest first.
 
     ``position`` is the number of records of the core that were appended to this directory before this segment.
-    ``next_number`` is above every batch number that was ever used in it. ``cannot_vouch`` says why the directory is not
+    ``next_number`` is above every batch number that was ever used in it. ``not_trusted`` says why the directory is not
     to be trusted with votes: it was damaged once, and the node has not resynced since. ``lies`` is the disk's value
     for the place of this very file, 8 bytes. ``place`` is the same in all segments that were written since the
     directory was copied last.
@@ -66,7 +66,7 @@ class SegmentStart(NamedTuple):
     position: int = 0
     next_number: int = 0
     holes: tuple[Hole, ...] = ()
-    cannot_vouch: str = ""
+    not_trusted: str = ""
     place: int = 0
     lies: bytes = b""
 
@@ -137,7 +137,7 @@ TYPE_OF: Final[dict[type, int]] = {
     BatchMoved: 6,
     core.DirectoryMade: 16,
     core.Started: 17,
-    core.Vouched: 18,
+    core.Trusted: 18,
     core.PeerSeen: 19,
     core.Reserved: 20,
     core.TopicPut: 21,
@@ -148,7 +148,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.DelaysSet: 26,
     core.CleanStopped: 27,
     core.DecisionPut: 33,
-    core.VouchingLost: 40,
+    core.TrustLost: 40,
     core.PeerPosition: 41,
     core.ClusterMade: 42,
     core.Placed: 43,

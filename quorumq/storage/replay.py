@@ -61,7 +61,7 @@ class Replay:
         self.notes: list[str] = []  # findings for the operator, in words (a cut tail, files deleted)
         # The newest segment's first record, made up if the directory is new.
         self.start = self._find(self._list(), new_directory_id)
-        self.cannot_vouch = self.start.cannot_vouch  # why no node is to vote from this directory
+        self.not_trusted = self.start.not_trusted  # why no node is to vote from this directory
 
     @property
     def directory(self) -> int:

@@ -48,7 +48,7 @@ _ASKED: Final = frozenset(
 ) | {"ReceiptPart"}  # fmt: skip
 _RECORDS: Final = frozenset(cls.__name__ for cls in typing.get_args(records.JournalRecord))
 
-_SENTENCES: Final = frozenset({("VouchingLost", "reason")})
+_SENTENCES: Final = frozenset({("TrustLost", "reason")})
 """Fields that are sentences, with the path of a file in them; elsewhere a field of that name is a name."""
 
 _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from quorumq.core.effects import Persist, Raised, Restart, SendStored, Stop
 from quorumq.core.messages import ClientReply, Envelope, PeerMessage
 from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import BatchStored, JournalRecord, PeerSeen, Reserved, Vouched
+from quorumq.core.records import BatchStored, JournalRecord, PeerSeen, Reserved, Trusted
 from quorumq.core.types import NodeId, Now
 from quorumq.driver import Driver, Waiting
 from sim.explorer.journals import RNG, UNTRACKED, Journals
@@ -122,7 +122,7 @@ class Machine:
         return self.durable
 
     def append(self, records: tuple[JournalRecord, ...]) -> int:
-        housekeeping = all(isinstance(record, Reserved | PeerSeen | Vouched) for record in records)
+        housekeeping = all(isinstance(record, Reserved | PeerSeen | Trusted) for record in records)
         if self._slow and self.core.started and (self.driver.waiting or not housekeeping):
             self.ticket += 1
             return self.ticket

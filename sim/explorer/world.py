@@ -16,7 +16,7 @@ from quorumq.core.messages import (
     Store,
     Welcome,
 )
-from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, PeerSeen, Started, Vouched
+from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, PeerSeen, Started, Trusted
 from quorumq.core.resync import far_above
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 from quorumq.wire.batch import Message, build_batch
@@ -75,7 +75,7 @@ class World:
             return None
         up = LinkUp(answer.node, answer.incarnation, answer.stamp, answer.seen)
         linked = nodes.step(dialler.local, [up], now)
-        if nodes.locals[linked.local].core.vouching.lost:
+        if nodes.locals[linked.local].core.trust.lost:
             return None
         return acceptor.then(accepted), dialler.then(linked)
 
@@ -104,7 +104,7 @@ class World:
         records: list[JournalRecord] = [
             DirectoryMade(name, old.config.cluster_id, old.state.directory),
             Started(Incarnation(far_above(seen), old.state.incarnation.nonce)),
-            Vouched(),
+            Trusted(),
         ]
         for at in others:
             this = nodes.locals[locals_[at]]
@@ -112,7 +112,7 @@ class World:
             records += [
                 record
                 for record in this.core.snapshot(now)
-                if not isinstance(record, DirectoryMade | Started | Vouched | PeerSeen)
+                if not isinstance(record, DirectoryMade | Started | Trusted | PeerSeen)
             ]
             records.append(PeerSeen(state.me, state.incarnation, state.directory))
             written = nodes.journals.records(this.journal)
@@ -155,8 +155,8 @@ class World:
             core = clone(this.core)
             core.state.round_count = core.door.sessions = 0
             core.state.room = Room(scenario.nodes[index] in scenario.full)
-            if core.state.vouched:
-                core.vouching.vouchers.clear()
+            if core.state.trusted:
+                core.trust.confirmed_by.clear()
             locals_[index] = nodes.number(core, this.journal if can_crash else UNTRACKED, ())
         return tuple(locals_)
 

@@ -65,7 +65,7 @@ def count_refusals(
     now: Now,
 ) -> tuple[list[Effect], bool]:
     """Count every answer to the round that is open, whatever it says."""
-    if message.error == Code.CANNOT_VOUCH and self.round is not None and message.round == self.round.number:
+    if message.error == Code.NOT_TRUSTED and self.round is not None and message.round == self.round.number:
         self.round.hear(sender, incarnation)
     return _on_proposal_reply(self, owner, context, sender, incarnation, message, now)
 
@@ -227,7 +227,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "refusals-are-no-votes",
-        "a node that cannot vouch has no vote: its answer is no part of a majority",
+        "a node that is not trusted has no vote: its answer is no part of a majority",
         ((Proposer, "on_reply", count_refusals),),
     ),
     Rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
-from quorumq.core import vouching
+from quorumq.core import trust
 from quorumq.core.effects import Effect, Persist
 from quorumq.core.messages import Hello
 from quorumq.core.partition import fate
@@ -16,12 +16,12 @@ from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
 from quorumq.core.peers import Peers
-from quorumq.core.records import Reclaimed, VouchingLost
+from quorumq.core.records import Reclaimed, TrustLost
 from quorumq.core.recovery import Recovery
 from quorumq.core.resync import Resync
 from quorumq.core.state import Granted, NodeConfig
+from quorumq.core.trust import Trust
 from quorumq.core.types import Kind, Now, Record, Span, Stamp
-from quorumq.core.vouching import Vouching
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
 from sim.explorer import world
@@ -36,7 +36,7 @@ from sim.rules.stand_ins import after, but, nothing
 def vote_for_itself_in_quarantine(self: Replica, ballot: Stamp, now: Now) -> bool:
     """Return True if the replica has no vote: in quarantine it votes for its own node, but for no other."""
     quarantined = self.in_quarantine(now) and ballot.node != self.node.me
-    return not self.node.vouched or quarantined or not self.node.clock.merge(ballot.time)
+    return not self.node.trusted or quarantined or not self.node.clock.merge(ballot.time)
 
 
 def in_quarantine_at_even_starts(self: Replica, now: Now) -> bool:
@@ -94,7 +94,7 @@ _persist = Driver.persist
 def damage_unsaid(self: MemoryJournal, rng: random.Random, last: int) -> None:
     _damage(self, rng, last)
     if self.records:
-        assert isinstance(self.records.pop(), VouchingLost)
+        assert isinstance(self.records.pop(), TrustLost)
 
 
 _damage = MemoryJournal.damage
@@ -192,7 +192,7 @@ RULES: tuple[Rule, ...] = (
         "a restarted node coordinates no FETCH until then either",
         (
             (Replica, "abstains", vote_for_itself_in_quarantine),
-            (Replica, "may_vote", lambda self, now: self.node.vouched),
+            (Replica, "may_vote", lambda self, now: self.node.trusted),
         ),
         off="it coordinates, with its own vote, at once",
         scenario=Scenario(
@@ -354,7 +354,7 @@ RULES: tuple[Rule, ...] = (
         "an empty directory begins far above the starts that it is told of: there may have been later ones",
         (
             (world, "far_above", lambda n: n or 1),  # a node that the explorer wipes
-            (vouching, "far_above", lambda n: n or 1),
+            (trust, "far_above", lambda n: n or 1),
         ),
         off="it begins with the next one",
         scenario=Scenario(
@@ -412,13 +412,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "damaged-votes",
-        "a damaged directory cannot vouch",
+        "a damaged directory is not trusted",
         ((MemoryJournal, "damage", damage_unsaid),),
     ),
     Rule(
         "moved-votes",
         "a directory that was moved waits for every other node",
-        ((Vouching, "is_elsewhere", False),),
+        ((Trust, "is_elsewhere", False),),
         off="it takes part at once",
         scenario=Scenario(
             "backup",
@@ -438,7 +438,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "starts-by-number",
         "a peer tells which starts it has seen, not how many: an old copy uses their numbers again",
-        ((Vouching, "_is_ours", lambda self, start: start.n <= self.begun[-1].incarnation.n),),
+        ((Trust, "_is_ours", lambda self, start: start.n <= self.begun[-1].incarnation.n),),
         off="a start that has the number of one that was seen is taken for it",
         scenario=Scenario(
             "backup-restarted",

@@ -267,10 +267,10 @@ class World:
         return self.codes[name]
 
     async def ready(self) -> None:
-        """Wait until all links are up and every node can vouch."""
+        """Wait until all links are up and every node is trusted."""
         while not all(
             service._nursery is not None
-            and service.node.core.state.vouched
+            and service.node.core.state.trusted
             and len(service.node.core.state.links) == len(self.names) - 1
             for service in self.services.values()
         ):

@@ -169,7 +169,7 @@ class _Planner:
             "torn": "nothing: nobody was told that it was written",
             "missing": "whatever was in it",
             "hole": "whatever was there when the directory was salvaged",
-            "cannot-vouch": "nothing that can be read; what it forgot is not known",
+            "not-trusted": "nothing that can be read; what it forgot is not known",
         }.get(what, "whatever was there: messages, tombstones or dead letters")
         return Problem(self.node, self.path, segment, offset, size, what, reason, impact)
 
@@ -183,8 +183,8 @@ class _Planner:
             self.note(newest, 0, None, "damage", "the first record of the newest segment cannot be read")
         for hole in start.holes:
             self.note(hole.segment, hole.first, hole.stop - hole.first, "hole", "it could not be read")
-        if start.cannot_vouch:
-            self.note(newest, 0, None, "cannot-vouch", start.cannot_vouch)
+        if start.not_trusted:
+            self.note(newest, 0, None, "not-trusted", start.not_trusted)
         holes = {
             number: tuple((hole.first, hole.stop) for hole in start.holes if hole.segment == number)
             for number in [entry.segment for entry in earlier]

@@ -74,9 +74,9 @@ class Chaos(Cluster):
         self.start(name)
 
     def wipe(self) -> None:
-        """One node loses its disk, once, while all others can vouch."""
+        """One node loses its disk, once, while all others is trusted."""
         name = self.draw.choice(self.names)
-        if self.wiped or not all(core.state.vouched for core in self.nodes.values()):
+        if self.wiped or not all(core.state.trusted for core in self.nodes.values()):
             return
         self.wiped += 1
         self.kill(name)

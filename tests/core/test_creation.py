@@ -338,7 +338,7 @@ def test_what_a_wiped_acceptor_had_accepted_is_told_by_the_others() -> None:
     cluster.kill("a")
     wipe(cluster, "b")
     cluster.advance(3.0)
-    assert cluster.nodes["b"].state.vouched
+    assert cluster.nodes["b"].state.trusted
     cluster.start("a")
     assert of_others(cluster) == topic
 
@@ -364,7 +364,7 @@ def test_what_a_wiped_acceptor_had_promised_is_told_by_the_others() -> None:
     cluster.kill("e")
     wipe(cluster, "c")
     cluster.advance(0.6)
-    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].state.trusted
     cluster.drop = lambda sender, to, message: isinstance(message, PutTopic | SyncTopics) and sender != to
     for item in [item for item in late if item[1] in "bc"]:
         hand_over(cluster, *item)
@@ -449,7 +449,7 @@ def test_a_node_that_is_learning_answers_no_proposal() -> None:
 def test_a_refusal_that_comes_before_a_vote_is_no_vote(
     request_: CreateTopic | SetGroup | DeleteGroup,
 ) -> None:
-    """b and c cannot vouch, and e is down: a and d are no majority, however late d answers."""
+    """b and c is not trusted, and e is down: a and d are no majority, however late d answers."""
     cluster = Cluster(5)
     cluster.topic()
     cluster.ask("a", SetGroup("jobs", "old"))

@@ -593,7 +593,7 @@ def settled_at(cluster: Cluster, time: float) -> dict[NodeId, dict[str, Any]]:
 def known(cluster: Cluster, node: NodeId) -> dict[str, Any]:
     """Registers and proposals, messages, records and closed sessions of a node, and delays of what is not settled."""
     found = known_of(cluster.nodes[node], ())
-    left_out = ("directory", "starts", "vouched", "peers")
+    left_out = ("directory", "starts", "trusted", "peers")
     kept: dict[str, Any] = {}
     for what, value in found.items():
         if what in left_out or what.startswith("position of") or what.endswith("attempts"):

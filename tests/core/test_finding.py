@@ -207,7 +207,7 @@ def test_of_five_nodes_three_others_are_heard_before_a_name_is_not_found() -> No
     assert isinstance(cluster.ask("c", Metadata(("jobs",))), MetadataReply)
 
 
-def test_an_answer_of_a_node_that_cannot_vouch_is_none() -> None:
+def test_an_answer_of_a_node_that_cannot_trusted_is_none() -> None:
     """A node with an empty directory knows no topic, and that says nothing."""
     cluster = Cluster()
     behind(cluster, "c")
@@ -216,7 +216,7 @@ def test_an_answer_of_a_node_that_cannot_vouch_is_none() -> None:
     cluster.kill("b")
     cluster.journals["b"].clear()  # wiped
     cluster.start("b")
-    assert not cluster.nodes["b"].state.vouched
+    assert not cluster.nodes["b"].state.trusted
     key = cluster.submit("c", Metadata(("jobs",)))
     cluster.advance(FIND_TIMEOUT_S + 0.1)
     assert is_told(cluster.replies[key], code="too-few-replicas")

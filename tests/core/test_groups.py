@@ -42,7 +42,7 @@ from quorumq.core.messages import (
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import Delay
-from quorumq.core.records import TopicPut, VouchingLost
+from quorumq.core.records import TopicPut, TrustLost
 from quorumq.core.types import Kind, Letter, ProducerId, Record, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -753,7 +753,7 @@ def test_a_damaged_journal_that_lost_a_topic_gives_back_none_of_its_groups() -> 
     cluster.kill("c")
     journal = cluster.journals["c"]
     journal[:] = [record for record in journal if not isinstance(record, TopicPut)]
-    journal.append(VouchingLost(0, "damaged"))
+    journal.append(TrustLost(0, "damaged"))
     assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), DeleteTopicReply)
     again = cluster.topic()
     cluster.start("c")

@@ -1,4 +1,4 @@
-"""HELLO: who may speak, and what a node does that cannot vouch for itself (docs/protocol.md, RECOVERY)."""
+"""HELLO: who may speak, and what a node does that is not trusted for itself (docs/protocol.md, RECOVERY)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.peers import node_list_digest
-from quorumq.core.records import PeerSeen, Vouched
+from quorumq.core.records import PeerSeen, Trusted
 from quorumq.core.resync import far_above
 from quorumq.core.types import Incarnation
 from tests.core.cluster import Cluster
@@ -124,7 +124,7 @@ def test_what_was_seen_of_a_peer_is_durable_before_it_is_welcome() -> None:
     assert PeerSeen("b", Incarnation(5, 3), 42) in cluster.journals["a"]
 
 
-def test_a_directory_behind_what_a_peer_has_seen_cannot_vouch() -> None:
+def test_a_directory_behind_what_a_peer_has_seen_cannot_trusted() -> None:
     cluster = Cluster()
     cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, (Incarnation(3, 7),)))
     ((name, reason),) = cluster.restarts
@@ -145,9 +145,9 @@ def test_a_new_node_serves_only_once_everybody_said_it_is_new() -> None:
         assert isinstance(answer, Failed)
         assert "still missing c" in answer.detail
     fresh.start("c")
-    assert Vouched() in fresh.journals["a"]
+    assert Trusted() in fresh.journals["a"]
     assert not isinstance(fresh.ask("a", OpenSession()), Failed)
-    assert fresh.nodes["a"].state.vouched
+    assert fresh.nodes["a"].state.trusted
 
 
 def test_a_publisher_that_makes_a_topic_does_not_undo_what_an_operator_chose() -> None:

@@ -18,10 +18,10 @@ from quorumq.core.messages import (
     OpenSessionReply,
     ResyncReply,
 )
-from quorumq.core.records import JournalRecord, PeerPosition, Placed, Reserved, Started, Vouched, VouchingLost
+from quorumq.core.records import JournalRecord, PeerPosition, Placed, Reserved, Started, Trusted, TrustLost
 from quorumq.core.resync import far_above
+from quorumq.core.trust import STARTS_KEPT
 from quorumq.core.types import Incarnation
-from quorumq.core.vouching import STARTS_KEPT
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_resync import cut, wipe
@@ -68,7 +68,7 @@ def test_an_old_backup_does_not_vote_while_the_one_peer_that_knows_better_is_dow
     cluster.start("b")
     assert [name for name, _ in cluster.restarts] == ["c"], "b has told it that it is an old copy"
     cluster.advance(6.0)
-    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].state.trusted
     assert receipts(cluster.ask("a", fetch(hold_time=5.0))) == ()
 
 
@@ -80,7 +80,7 @@ def test_a_moved_directory_takes_part_once_every_other_node_was_heard_and_knows_
     restore(cluster, "c")
     cluster.advance(6.0)
     core = cluster.nodes["c"]
-    assert not core.state.vouched
+    assert not core.state.trusted
     answer = cluster.ask("c", OpenSession())
     assert isinstance(answer, Failed)
     for words in ("copied, or restored", "still missing a.", "empty the directory", "--directory-is-newest"):
@@ -88,7 +88,7 @@ def test_a_moved_directory_takes_part_once_every_other_node_was_heard_and_knows_
         assert words in str(core.status(cluster.now)["suspected"])
     cluster.start("a")
     cluster.advance(1.0)
-    assert core.state.vouched
+    assert core.state.trusted
     assert isinstance(cluster.ask("c", OpenSession()), OpenSessionReply)
     assert not cluster.restarts, "nothing was missing, so nothing is resynced"
     status = core.status(cluster.now)
@@ -98,7 +98,7 @@ def test_a_moved_directory_takes_part_once_every_other_node_was_heard_and_knows_
     cluster.kill("a")
     cluster.kill("c")
     cluster.start("c")
-    assert cluster.nodes["c"].state.vouched, "it lies where it did: an ordinary restart"
+    assert cluster.nodes["c"].state.trusted, "it lies where it did: an ordinary restart"
     assert "none knew of more" in str(cluster.nodes["c"].status(cluster.now)["placed"]), (
         "so it says on the disk"
     )
@@ -112,14 +112,14 @@ def test_a_suspicion_outlives_restarts_and_snapshots() -> None:
     for _ in range(2):
         cluster.kill("c")
         cluster.start("c")
-        assert cluster.nodes["c"].vouching.suspected
+        assert cluster.nodes["c"].trust.suspected
     cluster.journals["c"][:] = cluster.nodes["c"].snapshot(cluster.now)
     cluster.kill("c")
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
     cluster.start("c")
-    assert cluster.nodes["c"].vouching.suspected
+    assert cluster.nodes["c"].trust.suspected
     cluster.start("a")
-    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].state.trusted
     assert cluster.nodes["c"].context.quarantine_left(cluster.now) > 0, "it has voted before"
 
 
@@ -131,7 +131,7 @@ def test_a_whole_cluster_that_was_restored_comes_up_by_itself_and_says_so(count:
     restore(cluster, "".join(cluster.names))
     cluster.advance(6.0)
     for core in cluster.nodes.values():
-        assert core.state.vouched
+        assert core.state.trusted
         assert "acked since that was taken is delivered again" in str(core.status(cluster.now)["placed"])
     key = cluster.submit("a", fetch(wait=0.2, hold_time=5.0))
     cluster.advance(0.3)
@@ -146,11 +146,11 @@ def test_an_operator_may_say_that_a_moved_directory_is_the_newest() -> None:
     cluster.newest = True
     restore(cluster, "c")
     cluster.newest = False
-    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].state.trusted
     assert "operator" in str(cluster.nodes["c"].status(cluster.now)["placed"])
     cluster.kill("c")
     cluster.start("c")
-    assert cluster.nodes["c"].state.vouched, "once is enough"
+    assert cluster.nodes["c"].state.trusted, "once is enough"
 
 
 def test_an_operator_who_is_wrong_is_told_by_whoever_knows_better() -> None:
@@ -165,7 +165,7 @@ def test_an_operator_who_is_wrong_is_told_by_whoever_knows_better() -> None:
     wipe(cluster, "c", backup)
     assert [name for name, _ in cluster.restarts] == ["c"]
     cluster.advance(2.0)
-    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].state.trusted
 
 
 def test_the_holds_of_a_clean_stop_are_not_those_of_a_directory_that_was_moved() -> None:
@@ -176,7 +176,7 @@ def test_the_holds_of_a_clean_stop_are_not_those_of_a_directory_that_was_moved()
     cluster.journals["c"] = list(cluster.journals["c"])
     cluster.drop = lambda sender, to, message: True
     cluster.start("c")
-    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].state.trusted
     assert cluster.nodes["c"].context.quarantine_left(cluster.now) > 5.0
 
 
@@ -193,17 +193,17 @@ def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
     cut(cluster, "ac", "bc")
     wipe(cluster, "c", backup)
     core = cluster.nodes["c"]
-    assert core.vouching.resync is not None
+    assert core.trust.resync is not None
     assert core.state.incarnation.n == far_above(last) + 1
-    assert core.vouching.above == far_above(last)
+    assert core.trust.above == far_above(last)
     cut(cluster)
     cluster.kill("c")
     cluster.start("c")
     assert cluster.nodes["c"].state.incarnation.n == far_above(last) + 2, "it lies here now"
-    assert cluster.nodes["c"].vouching.above == far_above(last)
+    assert cluster.nodes["c"].trust.above == far_above(last)
     assert len(cluster.restarts) == 1
     cluster.advance(2.0)
-    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].state.trusted
 
 
 def test_a_new_node_that_was_moved_before_it_was_heard_is_new() -> None:
@@ -216,15 +216,15 @@ def test_a_new_node_that_was_moved_before_it_was_heard_is_new() -> None:
         cluster.journals[name] = []
     cluster.start("c")
     restore(cluster, "c")
-    assert Vouched() not in cluster.journals["c"]
+    assert Trusted() not in cluster.journals["c"]
     cluster.start("a")
     cluster.start("b")
-    assert cluster.nodes["c"].state.vouched
-    assert Vouched() in cluster.journals["c"]
+    assert cluster.nodes["c"].state.trusted
+    assert Trusted() in cluster.journals["c"]
 
 
 @pytest.mark.parametrize("lost", ["moved", "wiped"])
-def test_who_cannot_vouch_abstains_from_a_hold_at_once(lost: str) -> None:
+def test_who_cannot_trusted_abstains_from_a_hold_at_once(lost: str) -> None:
     cluster = Cluster(hold_time_max=5.0)
     published(cluster, 5)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
@@ -232,7 +232,7 @@ def test_who_cannot_vouch_abstains_from_a_hold_at_once(lost: str) -> None:
     cluster.journals["c"] = list(cluster.journals["c"]) if lost == "moved" else []
     cluster.kill("c")
     cluster.start("c")
-    assert not cluster.nodes["c"].state.vouched
+    assert not cluster.nodes["c"].state.trusted
     said: list[HoldReply] = []
 
     def listen(sender: str, to: str, message: object) -> bool:
@@ -259,7 +259,7 @@ def test_normal_operation_writes_the_place_once() -> None:
     for name in "abc":
         assert sum(isinstance(record, Placed) for record in cluster.journals[name]) == 1
         assert sum(isinstance(record, Started) for record in cluster.journals[name]) == 4
-        assert not any(isinstance(record, VouchingLost) for record in cluster.journals[name])
+        assert not any(isinstance(record, TrustLost) for record in cluster.journals[name])
 
 
 @pytest.mark.parametrize("welcome", ["arrives", "is lost"])
@@ -287,7 +287,7 @@ def test_an_old_copy_that_is_started_twice_lacks_the_start_that_a_peer_has_seen(
     assert [name for name, _ in cluster.restarts] == ["c"]
     assert "b has seen start 2" in cluster.restarts[0][1]
     cluster.advance(6.0)
-    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].state.trusted
     assert receipts(cluster.ask("a", fetch(hold_time=5.0))) == (), "it was acked"
 
 
@@ -320,8 +320,8 @@ def test_a_peer_that_slept_through_all_starts_that_are_kept_is_believed() -> Non
     seen = core.state.incarnation
     cluster.kill("c")
     for n in range(STARTS_KEPT):
-        core.vouching.note_start(Started(Incarnation(seen.n + 1 + n, n)))
-    assert len(core.vouching.begun) == STARTS_KEPT
+        core.trust.note_start(Started(Incarnation(seen.n + 1 + n, n)))
+    assert len(core.trust.begun) == STARTS_KEPT
     cluster.feed("b", LinkUp("c", Incarnation(1, 1), 0, (seen,)))
     assert not cluster.restarts
 

@@ -1,4 +1,4 @@
-"""Nodes that cannot vouch for their directory, and how they come back (docs/protocol.md, RECOVERY)."""
+"""Nodes that is not trusted for their directory, and how they come back (docs/protocol.md, RECOVERY)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quorumq.core.messages import (
     StoreReply,
     SyncState,
 )
-from quorumq.core.records import BatchStored, PeerPosition, Reserved, Started, Vouched, VouchingLost
+from quorumq.core.records import BatchStored, PeerPosition, Reserved, Started, Trusted, TrustLost
 from quorumq.core.resync import far_above
 from quorumq.core.types import Incarnation
 from tests.core.cluster import Cluster
@@ -68,11 +68,11 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
     cluster.advance(1.0)
     core = cluster.nodes["b"]
     assert not cluster.stopped
-    assert core.state.vouched
+    assert core.state.trusted
     assert core.state.incarnation.n > before
     assert core.state.directory != directory
     assert len(cluster.restarts) == 1
-    assert Vouched() in cluster.journals["b"]
+    assert Trusted() in cluster.journals["b"]
     cluster.advance(8.0)
     assert present(cluster, "b") == 10
     assert core.context.quarantine_left(cluster.now) == 0.0
@@ -90,10 +90,10 @@ def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
     wipe(cluster, "b")
     cluster.advance(3.0)
     core = cluster.nodes["b"]
-    assert not core.state.vouched
+    assert not core.state.trusted
     answer = cluster.ask("b", OpenSession())
     assert isinstance(answer, Failed)
-    assert "cannot vouch" in answer.detail
+    assert "is not trusted" in answer.detail
     assert "still missing" in answer.detail
     cluster.kill("c")
     key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 3, [b"x"])))
@@ -102,7 +102,7 @@ def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
     cluster.drop = lambda sender, to, message: False
     cluster.start("c")
     cluster.advance(2.0)
-    assert core.state.vouched
+    assert core.state.trusted
 
 
 def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
@@ -113,19 +113,19 @@ def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
     for _ in range(2):
         cluster.kill("b")
         cluster.start("b")
-        assert not cluster.nodes["b"].state.vouched
-    assert any(isinstance(record, VouchingLost) for record in cluster.journals["b"])
+        assert not cluster.nodes["b"].state.trusted
+    assert any(isinstance(record, TrustLost) for record in cluster.journals["b"])
     journal = cluster.nodes["b"].snapshot(cluster.now)
     cluster.kill("b")
     cluster.journals["b"] = list(journal)
     cluster.start("b")
-    assert cluster.nodes["b"].vouching.resync is not None
+    assert cluster.nodes["b"].trust.resync is not None
     cluster.drop = lambda sender, to, message: False
     cluster.advance(2.0)
-    assert cluster.nodes["b"].state.vouched
+    assert cluster.nodes["b"].state.trusted
     cluster.kill("b")
     cluster.start("b")
-    assert cluster.nodes["b"].state.vouched, "and it stays so"
+    assert cluster.nodes["b"].state.trusted, "and it stays so"
     assert len(cluster.restarts) == 1
 
 
@@ -137,10 +137,10 @@ def test_what_was_missing_of_a_topic_that_is_deleted_meanwhile_is_not_waited_for
     )
     wipe(cluster, "c")
     cluster.advance(3.0)
-    assert not cluster.nodes["c"].state.vouched
+    assert not cluster.nodes["c"].state.trusted
     assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), DeleteTopicReply)
     cluster.advance(3.0)
-    assert cluster.nodes["c"].state.vouched
+    assert cluster.nodes["c"].state.trusted
 
 
 def test_an_old_backup_resyncs_and_keeps_what_it_has() -> None:
@@ -156,7 +156,7 @@ def test_an_old_backup_resyncs_and_keeps_what_it_has() -> None:
     wipe(cluster, "b", backup)
     cluster.advance(1.0)
     core = cluster.nodes["b"]
-    assert core.state.vouched
+    assert core.state.trusted
     assert len(cluster.restarts) == 1
     assert present(cluster, "b") == 10
     (replica,) = core.replicas.values()
@@ -169,12 +169,12 @@ def test_a_directory_brought_back_after_another_one_was_used_resyncs_even_at_a_h
     old = list(cluster.journals["b"])
     wipe(cluster, "b")
     cluster.advance(2.0)
-    assert cluster.nodes["b"].state.vouched
+    assert cluster.nodes["b"].state.trusted
     n = cluster.nodes["b"].state.incarnation.n
     wipe(cluster, "b", [*old, Started(Incarnation(n + 5, 1))])
     assert len(cluster.restarts) == 2
     cluster.advance(2.0)
-    assert cluster.nodes["b"].state.vouched
+    assert cluster.nodes["b"].state.trusted
 
 
 def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_the_wiped_node() -> None:
@@ -205,7 +205,7 @@ def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_
     cut(cluster, "bd", "bc", "be")
     wipe(cluster, "d")
     cluster.advance(0.6)
-    assert cluster.nodes["d"].state.vouched, "a, c and e told it what there is: no tombstone"
+    assert cluster.nodes["d"].state.trusted, "a, c and e told it what there is: no tombstone"
     assert cluster.nodes["d"].state.incarnation.n > STARTS_FAR
     cut(cluster, "ac", "ad", "ae", "bc", "bd", "be")
     hand_over(cluster, *late[0])  # a's answer says which start of d it knows
@@ -230,7 +230,7 @@ def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_res
     cut(cluster, "bd")
     wipe(cluster, "d")
     cluster.advance(2.0)
-    assert cluster.nodes["d"].state.vouched
+    assert cluster.nodes["d"].state.trusted
     cut(cluster)
     for peer in "abce":
         cluster.link(peer, "d")
@@ -240,7 +240,7 @@ def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_res
         cluster.kill("d")
         cluster.start("d")
         cluster.advance(2.0)
-    assert cluster.nodes["d"].state.vouched
+    assert cluster.nodes["d"].state.trusted
     assert len(cluster.restarts) == 1
 
 
@@ -260,11 +260,11 @@ def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
         cluster.kill("b")
         cluster.start("b")
     # The record of start 3, of which somebody knows, was in the part that cannot be read.
-    lost = cluster.nodes["b"].vouching.begun[-1]
+    lost = cluster.nodes["b"].trust.begun[-1]
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     cluster.kill("b")
     cluster.journals["b"].remove(lost)
-    cluster.journals["b"].append(VouchingLost(0, "damaged"))
+    cluster.journals["b"].append(TrustLost(0, "damaged"))
     cluster.start("b")
     assert cluster.nodes["b"].state.incarnation.n == far_above(2) + 1
     cluster.kill("b")
@@ -272,7 +272,7 @@ def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
     assert cluster.nodes["b"].state.incarnation.n == far_above(2) + 2, "each further start is the next one"
     cluster.drop = lambda sender, to, message: False
     cluster.advance(2.0)
-    assert cluster.nodes["b"].state.vouched
+    assert cluster.nodes["b"].state.trusted
 
 
 def test_a_start_count_that_is_used_up_is_refused() -> None:
@@ -307,7 +307,7 @@ def test_other_sizes_of_clusters(count: int) -> None:
     if count == 5:
         cluster.kill("e")
     cluster.advance(2.0)
-    assert cluster.nodes["b"].state.vouched
+    assert cluster.nodes["b"].state.trusted
     assert {found.name for found in cluster.nodes["b"].topics.values()} == {"jobs"}
 
 
@@ -321,7 +321,7 @@ def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that()
     wipe(cluster, "b")
     cluster.advance(2.0)
     core = cluster.nodes["b"]
-    assert core.state.vouched
+    assert core.state.trusted
     assert replica(cluster, "b").batches.closed.numbers.messages == 1
     late = cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)])
     (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
@@ -395,7 +395,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
     assert f"start {n} of node 'b' told" in cluster.restarts[0][1]
     cluster.advance(2.0)
     core = cluster.nodes["b"]
-    assert core.state.vouched
+    assert core.state.trusted
     assert core.state.incarnation.n == far_above(n) + 1
     assert sum(span.size for span, _ in replica(cluster, "b").group("g").records.items()) == 5
     for _ in range(2):  # it has fewer records than it once had, and that is known now
@@ -403,7 +403,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
         cluster.start("b")
         cluster.advance(2.0)
     assert len(cluster.restarts) == 1
-    assert cluster.nodes["b"].state.vouched
+    assert cluster.nodes["b"].state.trusted
 
 
 @pytest.mark.parametrize("lost", ["a message", "an ack"])
@@ -426,7 +426,7 @@ def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost
     cluster.start("b")
     assert [name for name, _ in cluster.restarts] == ["b"]
     cluster.advance(5.0)
-    assert cluster.nodes["b"].state.vouched
+    assert cluster.nodes["b"].state.trusted
     if lost == "an ack":
         assert sum(span.size for span, _ in replica(cluster, "b").group("g").records.items()) == 5
 

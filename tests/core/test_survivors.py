@@ -22,7 +22,7 @@ from quorumq.core.messages import (
     SurvivorsReply,
     SurvivorsRequest,
 )
-from quorumq.core.records import Vouched
+from quorumq.core.records import Trusted
 from quorumq.core.resync import Resync
 from quorumq.core.survivors import tell
 from quorumq.core.types import Topic
@@ -46,8 +46,8 @@ def declare(cluster: Cluster, through: str, survivors: str, within: float = 6.0)
     return cluster.replies[key]
 
 
-def vouching(cluster: Cluster) -> str:
-    return "".join(name for name in sorted(cluster.nodes) if cluster.nodes[name].state.vouched)
+def trust(cluster: Cluster) -> str:
+    return "".join(name for name in sorted(cluster.nodes) if cluster.nodes[name].state.trusted)
 
 
 def present(cluster: Cluster, name: str) -> int:
@@ -65,11 +65,11 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
     wiped(cluster, "bc")
     cluster.advance(60.0)
-    assert vouching(cluster) == "a"
+    assert trust(cluster) == "a"
     for name, other in ("bc", "cb"):
         text = resync_of(cluster, name)
         assert "was emptied" in text
-        assert f"{other} cannot vouch either" in text
+        assert f"{other} is not trusted either" in text
         assert "`quorumq survivors declare`" in text
         assert "runs twice" not in text
 
@@ -79,10 +79,10 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
     assert [learner.node for learner in plan.learners] == ["b", "c"]
     assert all("was emptied" in learner.why for learner in plan.learners)
     cluster.advance(10.0)
-    assert vouching(cluster) == "a", "asking declares nothing"
+    assert trust(cluster) == "a", "asking declares nothing"
 
     assert declare(cluster, "a", "a") == plan
-    assert vouching(cluster) == "abc"
+    assert trust(cluster) == "abc"
     assert cluster.nodes["b"].context.quarantine_left(cluster.now) > 9.0, (
         "holds of the lost directories may be live"
     )
@@ -107,9 +107,9 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
     left = [number for number in range(8) if "a" in topic.replicas[number]]
     assert 0 < len(left) < 8
     wiped(cluster, "bcde")
-    assert vouching(cluster) == "a"
+    assert trust(cluster) == "a"
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
-    assert vouching(cluster) == "abcde"
+    assert trust(cluster) == "abcde"
     cluster.advance(20.0)
     for number, members in enumerate(topic.replicas):
         for name in members:
@@ -136,12 +136,12 @@ def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "b"
     assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
     cluster.advance(10.0)
-    assert vouching(cluster) == "ab", "b has not told yet"
-    assert "cannot vouch" not in resync_of(cluster, "c"), "nor can it be said that nobody will"
+    assert trust(cluster) == "ab", "b has not told yet"
+    assert "is not trusted" not in resync_of(cluster, "c"), "nor can it be said that nobody will"
     assert isinstance(declare(cluster, "b", ""), DeclareSurvivorsReply), "asking takes nothing back"
     cluster.drop = lambda sender, to, message: False
     cluster.advance(2.0)
-    assert vouching(cluster) == "abcde"
+    assert trust(cluster) == "abcde"
     for name in "cde":
         (replica,) = cluster.nodes[name].replicas.values()
         assert sum(span.size for span, _ in replica.group("g").records.items()) == 2
@@ -179,7 +179,7 @@ def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(
     if not rule:
         monkeypatch.setattr(Resync, "missing", lambda self, core: [] if self.survivors else ["all"])
     assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
-    assert vouching(cluster) == ("ab" if rule else "abcde")
+    assert trust(cluster) == ("ab" if rule else "abcde")
     assert delivered(cluster, "c") == (0 if rule else 1)
 
 
@@ -206,7 +206,7 @@ def test_where_a_node_that_is_cut_off_is_not_waited_for_what_was_acked_comes_aga
             SurvivorsRequest(1, ("a",)),
         )
         cluster.feed("b", Received(envelope))
-    assert vouching(cluster) == ("ac" if rule else "abc")
+    assert trust(cluster) == ("ac" if rule else "abc")
     assert delivered(cluster, "a") == (0 if rule else 1)
 
 
@@ -214,7 +214,7 @@ def test_nodes_without_a_topic_wait_for_registers_all_the_same() -> None:
     cluster = Cluster()
     wiped(cluster, "bc")
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
-    assert vouching(cluster) == "abc"
+    assert trust(cluster) == "abc"
 
 
 def test_most_nodes_are_left_but_too_few_of_one_replica_set() -> None:
@@ -223,9 +223,9 @@ def test_most_nodes_are_left_but_too_few_of_one_replica_set() -> None:
     lost, left = "".join(topic.replicas[0][:2]), topic.replicas[0][2]
     survivors = "".join(name for name in "abcde" if name not in lost)
     wiped(cluster, lost)
-    assert vouching(cluster) == survivors
+    assert trust(cluster) == survivors
     assert isinstance(declare(cluster, left, survivors), DeclareSurvivorsReply)
-    assert vouching(cluster) == "abcde"
+    assert trust(cluster) == "abcde"
 
 
 def test_a_topic_that_was_deleted_needs_nobody() -> None:
@@ -234,10 +234,10 @@ def test_a_topic_that_was_deleted_needs_nobody() -> None:
     lost = "".join(topic.replicas[0][:2])
     cluster.ask("a", DeleteTopic("jobs", topic.id))
     wiped(cluster, lost)
-    assert vouching(cluster) == "abcde"
+    assert trust(cluster) == "abcde"
     answer = declare(cluster, "a", "")
     assert isinstance(answer, Failed)
-    assert answer.detail == "nothing has to be declared: a, b, c, d, e can vouch"
+    assert answer.detail == "nothing has to be declared: a, b, c, d, e is trusted"
 
 
 def test_what_a_node_has_seen_is_durable_before_it_says_so() -> None:
@@ -251,7 +251,7 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 3)
     wiped(cluster, "b")
-    assert vouching(cluster) == "abc", "one that is lost comes back by itself"
+    assert trust(cluster) == "abc", "one that is lost comes back by itself"
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "c"
     wiped(cluster, "b")
     if cut == "down":
@@ -269,7 +269,7 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
         assert "cannot be reached from a" in answer.detail, "and nobody was waited for"
         assert "c cannot be reached" in resync_of(cluster, "b")
     cluster.advance(10.0)
-    assert "b" not in vouching(cluster)
+    assert "b" not in trust(cluster)
 
 
 def test_it_is_refused_where_nothing_has_to_be_declared() -> None:
@@ -277,12 +277,12 @@ def test_it_is_refused_where_nothing_has_to_be_declared() -> None:
     published(cluster, 3)
     answer = declare(cluster, "a", "")
     assert isinstance(answer, Failed)
-    assert (answer.code, answer.detail) == ("usage", "nothing has to be declared: a, b, c can vouch")
+    assert (answer.code, answer.detail) == ("usage", "nothing has to be declared: a, b, c is trusted")
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     wiped(cluster, "b")
     answer = declare(cluster, "c", "ac")
     assert isinstance(answer, Failed)
-    assert answer.detail == "nothing has to be declared: a, c can vouch; b learn from them by themselves"
+    assert answer.detail == "nothing has to be declared: a, c is trusted; b learn from them by themselves"
 
 
 def test_it_is_refused_through_a_node_that_lost_its_own() -> None:
@@ -291,7 +291,7 @@ def test_it_is_refused_through_a_node_that_lost_its_own() -> None:
     wiped(cluster, "bc")
     answer = declare(cluster, "b", "a")
     assert isinstance(answer, Failed)
-    assert "node b cannot vouch for its directory" in answer.detail
+    assert "node b is not trusted for its directory" in answer.detail
 
 
 def test_it_is_refused_where_other_nodes_are_left_than_were_declared() -> None:
@@ -302,19 +302,19 @@ def test_it_is_refused_where_other_nodes_are_left_than_were_declared() -> None:
         answer = declare(cluster, "a", declared)
         assert isinstance(answer, Failed)
         assert answer.code == "conflict"
-        assert "a, b can vouch now" in answer.detail
-    assert vouching(cluster) == "ab"
+        assert "a, b is trusted now" in answer.detail
+    assert trust(cluster) == "ab"
 
 
-def test_it_is_refused_while_a_node_may_vouch_yet_for_what_it_has() -> None:
+def test_it_is_refused_while_a_node_may_trusted_yet_for_what_it_has() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
     cluster.topic(rf=5)
     wiped(cluster, "cde")
-    cluster.nodes["b"].state.vouched = False  # as one that waits for the others to say what they know of it
+    cluster.nodes["b"].state.trusted = False  # as one that waits for the others to say what they know of it
     answer = declare(cluster, "a", "a")
     assert isinstance(answer, Failed)
-    assert "nothing was declared: b cannot vouch yet, and does not resync" in answer.detail
-    cluster.nodes["b"].state.vouched = True
+    assert "nothing was declared: b is not trusted yet, and does not resync" in answer.detail
+    cluster.nodes["b"].state.trusted = True
     assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
 
 
@@ -365,9 +365,9 @@ def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_
     cluster.kill("c")
     cluster.journals["c"] = old
     cluster.start("c")
-    assert len(cluster.restarts) == restarts + 1, "it does not vouch"
+    assert len(cluster.restarts) == restarts + 1, "it does not be trusted"
     cluster.advance(30.0)
-    assert vouching(cluster) == "abc"
+    assert trust(cluster) == "abc"
     assert [present(cluster, name) for name in "abc"] == [5, 5, 5]
 
 
@@ -394,7 +394,7 @@ def test_a_topic_that_was_forgotten_and_made_again_is_one_when_the_old_directory
     cluster.journals["c"] = old
     cluster.start("c")
     cluster.advance(30.0)
-    assert vouching(cluster) == "abc"
+    assert trust(cluster) == "abc"
     registers = [core.topic_named("jobs") for core in cluster.nodes.values()]
     assert all(register == registers[0] for register in registers)
     assert registers[0] is not None
@@ -430,7 +430,7 @@ def test_of_two_operators_both_hear_the_same_or_one_has_to_look_again() -> None:
     replies = [cluster.replies[key] for key in keys]
     assert all(isinstance(reply, DeclareSurvivorsReply | Failed) for reply in replies)
     assert any(isinstance(reply, DeclareSurvivorsReply) for reply in replies)
-    assert vouching(cluster) == "abcde"
+    assert trust(cluster) == "abcde"
     answer = declare(cluster, "b", "ab")
     assert isinstance(answer, Failed), "it is done"
 
@@ -452,9 +452,9 @@ def test_of_two_declarations_each_learner_goes_on_by_the_last_that_it_heard_and_
     wiped(cluster, "b")
     cluster.drop = lambda sender, to, message: False
     cluster.advance(10.0)
-    assert vouching(cluster) == "a", "c was told of b, which has nothing to tell any more"
+    assert trust(cluster) == "a", "c was told of b, which has nothing to tell any more"
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
-    assert vouching(cluster) == "abcde"
+    assert trust(cluster) == "abcde"
 
 
 STEPS = ("asked", "told", "declared", "confirmed", "resynced")
@@ -482,7 +482,7 @@ def test_a_crash_at_any_step_leaves_it_to_be_done_again(step: str, victim: str) 
         return bool(hit)  # from here on nothing arrives
 
     if step == "resynced":
-        cluster.nodes["b"].vouching.resync.heard.clear()  # type: ignore[union-attr]
+        cluster.nodes["b"].trust.resync.heard.clear()  # type: ignore[union-attr]
     cluster.drop = comes
     cluster.submit("a", DeclareSurvivors(("a",)))
     cluster.advance(1.0)
@@ -491,13 +491,13 @@ def test_a_crash_at_any_step_leaves_it_to_be_done_again(step: str, victim: str) 
     cluster.drop = lambda sender, to, message: False
     cluster.start(victim)
     cluster.advance(30.0)
-    if vouching(cluster) != "abc":
-        answer = declare(cluster, "a", vouching(cluster))
+    if trust(cluster) != "abc":
+        answer = declare(cluster, "a", trust(cluster))
         assert isinstance(answer, DeclareSurvivorsReply) or "nothing has to be declared" in answer.detail  # type: ignore[attr-defined]
     cluster.advance(30.0)
-    assert vouching(cluster) == "abc"
+    assert trust(cluster) == "abc"
     assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
-    assert all(Vouched() in cluster.journals[name] for name in "abc")
+    assert all(Trusted() in cluster.journals[name] for name in "abc")
     key = cluster.submit("c", fetch(wait=0.9))
     cluster.advance(1.0)
     assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 10
@@ -543,4 +543,4 @@ def test_a_vote_of_a_lost_start_does_not_count() -> None:
     assert isinstance(refused, Failed)
     assert refused.code == "not-stored" or refused.code == "superseded"
     cluster.feed("b", HelloRefused("c", "not-stored", "", 0))
-    assert cluster.nodes["b"].state.vouched
+    assert cluster.nodes["b"].state.trusted

@@ -68,7 +68,7 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
             cluster.start("n2")
             cluster.wait_ready(quarantine=True)
             status = status_when(cluster, "n2", lambda facts: dead(facts) == LETTERS)
-            assert status["vouched"], status
+            assert status["trusted"], status
             assert status["incarnation"] > 1 + round_
             assert all(cluster.running(name) for name in cluster.nodes), (
                 "letters that fit no frame ended them"
@@ -93,7 +93,7 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
             shutil.move(f"{data}.copy", data)
             cluster.start("n2")
             status = status_when(cluster, "n2", lambda facts: facts["peers"]["n1"]["up"])
-            assert not status["vouched"]
+            assert not status["trusted"]
             assert "still missing n3." in status["suspected"]
             assert any("still missing n3." in problem for problem in survey(cluster.addresses)["problems"])
             if word == "told":
@@ -101,7 +101,7 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
                 command = [sys.executable, "-m", "quorumq.node", "--config", str(cluster.config_path("n2"))]
                 process = subprocess.Popen([*command, "--directory-is-newest"])
                 try:
-                    status = status_when(cluster, "n2", lambda facts: facts["vouched"])
+                    status = status_when(cluster, "n2", lambda facts: facts["trusted"])
                     assert "operator" in status["placed"]
                 finally:
                     process.terminate()
@@ -109,7 +109,7 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
                 cluster.start("n2")
             cluster.start("n3")
             cluster.wait_ready(quarantine=True)
-            assert cluster.status("n2")["vouched"]
+            assert cluster.status("n2")["trusted"]
         log = cluster.log_path("n2").read_text()
         assert log.count("directory_trusted") == 1
         assert "resync_begins" not in log
@@ -163,12 +163,12 @@ def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
         cluster.kill("n3")
         cluster.start("n2")
         status = status_when(cluster, "n2", lambda facts: "from 1 more replicas" in facts["resync"])
-        assert not status["vouched"], "one of the two others is not enough"
+        assert not status["trusted"], "one of the two others is not enough"
         assert "is damaged" in status["resync"], status
         cluster.start("n3")
         cluster.wait_ready(quarantine=True)
         status = cluster.status("n2")
-        assert (status["vouched"], status["resync"]) == (True, "")
+        assert (status["trusted"], status["resync"]) == (True, "")
         assert resolved(status) == 5
         log = cluster.log_tail("n2", 200)
         assert "directory_damaged" in log

@@ -46,7 +46,7 @@ def test_the_survivor_is_declared_and_every_message_is_read(emptied: LocalCluste
     for name in ("n2", "n3"):
         cluster.start(name)
     for name in ("n2", "n3"):
-        status_when(cluster, name, lambda facts: "cannot vouch either" in facts["resync"])
+        status_when(cluster, name, lambda facts: "is not trusted either" in facts["resync"])
     assert any("`quorumq survivors declare`" in text for text in survey(cluster.addresses)["problems"])
 
     plan = run(cluster, "survivors", "declare", "--dry-run")
@@ -56,7 +56,7 @@ def test_the_survivor_is_declared_and_every_message_is_read(emptied: LocalCluste
     aborted = CliRunner().invoke(main, ["survivors", "declare", "--node", cluster.address("n1")], input="n\n")
     assert aborted.exit_code == 1
     assert "declare that n1 is all there is?" in aborted.stderr
-    assert not cluster.status("n2")["vouched"]
+    assert not cluster.status("n2")["trusted"]
 
     done = run(cluster, "survivors", "declare", "--yes", "--json")
     assert done.exit_code == 0, done.stderr

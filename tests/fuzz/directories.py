@@ -269,7 +269,7 @@ def use(disk: MemoryDisk, seconds: float) -> str:
         node.feed()
     node.core.check(clock[0])
     store.check()
-    said = "cannot vouch" if store.cannot_vouch else "damaged batches" if store.damaged else ""
+    said = "is not trusted" if store.not_trusted else "damaged batches" if store.damaged else ""
     node.fall_silent()
     node.feed(CleanStop())
     assert node.failed is None, (node.failed, log.lines[-3:])

@@ -45,26 +45,26 @@ async def test_a_damaged_directory_of_replicated_topics_resyncs_and_is_trusted_a
         cluster.kill("b")
         damage(cluster, "b")
         service = cluster.start("b")
-        assert service.node.store.cannot_vouch
-        assert not service.node.core.state.vouched
+        assert service.node.store.not_trusted
+        assert not service.node.core.state.trusted
         first = service.node.core.state.incarnation.n
         assert first > STARTS_FAR, "nobody knows how many starts the damage took"
         cluster.kill("b")
         service = cluster.start("b")
-        assert service.node.core.vouching.resync is not None
+        assert service.node.core.trust.resync is not None
         assert service.node.core.state.incarnation.n == first + 1, "a later start has lost nothing more"
         await cluster.ready()
         await trio.sleep(2)
         node = cluster.services["b"].node
-        assert node.core.state.vouched
-        assert not node.store.cannot_vouch
+        assert node.core.state.trusted
+        assert not node.store.not_trusted
         assert cluster.logs["b"].of("resync_over")
         cluster.kill("b")
-        assert not cluster.start("b").node.store.cannot_vouch, "so it says on the disk"
+        assert not cluster.start("b").node.store.not_trusted, "so it says on the disk"
         assert len(cluster.logs["b"].of("directory_damaged")) == 2, "at each start with it, and no more"
 
 
-async def test_a_crash_between_vouching_and_the_segment_that_says_so_costs_no_second_resync() -> None:
+async def test_a_crash_between_trust_and_the_segment_that_says_so_costs_no_second_resync() -> None:
     async with world() as cluster:
         client = await cluster.client("a")
         await client.ask(publish(await client.topic(), await client.session(), 0, b"x"))
@@ -74,13 +74,13 @@ async def test_a_crash_between_vouching_and_the_segment_that_says_so_costs_no_se
         cluster.start("b").node._end_resync = lambda: None  # type: ignore[method-assign]
         await cluster.ready()
         before = cluster.services["b"].node.core.state.incarnation.n
-        assert cluster.services["b"].node.store.cannot_vouch
+        assert cluster.services["b"].node.store.not_trusted
         cluster.kill("b")
         node = cluster.start("b").node
-        assert node.core.state.vouched
+        assert node.core.state.trusted
         assert node.core.state.incarnation.n == before + 1
         await trio.sleep(1)
-        assert not node.store.cannot_vouch
+        assert not node.store.not_trusted
 
 
 async def test_a_directory_that_was_moved_waits_for_all_others_and_says_so() -> None:
@@ -95,11 +95,11 @@ async def test_a_directory_that_was_moved_waits_for_all_others_and_says_so() -> 
         await trio.sleep(2)
         (line,) = cluster.logs["b"].of("directory_moved")
         assert "still missing a, c." in line["reason"]
-        assert not cluster.services["b"].node.core.state.vouched
+        assert not cluster.services["b"].node.core.state.trusted
         assert not cluster.logs["b"].of("directory_trusted")
         cluster.start("c")
         await cluster.ready()
-        assert cluster.services["b"].node.core.state.vouched
+        assert cluster.services["b"].node.core.state.trusted
         assert cluster.logs["b"].of("directory_trusted")
         assert not cluster.logs["b"].of("resync_begins")
         cluster.kill("b")
@@ -130,7 +130,7 @@ async def test_a_backup_of_the_last_start_resyncs() -> None:
         cluster.disks["b"].unlock()
         cluster.start("b")
         await cluster.ready()
-        assert cluster.services["b"].node.core.state.vouched
+        assert cluster.services["b"].node.core.state.trusted
         await trio.sleep(10)
         assert len(cluster.services["b"].node.store) == 2
         cluster.kill("b")
@@ -150,9 +150,9 @@ async def test_a_damaged_directory_of_a_long_path_starts_again_and_again() -> No
         damage(cluster, "b")
         disk = cluster.disks["b"]
         disk.__class__ = type("Deep", (type(disk),), {"__str__": lambda _: path})
-        assert path in cluster.start("b").node.store.cannot_vouch
+        assert path in cluster.start("b").node.store.not_trusted
         cluster.kill("b")
         service = cluster.start("b")
-        resync = service.node.core.vouching.resync
+        resync = service.node.core.trust.resync
         assert resync is not None
         assert path in resync.reason

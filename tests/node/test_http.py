@@ -86,7 +86,7 @@ async def test_what_is_told_follows_what_the_node_is_and_does() -> None:
             await trio.sleep(0.02)
         assert answer == (503, "1 of 3 nodes linked, 2 are needed\n")
         cluster.services["a"].node.core.state.quarantine_until = float("inf")
-        cluster.services["a"].node.core.state.vouched = False
+        cluster.services["a"].node.core.state.trusted = False
         assert await got(port, "/ready") == (503, "not trusted: it waits for other nodes\n")
         assert (await got(port, "/live"))[0] == 200
         nursery.cancel_scope.cancel()

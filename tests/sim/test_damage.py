@@ -7,7 +7,7 @@ import random
 import pytest
 
 from quorumq.core.messages import Slice
-from quorumq.core.records import BatchStored, DirectoryMade, Started, VouchingLost
+from quorumq.core.records import BatchStored, DirectoryMade, Started, TrustLost
 from quorumq.core.types import Batch, Incarnation, PartitionId, ProducerId
 from quorumq.wire.batch import Message, build_batch
 from sim.cluster import Cluster
@@ -68,7 +68,7 @@ def test_a_damaged_directory_says_so_keeps_whose_it_is_and_gives_no_number_twice
         one.damage(random.Random(seed), seed % 2 * 5)
         records = one.open()
         assert isinstance(records[0], DirectoryMade)
-        assert isinstance(records[-1], VouchingLost)
+        assert isinstance(records[-1], TrustLost)
         assert one.next_number() == BATCHES.stop
         lost += len(numbers(records)) < len(BATCHES)
     assert lost

@@ -24,7 +24,7 @@ from quorumq.core.records import (
     Reserved,
     Started,
     TopicPut,
-    Vouched,
+    Trusted,
 )
 from quorumq.core.types import (
     Batch,
@@ -111,7 +111,7 @@ def every_kind() -> list[JournalRecord]:
     return [
         DirectoryMade("n1", "test", DIRECTORY),
         Started(Incarnation(1, 99)),
-        Vouched(),
+        Trusted(),
         PeerSeen("n2", Incarnation(3, 7), 88),
         Reserved(1 << 40),
         TopicPut(topic),

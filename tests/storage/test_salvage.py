@@ -75,7 +75,7 @@ def flips(disk: MemoryDisk, every: int) -> Iterator[tuple[str, int]]:
 def test_a_flip_anywhere_is_harmless_a_damaged_batch_or_said(every: int) -> None:
     writer = worn()
     live = set(writer.live())
-    seen = {"sound": 0, "cut": 0, "batch": 0, "cannot vouch": 0}
+    seen = {"sound": 0, "cut": 0, "batch": 0, "is not trusted": 0}
     rng = random.Random(every)
     for name, offset in flips(writer.disk, every):
         disk = writer.disk.clone()
@@ -93,9 +93,9 @@ def test_a_flip_anywhere_is_harmless_a_damaged_batch_or_said(every: int) -> None
         others = [r for r in replayed if not isinstance(r, BatchStored | DirectoryMade)]
         everything = [r for r in writer.appended if not isinstance(r, BatchStored)]
         assert set(map(repr, others)) <= set(map(repr, everything)), "nothing that was not written"
-        if store.cannot_vouch:
-            seen["cannot vouch"] += 1
-            assert name in store.cannot_vouch
+        if store.not_trusted:
+            seen["is not trusted"] += 1
+            assert name in store.not_trusted
             assert store.position >= len(writer.appended), "never too low"
         elif store.notes:
             seen["cut"] += 1
@@ -109,19 +109,19 @@ def test_a_flip_anywhere_is_harmless_a_damaged_batch_or_said(every: int) -> None
             assert there | damaged == live
             assert others == everything
             assert store.position == len(writer.appended)
-        said = store.cannot_vouch
+        said = store.not_trusted
         store.append([batch(900), Reserved(900)])
         store.close()
         again, later = start(disk)  # it can be written again, and goes on saying so
-        assert again.cannot_vouch == said
+        assert again.not_trusted == said
         assert Reserved(900) in later
         assert {r.number for r in later if isinstance(r, BatchStored)} >= (there | {900}) - damaged
-        again.vouch()
+        again.trusted()
         assert again.should_roll == bool(said)
         again.roll(small_state(later))
         again.close()
         again, later = start(disk)
-        assert not again.cannot_vouch
+        assert not again.not_trusted
         again.close()
     sound = seen.pop("sound")  # a flip in what nobody needs any more
     assert min(seen.values()) > 2, (seen, sound)
@@ -148,7 +148,7 @@ def test_both_sides_of_the_damage_are_read() -> None:
     assert tombstone(1) in replayed
     assert [r.number for r in replayed if isinstance(r, BatchStored)] == [0, 1, 2]
     bodies_are_right(store, replayed)
-    assert "is damaged at byte" in store.cannot_vouch
+    assert "is damaged at byte" in store.not_trusted
     assert any("cannot be read" in note for note in store.notes)
     store.close()
 
@@ -169,7 +169,7 @@ def test_a_segment_whose_first_record_is_gone_or_that_is_missing(which: int) -> 
         with pytest.raises(StorageError):
             start(disk)
         store, replayed = salvage(disk)
-        assert store.cannot_vouch
+        assert store.not_trusted
         there = {r.number for r in replayed if isinstance(r, BatchStored)}
         assert there >= set(writer.live()) if damage == "flip" else there
         store.close()
@@ -185,12 +185,12 @@ def test_a_directory_of_which_nothing_can_be_read_is_set_aside_and_begun_again()
     store, replayed = salvage(disk)
     assert replayed == [DirectoryMade("n1", "test", DIRECTORY + 9)]
     assert store.fresh
-    assert name in store.cannot_vouch
+    assert name in store.not_trusted
     store.close()
     assert name + ".damaged" in disk.list()
     store, _ = start(disk)
     assert store.directory == DIRECTORY + 9
-    assert name in store.cannot_vouch
+    assert name in store.not_trusted
     store.close()
     assert name + ".damaged" in disk.list()
 
@@ -230,7 +230,7 @@ def test_pages_that_the_disk_cannot_read_are_damage_too() -> None:
     lost = set(range(10)) - set(there)
     assert 1 <= len(lost) <= 4
     assert Reserved(2) in replayed
-    assert store.cannot_vouch
+    assert store.not_trusted
     disk.read = read  # type: ignore[method-assign]
     bodies_are_right(store, replayed)
     store.close()
@@ -263,7 +263,7 @@ def test_a_sound_directory_is_opened_as_ever() -> None:
     store, replayed = start(writer.disk)
     other, salvaged = salvage(disk)
     assert salvaged == replayed
-    assert not other.cannot_vouch
+    assert not other.not_trusted
     assert other.position == store.position
 
 
@@ -275,7 +275,7 @@ def test_a_directory_of_another_node_is_refused_all_the_same() -> None:
     start(disk)[0].close()
 
 
-def test_inspect_shows_holes_and_why_it_cannot_vouch(tmp_path: Path) -> None:
+def test_inspect_shows_holes_and_why_it_cannot_trusted(tmp_path: Path) -> None:
     writer = worn()
     disk = writer.disk
     disk.flip(newest(disk), frames_of(disk, newest(disk))[3].offset + 5)
@@ -283,7 +283,7 @@ def test_inspect_shows_holes_and_why_it_cannot_vouch(tmp_path: Path) -> None:
     salvage(disk)[0].close()
     copy_out(disk, tmp_path)
     first = next(iter(inspect_segment(tmp_path / newest(disk))))
-    assert damaged in first.fields["cannot_vouch"]
+    assert damaged in first.fields["not_trusted"]
     (hole,) = first.fields["holes"]
     (place,) = [item for item in inspect_segment(tmp_path / damaged) if item.type == UNREADABLE]
     assert (place.offset, place.offset + place.fields["bytes"]) == (hole.first, hole.stop)

@@ -383,13 +383,13 @@ class ShowReply(NamedTuple):
 
 
 class DeclareSurvivors(NamedTuple):
-    """Declare that these nodes, those that can vouch, are all that is left; with none, ask which they are."""
+    """Declare that these nodes, those that is trusted, are all that is left; with none, ask which they are."""
 
     survivors: tuple[NodeId, ...] = ()
 
 
 class Learner(NamedTuple):
-    """A node that cannot vouch for its directory, and why."""
+    """A node that is not trusted for its directory, and why."""
 
     node: NodeId
     why: str

@@ -170,7 +170,7 @@ class Refused(NamedTuple):
 
 
 class HoldReply(NamedTuple):
-    """The votes on a HOLD. ``abstained`` (in quarantine, or not able to vouch) is a vote for nothing.
+    """The votes on a HOLD. ``abstained`` (in quarantine, or not able to be trusted) is a vote for nothing.
 
     Partition and group come along so that a reply whose round is over still repairs.
     """
@@ -340,7 +340,7 @@ class PutReply(NamedTuple):
     """Answers PutTopic and PutGroup; the merged register comes along if it is higher than the one asked.
 
     ``refused`` is "", or "deleted" with the register that has taken the topic's place; of a PutGroup also
-    "cannot-vouch" or "unknown-topic": it was not taken in. ``topic`` comes with the answer to a PutGroup, too, if it
+    "not-trusted" or "unknown-topic": it was not taken in. ``topic`` comes with the answer to a PutGroup, too, if it
     has more partitions than the sender knew of.
     """
 
@@ -388,7 +388,7 @@ class ProposalReply(NamedTuple):
 
     ``topic`` or ``group`` is a register that was chosen in this instance or a later one, deleted or not. Asked about a
     group, ``topic`` says that the topic was deleted, or makes no groups for a FETCH. ``error`` is "", "unknown-topic"
-    or "cannot-vouch": no vote.
+    or "not-trusted": no vote.
     """
 
     round: int

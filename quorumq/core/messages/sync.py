@@ -25,7 +25,7 @@ class Heartbeat(NamedTuple):
     quarantine_s: float = 0.0
     disk_free: int = -1
     position: int = 0  # records durable in the sender's directory, or 0 if they are not counted
-    vouched: bool = True  # True if the sender can vouch for its directory
+    trusted: bool = True  # True if the sender is trusted for its directory
 
 
 class HoldsRequest(NamedTuple):
@@ -206,7 +206,7 @@ class SyncTopics(NamedTuple):
 
 
 class ResyncRequest(NamedTuple):
-    """A node that cannot vouch asks for the receiver's state of a partition, from place ``start`` on.
+    """A node that is not trusted asks for the receiver's state of a partition, from place ``start`` on.
 
     Without a partition it asks for the registers.
     """
@@ -230,9 +230,9 @@ class ResyncReply(NamedTuple):
 
 
 class SurvivorsRequest(NamedTuple):
-    """A question: can the receiver vouch, and which starts has it seen.
+    """A question: can the receiver be trusted, and which starts has it seen.
 
-    With ``survivors``, these nodes are declared to be all that is left: a node that cannot vouch waits for no other.
+    With ``survivors``, these nodes are declared to be all that is left: a node that is not trusted waits for no other.
     """
 
     round: int
@@ -248,13 +248,13 @@ class Seen(NamedTuple):
 
 
 class SurvivorsReply(NamedTuple):
-    """The answer to SurvivorsRequest: ``why`` the sender cannot vouch, or "" if it can or is new.
+    """The answer to SurvivorsRequest: ``why`` the sender is not trusted, or "" if it can or is new.
 
     ``seen`` are the newest starts that it knows durably, its own first; ``survivors`` those that were declared to it.
     """
 
     round: int
-    vouched: bool
+    trusted: bool
     why: str
     seen: tuple[Seen, ...]
     survivors: tuple[NodeId, ...]

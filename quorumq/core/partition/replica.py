@@ -107,8 +107,8 @@ class Replica:
         self.views.limit_deliveries(topic.max_deliveries, now)
 
     def may_vote(self, now: Now) -> bool:
-        """Return True if this replica may grant and coordinate holds: it can vouch, and no forgotten grant can live."""
-        return self.node.vouched and (now.mono >= self.quarantine_until or not self.in_quarantine(now))
+        """Return True if this replica may grant and coordinate holds: it is trusted, and no forgotten grant can live."""
+        return self.node.trusted and (now.mono >= self.quarantine_until or not self.in_quarantine(now))
 
     def in_quarantine(self, now: Now) -> bool:
         """Return True if a hold granted before this start may be live and unknown here (docs/protocol.md, RECOVERY)."""
@@ -217,7 +217,7 @@ class Replica:
         ]
 
     def abstains(self, ballot: Stamp, now: Now) -> bool:
-        """Return True if this replica has no vote: in quarantine, unable to vouch, or asked for too high a ballot.
+        """Return True if this replica has no vote: in quarantine, unable to be trusted, or asked for too high a ballot.
 
         Too high is above its durable reserve: after a crash it would not know that it had granted the ballot.
         """

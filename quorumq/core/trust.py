@@ -1,4 +1,4 @@
-"""A node's trust in its data directory: it can vouch if it has every promise that was made from it.
+"""A node's trust in its data directory: it is trusted if it has every promise that was made from it.
 
 A new directory, one that may be an old copy, and one that a peer knows to lack something cannot. What the node answers
 from it counts only once the others have been heard (docs/protocol.md, RECOVERY; core/resync.py).
@@ -14,13 +14,13 @@ from quorumq.core.context import Context
 from quorumq.core.effects import Done, Effect, LinkUp, Persist
 from quorumq.core.errors import Code
 from quorumq.core.messages import Failed
-from quorumq.core.records import JournalRecord, Placed, Reserved, Started, Vouched, VouchingLost
+from quorumq.core.records import JournalRecord, Placed, Reserved, Started, Trusted, TrustLost
 from quorumq.core.resync import Resync, far_above
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Incarnation, NodeId, Now
 
 TOKEN_STARTED = -1
-TOKEN_VOUCHED = -2
+TOKEN_TRUSTED = -2
 TOKEN_LOST = -3
 TOKEN_POSITION = -4
 TOKEN_RESERVE = -(1 << 62)
@@ -36,14 +36,14 @@ IF_ALL_WERE_RESTORED = (
 
 
 @dataclass(slots=True, eq=False)
-class Vouching:
+class Trust:
     """One start of a node's knowledge of its own directory.
 
     Attributes:
         place: location of the directory at this start, as a number; 0 if the driver cannot tell.
         placed: location of the directory by the journal; None if it names none.
         begun: the last starts of this directory, this one last.
-        once: True if it could vouch in this start or one before.
+        once: True if it could be trusted in this start or one before.
         suspected: True if it may be an old copy: no vote until every other node has been heard.
         resync: answers still awaited, of a directory that lost something; None without a resync.
         above: the starts up to this one count as taken into account by its resyncs.
@@ -62,7 +62,7 @@ class Vouching:
     above: int = 0
     lost: bool = False
     floor: int = 0
-    vouchers: dict[NodeId, None] = field(default_factory=dict)
+    confirmed_by: dict[NodeId, None] = field(default_factory=dict)
 
     # ------------------------------------------------------------------- the journal
 
@@ -70,9 +70,9 @@ class Vouching:
         """Note that the directory has this start."""
         self.begun = (*(begun for begun in self.begun if begun != start), start)[-STARTS_KEPT:]
 
-    def replay(self, record: Vouched | VouchingLost | Placed, starts: int) -> int:
+    def replay(self, record: Trusted | TrustLost | Placed, starts: int) -> int:
         """Take in a record of the journal, which has ``starts`` starts so far; return how many there are after it."""
-        if isinstance(record, Vouched):
+        if isinstance(record, Trusted):
             self.once, self.resync = True, None
         elif isinstance(record, Placed):
             self.placed = record
@@ -82,14 +82,14 @@ class Vouching:
             return max(starts, self.above)
         return starts
 
-    def snapshot(self, *, vouched: bool) -> list[JournalRecord]:
+    def snapshot(self, *, trusted: bool) -> list[JournalRecord]:
         """Return the durable records about the directory."""
         records: list[JournalRecord] = []
         if self.above or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
-            records.append(VouchingLost(self.above, reason))
-        if vouched or (self.suspected and self.once):
-            records.append(Vouched())
+            records.append(TrustLost(self.above, reason))
+        if trusted or (self.suspected and self.once):
+            records.append(Trusted())
         if self.placed is not None:
             records.append(self.placed)
         return records
@@ -102,7 +102,7 @@ class Vouching:
         return bool(self.place) and self.placed is not None and self.placed.place != self.place
 
     def begin(self, starts: int, *, newest: bool) -> tuple[int, bool]:
-        """Return the start to begin above, and True if the directory can vouch now: the journal is read.
+        """Return the start to begin above, and True if the directory is trusted now: the journal is read.
 
         Args:
             starts: count of starts that the journal has seen.
@@ -119,23 +119,23 @@ class Vouching:
         records: list[JournalRecord] = []
         start = context.state.incarnation.n
         if self.resync is not None and self.is_elsewhere:
-            records.append(VouchingLost(self.above, self.resync.reason))
+            records.append(TrustLost(self.above, self.resync.reason))
         if not self.suspected:
             records += self._trust_place(
                 start,
-                "it could not vouch anyway, and resyncs"
+                "it could not be trusted anyway, and resyncs"
                 if self.resync is not None
                 else "an operator said that it is the newest there is",
             )
-        if len(self.config.nodes) == 1 and not context.state.vouched:
+        if len(self.config.nodes) == 1 and not context.state.trusted:
             why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
-            records += [*self._trust_place(start, why), Vouched()]
+            records += [*self._trust_place(start, why), Trusted()]
         return records
 
     def on_started(self, context: Context) -> None:
         """Go on after the first Persist is durable. A node that is alone has no other to ask."""
         if len(self.config.nodes) == 1:
-            context.state.vouched = self.once = True
+            context.state.trusted = self.once = True
             self.suspected = False
 
     def _trust_place(self, start: int, why: str) -> list[JournalRecord]:
@@ -150,7 +150,7 @@ class Vouching:
 
     def unheard(self) -> list[NodeId]:
         """Return the other nodes that have not yet reported their view of this one."""
-        return [node for node in self.config.nodes if node not in (*self.vouchers, self.config.node)]
+        return [node for node in self.config.nodes if node not in (*self.confirmed_by, self.config.node)]
 
     def hear(self, context: Context, peer: NodeId) -> list[Effect]:
         """Count a peer's answer: an empty directory is new once all others have said that they know no other.
@@ -158,33 +158,33 @@ class Vouching:
         A directory that may be an old copy is the newest once every other node has said that it knows of no more: each
         link that comes up compares starts, directories and positions first.
         """
-        if context.state.vouched or self.resync is not None:
+        if context.state.trusted or self.resync is not None:
             return []
-        self.vouchers[peer] = None
+        self.confirmed_by[peer] = None
         if self.unheard():
             return []
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
         trusted = self._trust_place(context.state.incarnation.n, why)
-        return [Persist((*trusted, Vouched()), (Done(TOKEN_VOUCHED),))]
+        return [Persist((*trusted, Trusted()), (Done(TOKEN_TRUSTED),))]
 
     def end_resync(self, context: Context) -> list[Effect]:
-        """Vouch again once all has been heard, behind all of it in the journal.
+        """Be trusted again once all has been heard, behind all of it in the journal.
 
         If our old start granted a ballot and a majority won under it, a node that has answered knows: it is in our
         clock by now, which is therefore the floor of grants that may be forgotten here.
         """
         state = context.state
-        if self.resync is None or state.vouched or self.resync.missing(context):
+        if self.resync is None or state.trusted or self.resync.missing(context):
             return []
         self.floor = state.clock.wanted
         reserve = max(self.floor + RESERVE_STEP, state.clock.reserving)
         state.clock.reserving = reserve
-        done = (Done(reserve_token(reserve)), Done(TOKEN_VOUCHED))
-        return [Persist((Reserved(reserve), Vouched()), done)]
+        done = (Done(reserve_token(reserve)), Done(TOKEN_TRUSTED))
+        return [Persist((Reserved(reserve), Trusted()), done)]
 
-    def on_vouched(self, context: Context, now: Now) -> bool:
+    def on_trusted(self, context: Context, now: Now) -> bool:
         """Have this node's answers count from here on. Return True if that ends a resync: quarantine begins."""
-        context.state.vouched = self.once = True
+        context.state.trusted = self.once = True
         self.suspected = False
         if self.resync is None:
             return False
@@ -244,12 +244,12 @@ class Vouching:
         start.
         """
         self.lost = True
-        context.state.vouched = False
+        context.state.trusted = False
         self.resync = Resync(reason)
         above = max(self.above, far_above(seen_n))
         trusted = self._trust_place(context.state.incarnation.n, f"it was an old copy: {reason}")
         self.suspected = False
-        return [Persist((*trusted, VouchingLost(above, reason)), (Done(TOKEN_LOST),))]
+        return [Persist((*trusted, TrustLost(above, reason)), (Done(TOKEN_LOST),))]
 
     # --------------------------------------------------------------------- for people
 
@@ -266,11 +266,11 @@ class Vouching:
         )
 
     def refusal(self, context: Context) -> Failed:
-        """Return the answer to clients while this node cannot vouch."""
+        """Return the answer to clients while this node is not trusted."""
         me = self.config.node
         if self.resync is not None:
             detail = (
-                f"node {me} cannot vouch for its directory ({self.resync.reason}) and asks "
+                f"node {me} is not trusted for its directory ({self.resync.reason}) and asks "
                 f"the others: {self.resync.explain(context)}"
             )
             return Failed(Code.NOT_STORED, detail)
@@ -280,7 +280,7 @@ class Vouching:
         )
         if self.suspected:
             detail = f"node {me} takes part in nothing yet: {self.explain_suspicion()}"
-        return Failed(Code.NOT_STORED, detail, len(self.config.nodes), len(self.vouchers) + 1)
+        return Failed(Code.NOT_STORED, detail, len(self.config.nodes), len(self.confirmed_by) + 1)
 
 
 def reserve_token(reserve: int) -> int:
