@@ -135,7 +135,7 @@ class RecordBatch:
     count: int = 0
     batch: Batch | None = None  # once it is numbered and encoded
     producer_id: ProducerId | None = None
-    seal: bytes = b""  # the seal of the producer id's session
+    signature: bytes = b""  # the signature of the producer id's session
     first: int = 0
     sent: bool = False
     done: bool = False
@@ -167,9 +167,9 @@ class RecordBatch:
         self.count += len(records)
         return index
 
-    def number(self, producer_id: ProducerId, seal: bytes, first: int, wall_ms: int) -> None:
+    def number(self, producer_id: ProducerId, signature: bytes, first: int, wall_ms: int) -> None:
         """Name the messages of this complete batch, and encode it once and for all."""
-        self.producer_id, self.seal, self.first = producer_id, seal, first
+        self.producer_id, self.signature, self.first = producer_id, signature, first
         sections = (Span(producer_id, first, first + self.count),)
         self.batch = pack_sections(self.partition, sections, wall_ms, self.records, **self.times._asdict())
         self.records = []

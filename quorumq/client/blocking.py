@@ -44,7 +44,7 @@ from quorumq.client.work import GRACE_S, TASK_OPTIONS, Pool, Stop, Task, Worked
 from quorumq.core.errors import UsageError
 from quorumq.core.types import Letter, Stamp
 from quorumq.wire.batch import HeaderValue
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class Message(Counterpart[delivered.Message]):
     fencing_token: Stamp = _same("fencing_token")
     published_ms: int = _same("published_ms")
     letter: Letter | None = _same("letter")
-    receipt: SealedNamed = _same("receipt")
+    receipt: SignedNamed = _same("receipt")
     is_live: bool = _same("is_live")
     outcome: Outcome | None = _same("outcome", "What became of it, once settled.")
     failure: Exception | None = _same("failure", "Why the last attempt to settle it failed; None otherwise.")
@@ -381,7 +381,7 @@ class Client(Counterpart[waiting.Client]):
         return self.portal.call(self.inner.redrive, topic, group, given, timeout=timeout)
 
     @like(waiting.Client.ticket)
-    def ticket(self, receipt: SealedNamed) -> Settleable:
+    def ticket(self, receipt: SignedNamed) -> Settleable:
         return self.inner.ticket(receipt)
 
 

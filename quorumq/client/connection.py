@@ -297,13 +297,13 @@ class Connection:
             return False
         data = b"".join(waiter.pieces)
         if self._tls is not None:
-            data = self._tls.seal(data)
+            data = self._tls.signature(data)
         try:
             taken = os.write(self._socket.fileno(), data)
         except OSError:
             if self._tls is None:
                 return False
-            taken = 0  # a sealed record has to be sent next
+            taken = 0  # a signed record has to be sent next
         self._outbox.clear()
         waiter.sent = True
         waiter.pieces = []
@@ -354,7 +354,7 @@ class Connection:
                         size += sum(map(len, waiter.pieces))
                         waiter.pieces = []
                 if self._tls is not None:
-                    pieces = [self._tls.seal(b"".join(pieces))]
+                    pieces = [self._tls.signature(b"".join(pieces))]
                 self._writing = True
                 await self._stream.send_all(b"".join((begun, *pieces)))
                 self._writing = False

@@ -22,8 +22,8 @@ from quorumq.core.topics import is_pattern
 from quorumq.core.types import Span, Topic
 from quorumq.wire.batch import Corrupt, records_of
 from quorumq.wire.batch import Message as Parts
-from quorumq.wire.codec import sealed_items
-from quorumq.wire.values import SealedNamed, WireSlice
+from quorumq.wire.codec import signed_items
+from quorumq.wire.values import SignedNamed, WireSlice
 
 LEAVE_TIMEOUT_S: Final = 1.0
 PARK_SHARE: Final = 0.1
@@ -182,7 +182,7 @@ def unpack(
     for sent in part.deliveries:
         delivery = Delivery(
             topic=part.topic,
-            sealed=sent.sealed,
+            signed=sent.signed,
             receipt=sent.receipt,
             attempt=sent.attempt,
             published_ms=part.header.published_ms,
@@ -223,12 +223,12 @@ def salvage(part: WireSlice) -> list[Parts | None]:
     return found
 
 
-def leave_items(parts: Iterable[WireSlice]) -> list[SealedNamed]:
+def leave_items(parts: Iterable[WireSlice]) -> list[SignedNamed]:
     """Return all receipts of slices that were not unpacked."""
-    return [SealedNamed(delivery.sealed, ()) for part in parts for delivery in part.deliveries]
+    return [SignedNamed(delivery.signed, ()) for part in parts for delivery in part.deliveries]
 
 
-def brought(reply: m.ClientReply) -> list[SealedNamed]:
+def brought(reply: m.ClientReply) -> list[SignedNamed]:
     """Return all receipts of a FETCH's reply that no caller waited for."""
     return leave_items(cast("tuple[WireSlice, ...]", reply.slices)) if isinstance(reply, m.FetchReply) else []
 
@@ -238,18 +238,18 @@ def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
     items = brought(reply)
     try:
         for at in range(0, len(items), SPANS_SETTLED_MAX):
-            connection.post(m.LeaveRequest(sealed_items(items[at : at + SPANS_SETTLED_MAX])))
+            connection.post(m.LeaveRequest(signed_items(items[at : at + SPANS_SETTLED_MAX])))
     except Lost:
         pass  # the holds run out
 
 
-async def give_back(context: Context, items: Sequence[SealedNamed]) -> None:
+async def give_back(context: Context, items: Sequence[SignedNamed]) -> None:
     """Give back by LEAVE, through any node; if no node takes it, the holds run out."""
     for at in range(0, len(items), SPANS_SETTLED_MAX):
         some = items[at : at + SPANS_SETTLED_MAX]
         if context.history is not None:
             context.history.left(some, context.topic_names)
-        request = m.LeaveRequest(sealed_items(some))
+        request = m.LeaveRequest(signed_items(some))
         try:
             await context.nodes.ask(
                 lambda request=request: request,  # type: ignore[misc]

@@ -28,7 +28,7 @@ from quorumq.history import (
     topic_label,
 )
 from quorumq.wire.receipts import read_receipt
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 
 UNKNOWN: Final = frozenset({Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, "error"})
 
@@ -81,11 +81,11 @@ class History:
                     via=delivery.via,
                 )
 
-    def left(self, items: Iterable[SealedNamed], topics: dict[bytes, str]) -> None:
+    def left(self, items: Iterable[SignedNamed], topics: dict[bytes, str]) -> None:
         """Write that messages that were never handed over are being given back."""
         op = self.op()
         for item in items:
-            receipt = read_receipt(item.sealed)
+            receipt = read_receipt(item.signed)
             fields = held(receipt, topic_name(receipt.partition, topics))
             self.write("leave", **fields, spans=spans_value(item.spans or (receipt.span,)), op=op)
 
@@ -252,8 +252,8 @@ class Settled:
             for entry in request.entries:
                 yield {**place, "generation": entry.record.generation, "n": entry.record.n}, (entry.span,)
         else:
-            for item in cast("tuple[SealedNamed, ...]", cast("m.AckRequest", request).items):
-                receipt = read_receipt(item.sealed)
+            for item in cast("tuple[SignedNamed, ...]", cast("m.AckRequest", request).items):
+                receipt = read_receipt(item.signed)
                 fields = held(receipt, topic_name(receipt.partition, self.topics))
                 yield fields, item.spans or (receipt.span,)
 

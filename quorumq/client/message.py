@@ -25,7 +25,7 @@ from quorumq.wire.batch import HeaderValue
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.receipts import read_receipt
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 
 
 class Outcome(Enum):
@@ -184,7 +184,7 @@ class Delivery:
     """Fields shared by the messages of one delivery."""
 
     topic: str  # its name
-    sealed: bytes  # the receipt, as the node gave it
+    signed: bytes  # the receipt, as the node gave it
     receipt: Receipt  # the same, decoded
     attempt: int  # 1 for the first delivery
     published_ms: int  # the batch's, by the producer's time of day
@@ -301,10 +301,10 @@ class Message(Settleable):
         return self.delivery.letter
 
     @property
-    def receipt(self) -> SealedNamed:
+    def receipt(self) -> SignedNamed:
         """The receipt, for settling it elsewhere: see `receipt_to_text`."""
-        return SealedNamed(
-            self.delivery.sealed, (Span(self.delivery.receipt.span.producer_id, self.seq, self.seq + 1),)
+        return SignedNamed(
+            self.delivery.signed, (Span(self.delivery.receipt.span.producer_id, self.seq, self.seq + 1),)
         )
 
     @property
@@ -418,17 +418,17 @@ def messages_of(delivery: Delivery, parts: Iterable[Parts | None], deadline: flo
     return made
 
 
-def receipt_to_text(receipt: SealedNamed) -> str:
+def receipt_to_text(receipt: SignedNamed) -> str:
     """Return a receipt as text without spaces, for another process to settle the message by."""
     parts = [(span.start, span.stop) for span in receipt.spans]
     encoded = b"".join((
-        b"\x82", cbor.blob(receipt.sealed), cbor.array_head(len(parts)),
+        b"\x82", cbor.blob(receipt.signed), cbor.array_head(len(parts)),
         *(b"\x82" + cbor.uint(start) + cbor.uint(stop) for start, stop in parts),
     ))  # fmt: skip
     return base64.urlsafe_b64encode(encoded).rstrip(b"=").decode()
 
 
-def receipt_from_text(text: str) -> SealedNamed:
+def receipt_from_text(text: str) -> SignedNamed:
     """Return the receipt that `receipt_to_text` wrote.
 
     Raises:
@@ -437,9 +437,9 @@ def receipt_from_text(text: str) -> SealedNamed:
     try:
         raw = base64.b64decode(text.strip() + "=" * (-len(text.strip()) % 4), altchars=b"-_", validate=True)
         value: Any = cbor.load(raw, "a receipt")
-        sealed, parts = value
-        producer_id = read_receipt(sealed).span.producer_id
-        return SealedNamed(sealed, tuple(Span(producer_id, int(start), int(stop)) for start, stop in parts))
+        signed, parts = value
+        producer_id = read_receipt(signed).span.producer_id
+        return SignedNamed(signed, tuple(Span(producer_id, int(start), int(stop)) for start, stop in parts))
     except (binascii.Error, BadValue, BadReceipt, TypeError, ValueError) as exc:
         raise BadReceipt(
             f"not a receipt: {text[:40]!r}; give back the text of the delivery unchanged"

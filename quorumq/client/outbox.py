@@ -200,7 +200,9 @@ class Outbox:
             assert producer_id is not None
             if queue.producer_id != producer_id:
                 queue.producer_id, queue.next_seq = producer_id, 0
-            record_batch.number(queue.producer_id, self.session.seal, queue.next_seq, self.context.wall_ms())
+            record_batch.number(
+                queue.producer_id, self.session.signature, queue.next_seq, self.context.wall_ms()
+            )
             queue.next_seq += record_batch.count
         self._count(queue, 1)
         self.closed.append((queue, record_batch))

@@ -44,7 +44,7 @@ from quorumq.core.errors import Busy, NotFound, PeerError, QuorumqError, TooFewR
 from quorumq.core.limits import LONG_POLL_MAX_S
 from quorumq.core.types import Span
 from quorumq.wire.receipts import read_receipt
-from quorumq.wire.values import SealedNamed, WireSlice
+from quorumq.wire.values import SignedNamed, WireSlice
 
 GIVE_BACK_SHARE: Final = 0.5
 """Share of a message's remaining hold time when it came, after which it is given back if not handed over."""
@@ -494,7 +494,7 @@ class Prefetch:
 
     # --------------------------------------------------------------- giving back
 
-    def _take_out(self, stock: Prefetched) -> list[SealedNamed]:
+    def _take_out(self, stock: Prefetched) -> list[SignedNamed]:
         """Take a slice out of stock; return the items by which its messages not handed over are given back."""
         self._stock.remove(stock)
         self._unstock(stock, stock.left)
@@ -505,13 +505,13 @@ class Prefetch:
         rest = stock.messages[stock.at :]
         if not rest:  # mostly
             return []
-        return [SealedNamed(item.sealed, item.spans) for chunk in chunks(items_of(rest)) for item in chunk]
+        return [SignedNamed(item.signed, item.spans) for chunk in chunks(items_of(rest)) for item in chunk]
 
-    def _leave_later(self, items: list[SealedNamed]) -> None:
+    def _leave_later(self, items: list[SignedNamed]) -> None:
         if items:
             self.context.nodes.spawn(self._give_back, items)
 
-    async def _give_back(self, items: list[SealedNamed]) -> None:
+    async def _give_back(self, items: list[SignedNamed]) -> None:
         count = sum(span.size for item in items for span in spans_named(item))
         self.given_back += count
         if count:
@@ -541,6 +541,6 @@ class Prefetch:
             self._leave_later([item for stock in stale for item in self._take_out(stock)])
 
 
-def spans_named(item: SealedNamed) -> tuple[Span, ...]:
+def spans_named(item: SignedNamed) -> tuple[Span, ...]:
     """Return the spans an item names; of a whole receipt, its own."""
-    return item.spans or (read_receipt(item.sealed).span,)
+    return item.spans or (read_receipt(item.signed).span,)

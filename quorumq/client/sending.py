@@ -30,7 +30,7 @@ class Session:
 
     def __init__(self, context: Context) -> None:
         self.producer_id: ProducerId | None = None
-        self.seal = b""
+        self.signature = b""
         self._context = context
         self._until = 0.0  # by the client's clock, which counts while the machine is suspended
 
@@ -43,7 +43,7 @@ class Session:
         """Open one; raises as any request does."""
         until = self._context.clock() + SESSION_S
         opened = await self._context.ask(m.OpenSession(), "open a session", timeout, writes=True)
-        self.producer_id, self.seal, self._until = opened.producer_id, opened.seal, until
+        self.producer_id, self.signature, self._until = opened.producer_id, opened.signature, until
 
     async def close(self, used: Sequence[PartitionId]) -> None:
         """Tell the cluster that nothing more comes under our producer id, so that it need not remember it for ever.
@@ -55,7 +55,7 @@ class Session:
             used: partitions in which it numbered anything; all of that is confirmed.
         """
         assert self.producer_id is not None
-        request = m.CloseSession(self.producer_id, tuple(used), self.seal)
+        request = m.CloseSession(self.producer_id, tuple(used), self.signature)
         self.producer_id = None
         with trio.move_on_after(CLOSE_WAIT_S), contextlib.suppress(QuorumqError):
             await self._context.ask(request, "close a session", CLOSE_WAIT_S, writes=True)
@@ -86,7 +86,9 @@ class Sender(NamedTuple):
         clock = self.context.clock
         header = batch.header
         await self.context.nodes.ask(
-            lambda: m.Publish(batch, max(0, int(1000 * (clock() - record_batch.made))), record_batch.seal),
+            lambda: m.Publish(
+                batch, max(0, int(1000 * (clock() - record_batch.made))), record_batch.signature
+            ),
             what=f"publish of {plural(header.size, 'message')} to {self.topic!r}/{header.partition.number}",
             timeout=min(self.timeout, left_of(record_batch.until)) if record_batch.timeout else self.timeout,
             writes=True,

@@ -32,8 +32,8 @@ from quorumq.core.errors import (
 from quorumq.core.limits import SPANS_SETTLED_MAX
 from quorumq.core.printable import plural
 from quorumq.core.types import Span
-from quorumq.wire.codec import sealed_items
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.codec import signed_items
+from quorumq.wire.values import SignedNamed
 
 SPANS_MAX: Final = SPANS_SETTLED_MAX
 """Spans in one request."""
@@ -58,10 +58,10 @@ _topic: Final = attrgetter("delivery.topic")
 class Item:
     """One receipt of a request, with the tickets of it that are meant, by number."""
 
-    __slots__ = ("sealed", "spans", "tickets")
+    __slots__ = ("signed", "spans", "tickets")
 
-    def __init__(self, sealed: bytes, tickets: list[Settleable]) -> None:
-        self.sealed = sealed
+    def __init__(self, signed: bytes, tickets: list[Settleable]) -> None:
+        self.signed = signed
         self.tickets = tickets
         self.spans = spans_of(tickets)
 
@@ -70,10 +70,10 @@ def items_of(tickets: Iterable[Settleable]) -> list[Item]:
     """Return the tickets by receipt, in order."""
     by_receipt: dict[bytes, list[Settleable]] = {}
     for delivery, some in groupby(tickets, key=_delivery):
-        by_receipt.setdefault(delivery.sealed, []).extend(some)
+        by_receipt.setdefault(delivery.signed, []).extend(some)
     for found in by_receipt.values():
         found.sort(key=_seq)
-    return [Item(sealed, found) for sealed, found in by_receipt.items()]
+    return [Item(signed, found) for signed, found in by_receipt.items()]
 
 
 def are_single(tickets: Sequence[Settleable]) -> bool:
@@ -106,7 +106,7 @@ def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
         parts = [item]
         if len(item.spans) > most:  # every span holds at least one ticket
             parts = [
-                Item(item.sealed, item.tickets[at : at + most]) for at in range(0, len(item.tickets), most)
+                Item(item.signed, item.tickets[at : at + most]) for at in range(0, len(item.tickets), most)
             ]
         for part in parts:
             if len(part.spans) > room:
@@ -119,7 +119,7 @@ def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
 
 def named(items: Iterable[Item]) -> tuple[m.ReceiptPart, ...]:
     """Return the items as a request has them."""
-    return sealed_items(SealedNamed(item.sealed, item.spans) for item in items)
+    return signed_items(SignedNamed(item.signed, item.spans) for item in items)
 
 
 @dataclass(eq=False)

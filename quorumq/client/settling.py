@@ -28,7 +28,7 @@ from quorumq.core.errors import (
 from quorumq.core.limits import DELAY_MAX_S, HOLD_TIME_DEFAULT_S, LETTERS_BYTES_MAX, TOPIC_BACKOFF_S
 from quorumq.core.types import Letter
 from quorumq.wire.receipts import read_receipt
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 
 
 class SettleCalls(Calls):
@@ -39,19 +39,19 @@ class SettleCalls(Calls):
         self.clock = context.clock
         self._acks = AckQueue(context.nodes, lambda: context.watch("ack"))
 
-    def ticket(self, receipt: SealedNamed) -> Settleable:
+    def ticket(self, receipt: SignedNamed) -> Settleable:
         """Return a receipt from elsewhere (`receipt_from_text`), for `ack`, `reject`, `dead_letter` and `extend`.
 
         Raises:
             BadReceipt: it names no messages, or several spans.
         """
-        found = read_receipt(receipt.sealed)
+        found = read_receipt(receipt.signed)
         spans = receipt.spans or (found.span,)
         if len(spans) != 1:
             raise BadReceipt(f"the receipt names {len(spans)} spans: settle them one by one")
         delivery = Delivery(
             topic="",
-            sealed=receipt.sealed,
+            signed=receipt.signed,
             receipt=found,
             attempt=0,
             published_ms=0,

@@ -13,7 +13,7 @@ RECEIVE_BYTES: Final = 64 * 1024
 
 
 class TlsStream(trio.abc.HalfCloseableStream):
-    """A stream in TLS over another one, which its owner may use itself for what is sealed.
+    """A stream in TLS over another one, which its owner may use itself for what is signed.
 
     Why not `trio.SSLStream`: it gives out one record of 16 KiB at a time, with a turn of the loop for each.
 
@@ -39,20 +39,20 @@ class TlsStream(trio.abc.HalfCloseableStream):
             if not done and not (data := await self.inner.receive_some(RECEIVE_BYTES)):
                 raise ConnectionError("the connection was closed during the TLS handshake")
 
-    def seal(self, data: bytes) -> bytes:
+    def signature(self, data: bytes) -> bytes:
         """Return the bytes that say ``data``; to be sent next."""
-        view, sealed = memoryview(data), []
+        view, signed = memoryview(data), []
         while view:
             view = view[self._tunnel.say((view,)) :]
-            sealed.append(self._tunnel.unsent())
-        return sealed[0] if len(sealed) == 1 else b"".join(sealed)
+            signed.append(self._tunnel.unsent())
+        return signed[0] if len(signed) == 1 else b"".join(signed)
 
     def hear(self, data: bytes | bytearray) -> bytes:
         """Decrypt the bytes that were received next; b"" while a record is not complete."""
         return self._tunnel.hear(data) or b""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self.inner.send_all(self.seal(bytes(data)))
+        await self.inner.send_all(self.signature(bytes(data)))
 
     async def wait_send_all_might_not_block(self) -> None:
         await self.inner.wait_send_all_might_not_block()

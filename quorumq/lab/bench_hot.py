@@ -30,10 +30,10 @@ from quorumq.lab.bench_ledger import VerificationFailed
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal
 from quorumq.wire.batch import encode_records, pack_batch
-from quorumq.wire.codec import decode_message, encode_message, open_request, sealed_items
+from quorumq.wire.codec import decode_message, encode_message, open_request, signed_items
 from quorumq.wire.frames import FrameReader
-from quorumq.wire.receipts import seal_fetched
-from quorumq.wire.values import SealedNamed, WireSlice
+from quorumq.wire.receipts import sign_fetched
+from quorumq.wire.values import SignedNamed, WireSlice
 
 SIZES: Final = (1, 55, 500)
 """Messages in a batch."""
@@ -225,7 +225,7 @@ class HotCluster:
         taken = timed("codec", self._decode, FrameReader(), data).message
         reply: Any = self._ask(name, timed("codec", open_request, taken, keys=KEYS))
         if isinstance(reply, m.FetchReply):
-            reply = timed("codec", seal_fetched, reply, secret=KEYS[0])
+            reply = timed("codec", sign_fetched, reply, secret=KEYS[0])
         data = b"".join(timed("codec", encode_message, reply, request=1, stamp=1, read=self._reader(node)))
         return timed("client", self._decode, FrameReader(), data).message
 
@@ -250,7 +250,7 @@ class HotCluster:
         if not isinstance(reply, m.PublishReply):
             raise VerificationFailed(f"a publish was answered with {reply}")
 
-    def fetch(self, payloads: Sequence[bytes]) -> list[SealedNamed]:
+    def fetch(self, payloads: Sequence[bytes]) -> list[SignedNamed]:
         """Fetch as many messages as were published; return their receipts."""
         fetch = m.Fetch(
             topics=("jobs",), group="g", max_messages=len(payloads), max_bytes=1 << 23, min_messages=1, min_bytes=0,
@@ -262,11 +262,11 @@ class HotCluster:
             raise VerificationFailed(
                 f"{len(found)} messages were delivered, and not those that were published"
             )
-        return [SealedNamed(delivery.sealed, ()) for part in parts for delivery in part.deliveries]
+        return [SignedNamed(delivery.signed, ()) for part in parts for delivery in part.deliveries]
 
-    def ack(self, items: Iterable[SealedNamed]) -> None:
+    def ack(self, items: Iterable[SignedNamed]) -> None:
         """Through another node, as a client that lost its connection would."""
-        reply = self.ask("n2", m.AckRequest(sealed_items(items)))
+        reply = self.ask("n2", m.AckRequest(signed_items(items)))
         if {verdict.outcome for verdict in reply.verdicts} != {"acked"}:
             raise VerificationFailed(f"an ack was answered with {reply}")
 
@@ -287,7 +287,7 @@ def measure(
                 rows: dict[str, list[tuple[dict[str, int], dict[str, int]]]] = {}
                 for _ in range(repeats):
                     payloads = [os.urandom(size) for _ in range(messages)]
-                    items: list[SealedNamed] = []
+                    items: list[SignedNamed] = []
                     steps: dict[str, Callable[[], Any]] = {
                         "publish": lambda payloads=payloads: cluster.publish(payloads),  # type: ignore[misc]
                         "fetch": lambda payloads=payloads, items=items: items.extend(cluster.fetch(payloads)),  # type: ignore[misc]

@@ -71,8 +71,8 @@ def admitted(
     check_request(message)
     if isinstance(message, Publish):
         for section in message.batch.header.sections:
-            check_session(section.producer_id, message.seal, keys=keys)
+            check_session(section.producer_id, message.signature, keys=keys)
     elif isinstance(message, CloseSession):
-        check_session(message.producer_id, message.seal, keys=keys)
+        check_session(message.producer_id, message.signature, keys=keys)
     request = open_request(message, keys=keys)
     return request if badge is None else badge.check(request, catalogue, begun)

@@ -59,7 +59,7 @@ from quorumq.wire.codec import (
 )
 from quorumq.wire.frames import Frame
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
-from quorumq.wire.receipts import seal_fetched, seal_session
+from quorumq.wire.receipts import sign_fetched, sign_session
 from quorumq.wire.requests import check_header, oversize
 from quorumq.wire.rights import Client, public, visible
 
@@ -488,8 +488,8 @@ class Inbound:
                 reply = self._visible(reply, counted)
             if isinstance(reply, m.OpenSessionReply):
                 node = self.node
-                seal = seal_session(reply.producer_id, secret=node.secret, key=node.secret_number)
-                pieces = encode_message(reply._replace(seal=seal), request=number)
+                signature = sign_session(reply.producer_id, secret=node.secret, key=node.secret_number)
+                pieces = encode_message(reply._replace(signature=signature), request=number)
             elif isinstance(reply, m.FetchReply) and reply.slices:
                 pieces = self._encode_fetched(key, number, reply)
                 if isinstance(counted, m.Fetch):
@@ -535,8 +535,8 @@ class Inbound:
         return seen
 
     def _encode_fetched(self, key: int, number: int, reply: m.FetchReply) -> list[bytes | memoryview]:
-        sealed = seal_fetched(reply, secret=self.node.secret, key=self.node.secret_number)
-        pieces = encode_message(sealed, request=number, read=self.node.read_slice)
+        signed = sign_fetched(reply, secret=self.node.secret, key=self.node.secret_number)
+        pieces = encode_message(signed, request=number, read=self.node.read_slice)
         self._answering[key] = (self._out.sent + self._out.waiting, reply)
         self.node.trace.answered(reply, self.node.core.replicas)
         return pieces

@@ -60,7 +60,7 @@ from quorumq.storage.journal import Journal
 from quorumq.wire.batch import Corrupt, decode_header
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import encode_message
-from quorumq.wire.receipts import key_number, seal_slices
+from quorumq.wire.receipts import key_number, sign_slices
 
 CHECKED_WHOLE_BYTES: Final = 256 * 1024
 """Batches up to this size are checked as a whole whenever a part of one is read."""
@@ -160,7 +160,7 @@ class Node:
         self.shares = Shares(lambda: clock().mono)
         self.turns = Turns(self.feed, self.shares.begin)
         self.keys = {key_number(secret): secret for secret in config.secrets}  # the cluster's, by number
-        self.secret_number, self.secret = next(iter(self.keys.items()))  # sealed with, and shown to peers
+        self.secret_number, self.secret = next(iter(self.keys.items()))  # signed with, and shown to peers
         self.room = Room(config, store, log)
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
@@ -349,8 +349,8 @@ class Node:
     def _encode_fetched(self, message: m.RemoteFetchReply, stamp: int) -> list[bytes | memoryview]:
         """Encode holds won on behalf of a peer's client, signed and with their bytes; if that fails, the reason."""
         try:
-            sealed = seal_slices(message.slices, secret=self.secret, key=self.secret_number)
-            answer = message._replace(slices=sealed)
+            signed = sign_slices(message.slices, secret=self.secret, key=self.secret_number)
+            answer = message._replace(slices=signed)
             return encode_message(answer, stamp=stamp, read=self.read_slice)
         except DamagedBatch as error:
             self.damaged(error.number, error)

@@ -35,7 +35,7 @@ ITEMS_MAX: Final = 1 << 17
 than `SPANS_PER_REQUEST_MAX`, which binds what clients ask."""
 RECORD_ITEMS_MAX: Final = 1 << 22
 """Items of a list directly in a journal record: bounded by the record's size, checked before."""
-SEALED_BYTES_MAX: Final = 1024
+SIGNED_BYTES_MAX: Final = 1024
 FACTS_DEPTH_MAX: Final = 12
 
 _NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas", "survivors"})

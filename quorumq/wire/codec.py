@@ -23,7 +23,7 @@ from quorumq.wire.bounds import TEXT_CHARS_MAX
 from quorumq.wire.cbor import BadValue, bad
 from quorumq.wire.frames import Frame, encode_frame
 from quorumq.wire.receipts import open_items
-from quorumq.wire.values import Decoders, Encoders, SealedNamed
+from quorumq.wire.values import Decoders, Encoders, SignedNamed
 
 TYPES: Final[Mapping[int, type]] = {
     # the first frames of a connection, and the answer to anything that failed
@@ -110,8 +110,8 @@ def encode_message(
     """Return ``message`` as the pieces of one frame, for one join or sendmsg.
 
     Args:
-        message: any message. Items of AckRequest and its like are `SealedNamed` (see `sealed_items`);
-            deliveries in `FetchReply` are sealed (receipts.seal_fetched).
+        message: any message. Items of AckRequest and its like are `SignedNamed` (see `signed_items`);
+            deliveries in `FetchReply` are signed (receipts.sign_fetched).
         request: the client's number of the request, in the request and in its reply; 0 between nodes.
         stamp: the sender's clock.
         read: gives the body bytes of a `Slice`: of its batch, from the end of record ``first - 1`` to the end
@@ -131,7 +131,7 @@ def decode_message(frame: Frame) -> Decoded:
     """Return the message in ``frame``.
 
     `FetchReply` and `BrowseReply` come back with `WireSlice` items, whose bodies are views of the frame; AckRequest and
-    its like with `SealedNamed` items (`open_request` makes the core's of them); a `Batch` has had its body's
+    its like with `SignedNamed` items (`open_request` makes the core's of them); a `Batch` has had its body's
     CRC checked.
 
     Raises:
@@ -173,10 +173,10 @@ def decode_message(frame: Frame) -> Decoded:
 _new_decoded: Final[Callable[[type[Decoded], tuple[object, ...]], Decoded]] = tuple.__new__
 
 
-def sealed_items(items: Iterable[SealedNamed]) -> tuple[m.ReceiptPart, ...]:
+def signed_items(items: Iterable[SignedNamed]) -> tuple[m.ReceiptPart, ...]:
     """Return ``items`` for the ``items`` field of AckRequest, RejectRequest, ExtendRequest or LeaveRequest.
 
-    The core's messages are typed for the node, which opens receipts; a client fills in the sealed ones.
+    The core's messages are typed for the node, which opens receipts; a client fills in the signed ones.
     """
     return cast("tuple[m.ReceiptPart, ...]", tuple(items))
 
@@ -189,7 +189,7 @@ def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:
     """
     if not isinstance(message, _ITEMS):
         return message
-    items = cast("Iterable[SealedNamed]", message.items)
+    items = cast("Iterable[SignedNamed]", message.items)
     return cast("Message", cast("Any", message)._replace(items=open_items(items, keys=keys)))
 
 

@@ -7,7 +7,7 @@ one takes the place of another.
 
     format 01 | key number | digest, 16 bytes | CBOR of the Receipt
 
-Promise: `open_receipt` returns only what `seal` was given under one of its keys, and raises `BadReceipt`,
+Promise: `open_receipt` returns only what `signature` was given under one of its keys, and raises `BadReceipt`,
 never anything else, for all other bytes. `read_receipt` believes the bytes: it is for clients, who have
 no secret and whose mistake would be refused by the node.
 """
@@ -23,15 +23,15 @@ from quorumq.core.errors import BadReceipt
 from quorumq.core.messages import FetchReply, ReceiptPart, Slice
 from quorumq.core.types import DERIVED, ProducerId, Receipt, Span
 from quorumq.wire import cbor
-from quorumq.wire.bounds import SEALED_BYTES_MAX
+from quorumq.wire.bounds import SIGNED_BYTES_MAX
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.values import (
-    SEALED_FORMAT,
-    SEALED_HEAD_BYTES,
-    SealedNamed,
+    SIGNED_FORMAT,
+    SIGNED_HEAD_BYTES,
+    SignedNamed,
     WireSlice,
     encode_value,
-    read_sealed,
+    read_signed,
 )
 
 DIGEST_BYTES: Final = 16
@@ -42,7 +42,7 @@ _PERSON: Final = b"quorumq receipt"
 _NUMBER: Final = b"quorumq key"
 _SESSION: Final = b"quorumq session"
 
-assert SEALED_HEAD_BYTES == 2 + DIGEST_BYTES
+assert SIGNED_HEAD_BYTES == 2 + DIGEST_BYTES
 
 
 def _digest(secret: bytes, key: int, encoded: bytes) -> bytes:
@@ -51,7 +51,7 @@ def _digest(secret: bytes, key: int, encoded: bytes) -> bytes:
             f"the cluster secret has {len(secret)} bytes: {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} are needed"
         )
     digest = hashlib.blake2b(
-        bytes((SEALED_FORMAT, key)), digest_size=DIGEST_BYTES, key=secret, person=_PERSON
+        bytes((SIGNED_FORMAT, key)), digest_size=DIGEST_BYTES, key=secret, person=_PERSON
     )
     digest.update(encoded)
     return digest.digest()
@@ -62,7 +62,7 @@ def key_number(secret: bytes) -> int:
     return hashlib.blake2b(secret, digest_size=1, person=_NUMBER).digest()[0]
 
 
-def seal(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
+def signature(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
     """Return ``receipt`` as bytes for a client.
 
     Args:
@@ -71,33 +71,33 @@ def seal(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
         key: the number of that secret, 0 to 255.
     """
     encoded = encode_value(receipt)
-    return b"".join((bytes((SEALED_FORMAT, key)), _digest(secret, key, encoded), encoded))
+    return b"".join((bytes((SIGNED_FORMAT, key)), _digest(secret, key, encoded), encoded))
 
 
 def open_receipt(data: bytes, *, keys: Mapping[int, bytes]) -> Receipt:
-    """Return the receipt that ``data`` seals.
+    """Return the receipt that ``data`` signatures.
 
     Args:
         data: as a client sent it.
         keys: secrets of this cluster by their key number.
 
     Raises:
-        BadReceipt: not sealed by this cluster, or changed since. The text says which; nothing was written.
+        BadReceipt: not signed by this cluster, or changed since. The text says which; nothing was written.
     """
-    if not SEALED_HEAD_BYTES < len(data) <= SEALED_BYTES_MAX or data[0] != SEALED_FORMAT:
+    if not SIGNED_HEAD_BYTES < len(data) <= SIGNED_BYTES_MAX or data[0] != SIGNED_FORMAT:
         raise BadReceipt(f"not a receipt ({cbor.shown(data)}): send back the bytes of the delivery unchanged")
     secret = keys.get(data[1])
     if secret is None:
-        raise BadReceipt(f"the receipt is sealed with key number {data[1]}, which this cluster does not have")
-    encoded = data[SEALED_HEAD_BYTES:]
-    if not hmac.compare_digest(_digest(secret, data[1], encoded), data[2:SEALED_HEAD_BYTES]):
+        raise BadReceipt(f"the receipt is signed with key number {data[1]}, which this cluster does not have")
+    encoded = data[SIGNED_HEAD_BYTES:]
+    if not hmac.compare_digest(_digest(secret, data[1], encoded), data[2:SIGNED_HEAD_BYTES]):
         raise BadReceipt(
             "the receipt does not verify: it was altered, or is from a cluster with another secret"
         )
     try:
-        return read_sealed(data)
-    except BadValue as exc:  # sealed by us, in a way that this version does not read
-        raise BadReceipt(f"the receipt was sealed by another version of quorumq: {exc}") from None
+        return read_signed(data)
+    except BadValue as exc:  # signed by us, in a way that this version does not read
+        raise BadReceipt(f"the receipt was signed by another version of quorumq: {exc}") from None
 
 
 def read_receipt(data: bytes) -> Receipt:
@@ -107,12 +107,12 @@ def read_receipt(data: bytes) -> Receipt:
         BadReceipt: the bytes say nothing.
     """
     try:
-        return read_sealed(data)
+        return read_signed(data)
     except BadValue as exc:
         raise BadReceipt(str(exc)) from None
 
 
-def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tuple[ReceiptPart, ...]:
+def open_items(items: Iterable[SignedNamed], *, keys: Mapping[int, bytes]) -> tuple[ReceiptPart, ...]:
     """Return the node's view of items that a client named: every receipt opened, every span within its receipt.
 
     No spans means all of the receipt's.
@@ -123,7 +123,7 @@ def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tu
     opened: list[ReceiptPart] = []
     for index, item in enumerate(items):
         try:
-            receipt = open_receipt(item.sealed, keys=keys)
+            receipt = open_receipt(item.signed, keys=keys)
         except BadReceipt as exc:
             raise BadReceipt(f"item {index}: {exc}") from None
         for span in item.spans:
@@ -135,7 +135,7 @@ def open_items(items: Iterable[SealedNamed], *, keys: Mapping[int, bytes]) -> tu
     return tuple(opened)
 
 
-def seal_session(producer_id: ProducerId, *, secret: bytes, key: int) -> bytes:
+def sign_session(producer_id: ProducerId, *, secret: bytes, key: int) -> bytes:
     """Return the signature of a session, which shows that a client got it: key number | digest, 16 bytes."""
     digest = hashlib.blake2b(
         encode_value(producer_id), digest_size=DIGEST_BYTES, key=secret, person=_SESSION, salt=bytes((key,))
@@ -143,7 +143,7 @@ def seal_session(producer_id: ProducerId, *, secret: bytes, key: int) -> bytes:
     return bytes((key,)) + digest.digest()
 
 
-def check_session(producer_id: ProducerId, seal: bytes, *, keys: Mapping[int, bytes]) -> None:
+def check_session(producer_id: ProducerId, signature: bytes, *, keys: Mapping[int, bytes]) -> None:
     """Refuse a client that did not get the session: it would take another producer's numbers, or end them.
 
     Args:
@@ -155,10 +155,12 @@ def check_session(producer_id: ProducerId, seal: bytes, *, keys: Mapping[int, by
     """
     if producer_id.node == DERIVED:
         return
-    secret = keys.get(seal[0]) if seal else None
-    if secret is None or not hmac.compare_digest(seal_session(producer_id, secret=secret, key=seal[0]), seal):
+    secret = keys.get(signature[0]) if signature else None
+    if secret is None or not hmac.compare_digest(
+        sign_session(producer_id, secret=secret, key=signature[0]), signature
+    ):
         raise BadReceipt(
-            f"session {producer_id.node}.{producer_id.n}.{producer_id.k} is not this client's: send the seal that came with the "
+            f"session {producer_id.node}.{producer_id.n}.{producer_id.k} is not this client's: send the signature that came with the "
             "session, or open another one"
         )
 
@@ -167,17 +169,17 @@ def _within(span: Span, whole: Span) -> bool:
     return span.producer_id == whole.producer_id and whole.start <= span.start and span.stop <= whole.stop
 
 
-def seal_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tuple[Slice, ...]:
+def sign_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tuple[Slice, ...]:
     """Return ``slices`` with every delivery's receipt signed. The node's shell does this before it encodes them.
 
-    A slice that came from another node is sealed already.
+    A slice that came from another node is signed already.
     """
     return tuple(
         part
         if isinstance(part, WireSlice)
         else part._replace(
             deliveries=tuple(
-                delivery._replace(sealed=seal(delivery.receipt, secret=secret, key=key))
+                delivery._replace(signed=signature(delivery.receipt, secret=secret, key=key))
                 for delivery in part.deliveries
             )
         )
@@ -185,6 +187,6 @@ def seal_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tu
     )
 
 
-def seal_fetched(fetched: FetchReply, *, secret: bytes, key: int = 0) -> FetchReply:
+def sign_fetched(fetched: FetchReply, *, secret: bytes, key: int = 0) -> FetchReply:
     """Return ``fetched`` with every delivery's receipt signed."""
-    return fetched._replace(slices=seal_slices(fetched.slices, secret=secret, key=key))
+    return fetched._replace(slices=sign_slices(fetched.slices, secret=secret, key=key))

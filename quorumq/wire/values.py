@@ -59,7 +59,7 @@ from quorumq.wire.bounds import (
     BYTES_EXACT,
     CHECKS,
     NAME_CHARS_MAX,
-    SEALED_BYTES_MAX,
+    SIGNED_BYTES_MAX,
     chars_max,
     int_range,
     items_max,
@@ -72,23 +72,23 @@ T = TypeVar("T", bound=tuple[Any, ...])
 # -------------------------------------------------------- values that are not their own fields on the wire
 
 
-class SealedNamed(NamedTuple):
-    """`ReceiptPart` as a client sends it and as it travels: the receipt in its sealed bytes, not opened.
+class SignedNamed(NamedTuple):
+    """`ReceiptPart` as a client sends it and as it travels: the receipt in its signed bytes, not opened.
 
     ``spans`` empty means all of the receipt.
     """
 
-    sealed: bytes
+    signed: bytes
     spans: tuple[Span, ...] = ()
 
 
 class WireDelivery(NamedTuple):
-    """`Delivery` as a client gets it. ``receipt`` was read from ``sealed`` without the secret.
+    """`Delivery` as a client gets it. ``receipt`` was read from ``signed`` without the secret.
 
     The fencing token is ``receipt.owner.ballot``. ``letter`` says why the message died, in a dead-letter group.
     """
 
-    sealed: bytes
+    signed: bytes
     attempt: int
     receipt: Receipt
     letter: Letter | None = None
@@ -133,29 +133,29 @@ def _decode_batch(data: object, body: Body | None) -> Batch:
 
 
 def _encode_named(value: object, lift: Lift | None) -> bytes:
-    if not isinstance(value, SealedNamed):
-        raise TypeError("a receipt travels sealed: make SealedNamed items (see `sealed_items`)")
+    if not isinstance(value, SignedNamed):
+        raise TypeError("a receipt travels signed: make SignedNamed items (see `signed_items`)")
     spans = b"".join([_encode_span(span, None) for span in value.spans])
-    return b"".join((b"\x82", cbor.blob(value.sealed), cbor.array_head(len(value.spans)), spans))
+    return b"".join((b"\x82", cbor.blob(value.signed), cbor.array_head(len(value.spans)), spans))
 
 
-def _decode_named(data: object, body: Body | None) -> SealedNamed:
+def _decode_named(data: object, body: Body | None) -> SignedNamed:
     if type(data) is not tuple or not data:
-        bad("named", data, "must be an array of the sealed receipt and spans")
+        bad("named", data, "must be an array of the signed receipt and spans")
     # Any bytes that stand for a receipt reach `open_items`: one that is none is the client's mistake, answered with
     # `BadReceipt`, and no reason to end a connection that others of its requests are on.
-    sealed = data[0]
-    if type(sealed) is not bytes:
-        bad("receipt", sealed, "must be bytes")
+    signed = data[0]
+    if type(signed) is not bytes:
+        bad("receipt", signed, "must be bytes")
     spans = data[1] if len(data) > 1 else ()
     if type(spans) is not tuple or len(spans) > SPANS_PER_REQUEST_MAX:
         bad("named.spans", spans, f"must be an array of at most {SPANS_PER_REQUEST_MAX}")
-    return SealedNamed(sealed, tuple([_decode_span(span, None) for span in spans]))
+    return SignedNamed(signed, tuple([_decode_span(span, None) for span in spans]))
 
 
-def _sealed(data: object) -> bytes:
-    if type(data) is not bytes or not 1 <= len(data) <= SEALED_BYTES_MAX:
-        bad("receipt", data, f"must be 1 to {SEALED_BYTES_MAX} bytes")
+def _signed(data: object) -> bytes:
+    if type(data) is not bytes or not 1 <= len(data) <= SIGNED_BYTES_MAX:
+        bad("receipt", data, f"must be 1 to {SIGNED_BYTES_MAX} bytes")
     return data
 
 
@@ -192,9 +192,9 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
         cbor.array_head(len(value.deliveries)),
     ]
     for delivery in value.deliveries:
-        if not delivery.sealed:
-            raise TypeError("a Delivery is being encoded before its receipt was sealed")
-        out += (b"\x85", cbor.blob(delivery.sealed), cbor.uint(delivery.attempt))
+        if not delivery.signed:
+            raise TypeError("a Delivery is being encoded before its receipt was signed")
+        out += (b"\x85", cbor.blob(delivery.signed), cbor.uint(delivery.attempt))
         out.append(cbor.NULL if delivery.letter is None else encode_value(delivery.letter))
         out += (cbor.TRUE if delivery.suspect else cbor.FALSE, cbor.uint(delivery.interruptions))
     return b"".join(out)
@@ -215,7 +215,7 @@ def _decode_slice(data: object, body: Body | None) -> WireSlice:
     for item in deliveries_data:
         if type(item) is not tuple or len(item) < 2:
             bad("slice.deliveries", item, "a delivery is an array of receipt and attempt")
-        sealed, attempt = _sealed(item[0]), item[1]
+        signed, attempt = _signed(item[0]), item[1]
         interruptions = item[4] if len(item) > 4 else 0
         for name, count in (("attempt", attempt), ("interruptions", interruptions)):
             if type(count) is not int or not 0 <= count < 1 << 63:
@@ -224,25 +224,25 @@ def _decode_slice(data: object, body: Body | None) -> WireSlice:
         suspect = item[3] if len(item) > 3 else False
         if type(suspect) is not bool:
             bad("slice.suspect", suspect, "must be true or false")
-        deliveries.append(WireDelivery(sealed, attempt, read_sealed(sealed), letter, suspect, interruptions))
+        deliveries.append(WireDelivery(signed, attempt, read_signed(signed), letter, suspect, interruptions))
     part = memoryview(b"") if body is None else body.take(batches.body_size(header), "a slice")
     return WireSlice(topic, header, tuple(deliveries), part)
 
 
-SEALED_HEAD_BYTES: Final = 18
-"""A sealed receipt begins with its format (1), its key number and a digest of 16 bytes (receipts.py)."""
-SEALED_FORMAT: Final = 1
+SIGNED_HEAD_BYTES: Final = 18
+"""A signed receipt begins with its format (1), its key number and a digest of 16 bytes (receipts.py)."""
+SIGNED_FORMAT: Final = 1
 
 
-def read_sealed(sealed: bytes) -> Receipt:
+def read_signed(signed: bytes) -> Receipt:
     """Read a signed receipt, believed without the secret. `BadValue` if it says nothing."""
-    if len(sealed) <= SEALED_HEAD_BYTES or sealed[0] != SEALED_FORMAT:
+    if len(signed) <= SIGNED_HEAD_BYTES or signed[0] != SIGNED_FORMAT:
         bad(
             "receipt",
-            sealed,
-            f"must begin with format {SEALED_FORMAT} and be longer than {SEALED_HEAD_BYTES} bytes",
+            signed,
+            f"must begin with format {SIGNED_FORMAT} and be longer than {SIGNED_HEAD_BYTES} bytes",
         )
-    return decode_value(Receipt, cbor.load(sealed[SEALED_HEAD_BYTES:], "a receipt"))
+    return decode_value(Receipt, cbor.load(signed[SIGNED_HEAD_BYTES:], "a receipt"))
 
 
 _SPECIAL: Final[Mapping[type, tuple[Callable[..., bytes], Callable[..., Any]]]] = {
@@ -450,8 +450,8 @@ class _Maker:
             size = BYTES_EXACT.get((owner, field))
             if size is not None:
                 return refuse(f"type({var}) is not bytes or len({var}) != {size}", f"must be {size} bytes")
-            rule = f"must be at most {SEALED_BYTES_MAX} bytes"
-            return refuse(f"type({var}) is not bytes or len({var}) > {SEALED_BYTES_MAX}", rule)
+            rule = f"must be at most {SIGNED_BYTES_MAX} bytes"
+            return refuse(f"type({var}) is not bytes or len({var}) > {SIGNED_BYTES_MAX}", rule)
         if hint is bool:
             return refuse(f"{var} is not True and {var} is not False", "must be a boolean")
         if hint is float:
@@ -604,7 +604,7 @@ def decode_value(cls: type[T], data: object, body: Body | None = None) -> T:
     """Return the ``cls`` that ``data``, a tuple out of `cbor.load`, holds field by field.
 
     Args:
-        cls: the NamedTuple to make. `ReceiptPart` comes back as `SealedNamed`, `Slice` as `WireSlice`.
+        cls: the NamedTuple to make. `ReceiptPart` comes back as `SignedNamed`, `Slice` as `WireSlice`.
         data: the fields, without any lead.
         body: source of the bodies of batches and slices; None leaves them empty.
 

@@ -1,7 +1,7 @@
 """A cluster for the client's tests: real node cores behind the real wire protocol, in one process, in virtual time.
 
 Nothing is mocked: `tests.core.cluster.Cluster` drives the cores on a perfect network, connections are trio memory
-streams that carry frames, receipts are sealed and opened as a node does it. Faults are what can happen to a
+streams that carry frames, receipts are signed and opened as a node does it. Faults are what can happen to a
 client: nobody there, a connection that ends, a node that says nothing, an answer that is lost.
 """
 
@@ -22,7 +22,7 @@ from quorumq.core.records import BatchStored
 from quorumq.core.types import Now
 from quorumq.wire.codec import decode_message, encode_message, failed, open_request
 from quorumq.wire.frames import FrameReader
-from quorumq.wire.receipts import seal_fetched
+from quorumq.wire.receipts import sign_fetched
 from quorumq.wire.rights import visible
 from tests.core.cluster import WALL_MS, Cluster
 
@@ -269,7 +269,7 @@ class FakeConnection:
 
     def send(self, reply: ClientReply, number: int) -> None:
         if isinstance(reply, FetchReply):
-            reply = seal_fetched(reply, secret=SECRET)
+            reply = sign_fetched(reply, secret=SECRET)
         read = self.cluster.read(self.node)
         self.outbox.append(b"".join(encode_message(reply, request=number, stamp=1, read=read)))
         self.wake.set()

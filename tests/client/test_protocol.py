@@ -13,7 +13,7 @@ from quorumq.core.errors import ClusterMismatch, PeerError, TooLarge, UsageError
 from quorumq.core.types import Incarnation
 from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import Frame, FrameReader
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 
 WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, ())
 
@@ -132,7 +132,7 @@ def test_the_end_inside_a_frame_is_an_error() -> None:
 
 def test_a_request_over_a_limit_uses_up_no_number() -> None:
     protocol = welcomed()
-    items = tuple(SealedNamed(b"x" * 1000) for _ in range(5000))
+    items = tuple(SignedNamed(b"x" * 1000) for _ in range(5000))
     with pytest.raises(TooLarge):
         protocol.request(m.AckRequest(items))  # type: ignore[arg-type]
     assert protocol.request(m.StatusRequest())[0] == 2

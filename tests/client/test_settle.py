@@ -145,9 +145,9 @@ def test_the_foremost_failure() -> None:
 
 async def test_one_refused_receipt_refuses_no_other() -> None:
     async with held(5) as (_, client, found):
-        sealed = bytearray(found[0].receipt.sealed)
-        sealed[5] ^= 1
-        forged = client.ticket(found[0].receipt._replace(sealed=bytes(sealed)))
+        signed = bytearray(found[0].receipt.signed)
+        signed[5] ^= 1
+        forged = client.ticket(found[0].receipt._replace(signed=bytes(signed)))
         results: dict[str, object] = {}
 
         async def ack(name: str, tickets: list[Settleable]) -> None:
@@ -457,7 +457,7 @@ async def test_what_an_extension_fails_with_is_not_what_an_ack_at_the_same_time_
 async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -> None:
     async with held(2) as (cluster, client, found):
         wrong = client.ticket(found[0].receipt)
-        wrong.delivery.sealed = wrong.delivery.sealed[:-1] + bytes((wrong.delivery.sealed[-1] ^ 1,))
+        wrong.delivery.signed = wrong.delivery.signed[:-1] + bytes((wrong.delivery.signed[-1] ^ 1,))
         heard: list[BaseException] = []
 
         async def ack(ticket: Settleable, timeout: float) -> None:
@@ -547,7 +547,7 @@ def delivery(number: int = 0) -> Delivery:
     owner = Owner("a", Incarnation(1, 1), Stamp(number + 1, "a"))
     receipt = Receipt(PartitionId(b"t" * 16, 0), "g", 0, 0, Span(PRODUCER_ID, 0, 1 << 20), owner)
     return Delivery(
-        topic="jobs", sealed=b"%d" % number, receipt=receipt, attempt=1, published_ms=0, delivered_ms=0,
+        topic="jobs", signed=b"%d" % number, receipt=receipt, attempt=1, published_ms=0, delivered_ms=0,
         hold_time=1.0, settler=None, holder=None,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -575,7 +575,7 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
         for seq in range(span.start, span.stop)
     }
     assert {(lots.index(t.delivery), s) for t in tickets for s in range(t.seq, t.seq + t.size)} == {
-        (int(items[index].sealed), seq) for index, seq in said
+        (int(items[index].signed), seq) for index, seq in said
     }
     verdicts = [
         Verdict(index, Span(PRODUCER_ID, seq, seq + 1), outcome) for (index, seq), outcome in said.items()
@@ -588,10 +588,10 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
 
     settling = Settling(items, hear, {})
     error = settling.take(SettleReply(tuple(verdicts)))
-    index_of = {item.sealed: index for index, item in enumerate(items)}
+    index_of = {item.signed: index for index, item in enumerate(items)}
     left = [ticket for item in settling.items for ticket in item.tickets]
     for ticket in tickets:
-        index = index_of[ticket.delivery.sealed]
+        index = index_of[ticket.delivery.signed]
         outcomes = [said[index, seq] for seq in range(ticket.seq, ticket.seq + ticket.size)]
         if "outcome-unknown" in outcomes:
             assert ticket in left

@@ -13,7 +13,7 @@ from quorumq.storage.records import decode_record, encode_record
 from quorumq.wire import cbor
 from quorumq.wire.codec import decode_message, encode_message, failed, open_request
 from quorumq.wire.frames import FrameReader
-from quorumq.wire.receipts import seal_fetched
+from quorumq.wire.receipts import sign_fetched
 from tests.core.cluster import Cluster
 
 SECRET = b"not a secret: 32 bytes for tests"
@@ -47,7 +47,7 @@ class Written(list[JournalRecord]):
 
 
 class Coded(Cluster):
-    """A `Cluster` that says and writes nothing but bytes. Receipts in requests are sealed, as clients send them."""
+    """A `Cluster` that says and writes nothing but bytes. Receipts in requests are signed, as clients send them."""
 
     def start(self, name: NodeId) -> None:
         if not isinstance(self.journals[name], Written):
@@ -83,7 +83,7 @@ class Coded(Cluster):
             self.advance(0.25)
         reply = self.replies[key]
         if isinstance(reply, FetchReply):
-            reply = seal_fetched(reply, secret=SECRET)
+            reply = sign_fetched(reply, secret=SECRET)
         found = through_the_wire(reply, request=1, read=self.reader_of(name))
         assert isinstance(found, Failed) == isinstance(reply, Failed)
         return found

@@ -26,7 +26,7 @@ from quorumq.core.types import (
     Topic,
 )
 from quorumq.wire.batch import Message, build_batch, encode_header
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 from tests.core.coded import Coded, through_the_wire
 
 ENDS = (NUMBERS_END, AGES_ASKED_END, STAMPS_END, STARTS_MAX, 1 << 63, WORDS_END)
@@ -89,7 +89,7 @@ def far_batch(producer_id: ProducerId, start: int, published_ms: int, ttl_ms: in
     return good._replace(header=header, raw=encode_header(header))
 
 
-def requests(topic: bytes, items: tuple[SealedNamed, ...]) -> st.SearchStrategy[Any]:
+def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[Any]:
     """A request with numbers at and near the limits."""
     here = PartitionId(topic, 0)
     batches = st.builds(
@@ -130,11 +130,11 @@ def requests(topic: bytes, items: tuple[SealedNamed, ...]) -> st.SearchStrategy[
     return st.one_of(asked)
 
 
-def receipts(reply: Any) -> tuple[SealedNamed, ...]:
-    return tuple(SealedNamed(found.sealed) for part in reply.slices for found in part.deliveries)
+def receipts(reply: Any) -> tuple[SignedNamed, ...]:
+    return tuple(SignedNamed(found.signed) for part in reply.slices for found in part.deliveries)
 
 
-def begun() -> tuple[Coded, Topic, tuple[SealedNamed, ...]]:
+def begun() -> tuple[Coded, Topic, tuple[SignedNamed, ...]]:
     """A cluster that has the last messages that can be, two of them delivered."""
     cluster = Coded()
     cluster.checks = False

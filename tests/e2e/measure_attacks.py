@@ -208,7 +208,7 @@ def forged(raw: Raw) -> Callable[[int], object]:
     topic, producer_id = raw.topic(f"forged-{os.getpid()}"), raw.session()
     raw.publish(topic, producer_id, 0, [b"x"])
     (item,) = receipts(raw.ask(FETCH._replace(topics=(topic.name,), max_wait=1.0)))
-    bent = item._replace(sealed=item.sealed[:-1] + bytes([item.sealed[-1] ^ 1]))
+    bent = item._replace(signed=item.signed[:-1] + bytes([item.signed[-1] ^ 1]))
     return lambda at: m.AckRequest((bent,) * 800)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from quorumq.core import messages as m
 from quorumq.core.types import Incarnation, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
-from quorumq.wire.codec import decode_message, encode_message, sealed_items
+from quorumq.wire.codec import decode_message, encode_message, signed_items
 from quorumq.wire.frames import PREFIX_BYTES, FrameReader
 from quorumq.wire.proofs import DIALLER, Handshake, fresh_nonce
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 from tests.patience import PATIENCE_S
 
 SEALS: dict[ProducerId, bytes] = {}
@@ -99,7 +99,7 @@ class Raw:
     def session(self) -> ProducerId:
         reply = self.ask(m.OpenSession())
         assert isinstance(reply, m.OpenSessionReply), reply
-        SEALS[reply.producer_id] = reply.seal
+        SEALS[reply.producer_id] = reply.signature
         return reply.producer_id
 
     def publish(
@@ -124,12 +124,12 @@ class Raw:
             )
         )
 
-    def take(self, topic: str, group: str, count: int, hold_time: float = 2.0) -> list[SealedNamed]:
+    def take(self, topic: str, group: str, count: int, hold_time: float = 2.0) -> list[SignedNamed]:
         """The receipts of ``count`` messages, by as many FETCHes as it takes until so many have come.
 
         A FETCH brings nothing, or is refused, where replicas are late or in quarantine, or a hold is not over yet.
         """
-        found: list[SealedNamed] = []
+        found: list[SignedNamed] = []
         came, end = 0, time.monotonic() + PATIENCE_S
         while came < count:
             reply = self.fetch(topic, group, count - came, hold_time, max_wait=min(0.1 * hold_time, 1.0))
@@ -149,8 +149,8 @@ class Raw:
                 left -= size_of(reply)
             assert left >= 0, f"{count - left} messages, and not {count}"
 
-    def ack(self, *items: SealedNamed) -> Any:
-        return self.ask(m.AckRequest(sealed_items(items)))
+    def ack(self, *items: SignedNamed) -> Any:
+        return self.ask(m.AckRequest(signed_items(items)))
 
 
 def publish(
@@ -159,12 +159,12 @@ def publish(
     where = PartitionId(topic.id, partition)
     messages = [Message(payload) for payload in payloads]
     batch = build_batch(where, producer_id, first, int(time.time() * 1000), messages)
-    return m.Publish(batch, seal=SEALS.get(producer_id, b""))
+    return m.Publish(batch, signature=SEALS.get(producer_id, b""))
 
 
-def receipts(reply: Any) -> list[SealedNamed]:
+def receipts(reply: Any) -> list[SignedNamed]:
     assert isinstance(reply, m.FetchReply), reply
-    return [SealedNamed(delivery.sealed) for part in reply.slices for delivery in part.deliveries]
+    return [SignedNamed(delivery.signed) for part in reply.slices for delivery in part.deliveries]
 
 
 def size_of(reply: Any) -> int:

@@ -29,7 +29,7 @@ from quorumq.wire import cbor
 from quorumq.wire.batch import crc32c, encode_header
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import MAGIC
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 from tests.e2e.conftest import rss_of
 from tests.e2e.raw import Raw, client_hello, outcomes, size_of
 
@@ -138,10 +138,10 @@ def test_receipts_old_made_up_and_altered(shared: LocalCluster, bystander: Raw) 
         topic = raw.topic("receipts")
         assert isinstance(raw.publish(topic, raw.session(), 0, [b"one"]), m.PublishReply)
         first = raw.take("receipts", "g", 1, hold_time=0.3)
-        good = first[0].sealed
+        good = first[0].signed
         flips = [good[:i] + bytes((good[i] ^ 1,)) + good[i + 1 :] for i in range(0, len(good), 5)]
         for wrong in (b"receipt", os.urandom(len(good)), good[:-1], good + b"\0", *flips):
-            reply = raw.ack(SealedNamed(wrong))
+            reply = raw.ack(SignedNamed(wrong))
             refused = isinstance(reply, m.Failed) and reply.code == "bad-receipt"
             assert refused or outcomes(reply) == ["bad-receipt"], (wrong, reply)
         before = elsewhere.ask(m.BrowseRequest("receipts", 0, "g", "acked", (0, 0), 100))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.wire.codec import sealed_items
+from quorumq.wire.codec import signed_items
 from tests.e2e.raw import Raw, publish
 from tests.e2e.test_faulty_disk import address
 from tests.node.test_process import until, write_config
@@ -41,7 +41,7 @@ def test_nothing_is_confirmed_while_an_fsync_hangs(tmp_path: Path) -> None:
             assert isinstance(raw.publish(topic, producer_id, 0, [b"first"]), m.PublishReply)
             given = raw.take("jobs", "g", 1, hold_time=60.0)
             flag.touch()
-            acked = raw.send(m.AckRequest(sealed_items(given)))
+            acked = raw.send(m.AckRequest(signed_items(given)))
             numbers = [raw.send(publish(topic, producer_id, seq, [b"x"])) for seq in range(1, 50)]
             raw.sock.settimeout(3.0)
             with pytest.raises(TimeoutError):

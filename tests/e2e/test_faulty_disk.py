@@ -18,8 +18,8 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.types import STAMP_ZERO, Letter, Span
 from quorumq.storage.inspect import inspect_segment
-from quorumq.wire.codec import sealed_items
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.codec import signed_items
+from quorumq.wire.values import SignedNamed
 from tests.e2e.raw import Raw, outcomes, publish, receipts, size_of
 from tests.node.test_process import start, until, write_config
 from tests.patience import PATIENCE_S
@@ -122,7 +122,7 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_room_back(
             acked = 0
             while acked < 10_000:  # each in a request of its own
                 asked = [
-                    raw.send(m.AckRequest(sealed_items([one])))
+                    raw.send(m.AckRequest(signed_items([one])))
                     for one in singles(raw.fetch("jobs", "g", most=500, hold_time=60.0))
                 ]
                 assert [outcomes(raw.receive(number)) for number in asked] == [["acked"]] * len(asked)
@@ -163,7 +163,7 @@ def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
             letter = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
             for _ in range(30):
                 for one in singles(raw.fetch("jobs", "g", most=50, hold_time=5.0)):
-                    number = raw.send(m.RejectRequest(sealed_items([one]), 0.0, letter))
+                    number = raw.send(m.RejectRequest(signed_items([one]), 0.0, letter))
                     assert outcomes(raw.receive(number))[0] in ("ok", "storage-full", "hold-lost")
             ballast = small_disk / "ballast"
             with ballast.open("wb") as file, contextlib.suppress(OSError):
@@ -191,10 +191,10 @@ def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
         assert node.wait(PATIENCE_S) == 0
 
 
-def singles(reply: m.FetchReply) -> list[SealedNamed]:
+def singles(reply: m.FetchReply) -> list[SignedNamed]:
     """Each message of a Fetched, to be acked on its own."""
     return [
-        SealedNamed(delivery.sealed, (Span(span.producer_id, seq, seq + 1),))
+        SignedNamed(delivery.signed, (Span(span.producer_id, seq, seq + 1),))
         for part in reply.slices
         for delivery in part.deliveries
         for span in [delivery.receipt.span]

@@ -17,8 +17,8 @@ from quorumq.core import messages as m
 from quorumq.core.limits import NUMBERS_END
 from quorumq.core.types import Batch, BatchHeader, ProducerId, Receipt, Span
 from quorumq.wire.bounds import BYTES_EXACT, int_range
-from quorumq.wire.receipts import seal, seal_session
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.receipts import sign_session, signature
+from quorumq.wire.values import SignedNamed
 from tests.wire.strategies import BATCHES, SECRET
 
 KEYS: Final[Mapping[int, bytes]] = {0: SECRET}
@@ -77,13 +77,13 @@ class Draw:
             return self.slice()
         if cls is m.ReceiptPart:
             spans = tuple(self.span() for _ in range(self.rng.randrange(3)))
-            return SealedNamed(seal(self.of(Receipt), secret=SECRET), spans)
+            return SignedNamed(signature(self.of(Receipt), secret=SECRET), spans)
         made = cls(*[self.field(hint, cls.__name__, field) for field, hint in fields_of(cls)])
         if cls is m.Publish:
             producer_id = made.batch.header.sections[0].producer_id
-            return made._replace(seal=seal_session(producer_id, secret=SECRET, key=0))
+            return made._replace(signature=sign_session(producer_id, secret=SECRET, key=0))
         if cls is m.CloseSession:
-            return made._replace(seal=seal_session(made.producer_id, secret=SECRET, key=0))
+            return made._replace(signature=sign_session(made.producer_id, secret=SECRET, key=0))
         if cls is m.Hello:
             return made._replace(versions=(min(made.versions), max(made.versions)))
         return made
@@ -105,8 +105,8 @@ class Draw:
         deliveries = []
         for _ in range(self.rng.randint(0, stop - first)):
             found = self.of(m.Delivery)
-            sealed = seal(found.receipt, secret=SECRET)
-            deliveries.append(found._replace(sealed=sealed, attempt=max(1, found.attempt)))
+            signed = signature(found.receipt, secret=SECRET)
+            deliveries.append(found._replace(signed=signed, attempt=max(1, found.attempt)))
         return m.Slice(self.text("topic"), header.partition, number, first, stop, header, tuple(deliveries))
 
     def number(self, low: int, end: int) -> int:

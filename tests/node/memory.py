@@ -13,12 +13,12 @@ from quorumq.core import messages as m
 from quorumq.core.types import PartitionId, ProducerId, Topic
 from quorumq.node.transport import ConnectionLost
 from quorumq.wire.batch import Message, build_batch
-from quorumq.wire.codec import decode_message, encode_message, error_of, sealed_items
+from quorumq.wire.codec import decode_message, encode_message, error_of, signed_items
 from quorumq.wire.frames import PREFIX_BYTES, FrameReader
 from quorumq.wire.hello import client_hello
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
-from quorumq.wire.receipts import key_number, seal_session
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.receipts import key_number, sign_session
+from quorumq.wire.values import SignedNamed
 from sim.shell.memory import SECRET, WALL_MS, MemoryTransport, now
 
 
@@ -141,18 +141,18 @@ class Client:
         assert isinstance(reply, m.OpenSessionReply), reply
         return reply.producer_id
 
-    async def ack(self, *items: SealedNamed) -> Any:
-        return await self.ask(m.AckRequest(sealed_items(items)))
+    async def ack(self, *items: SignedNamed) -> Any:
+        return await self.ask(m.AckRequest(signed_items(items)))
 
 
 def publish(topic: Topic, producer_id: ProducerId, first: int, *payloads: bytes) -> m.Publish:
     batch = build_batch(PartitionId(topic.id, 0), producer_id, first, WALL_MS, [Message(p) for p in payloads])
-    return m.Publish(batch, seal=sealed_session(producer_id))
+    return m.Publish(batch, signature=signed_session(producer_id))
 
 
-def sealed_session(producer_id: ProducerId) -> bytes:
+def signed_session(producer_id: ProducerId) -> bytes:
     """What comes with the session, of whatever producer id."""
-    return seal_session(producer_id, secret=SECRET, key=key_number(SECRET))
+    return sign_session(producer_id, secret=SECRET, key=key_number(SECRET))
 
 
 def fetch(most: int = 100, wait: float = 0.0, hold_time: float = 4.0, size: int = 1 << 20) -> m.Fetch:
@@ -164,9 +164,9 @@ def payloads(reply: Any) -> list[bytes]:
     return [message.payload for part in reply.slices for message in part.messages()]
 
 
-def receipts(reply: Any) -> list[SealedNamed]:
+def receipts(reply: Any) -> list[SignedNamed]:
     assert isinstance(reply, m.FetchReply), reply
-    return [SealedNamed(delivery.sealed) for part in reply.slices for delivery in part.deliveries]
+    return [SignedNamed(delivery.signed) for part in reply.slices for delivery in part.deliveries]
 
 
 def outcomes(reply: Any) -> list[str]:

@@ -20,8 +20,8 @@ from quorumq.node.admission import OPERATOR_SLOTS
 from quorumq.node.clients import Entry, changing, new_token, read_clients, write_clients
 from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost
-from quorumq.wire.receipts import seal, seal_session
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.receipts import sign_session, signature
+from quorumq.wire.values import SignedNamed
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
 from tests.wire.test_rights import REQUESTS
 
@@ -92,15 +92,15 @@ async def test_each_does_what_it_may_and_nothing_else(tmp_path: Path) -> None:
 
 
 def as_sent(request: Any, node: Node) -> Any:
-    """``request`` as a client sends it that was given what it names: sealed."""
+    """``request`` as a client sends it that was given what it names: signed."""
     key = {"secret": node.secret, "key": node.secret_number}
     if isinstance(request, m.Publish):
-        return request._replace(seal=seal_session(request.batch.header.sections[0].producer_id, **key))
+        return request._replace(signature=sign_session(request.batch.header.sections[0].producer_id, **key))
     if isinstance(request, m.CloseSession):
-        return request._replace(seal=seal_session(request.producer_id, **key))
+        return request._replace(signature=sign_session(request.producer_id, **key))
     if hasattr(request, "items"):
         return request._replace(
-            items=tuple(SealedNamed(seal(item.receipt, **key), item.spans) for item in request.items)
+            items=tuple(SignedNamed(signature(item.receipt, **key), item.spans) for item in request.items)
         )
     return request
 

@@ -13,10 +13,10 @@ from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, MESSAGE_BYTES_MAX, MIB
 from quorumq.core.peers import node_list_digest
 from quorumq.core.types import Batch, Incarnation, PartitionId
 from quorumq.wire.batch import Message, encode_header, pack_batch
-from quorumq.wire.codec import encode_message, sealed_items
+from quorumq.wire.codec import encode_message, signed_items
 from quorumq.wire.frames import MAGIC, PREFIX_BYTES
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 from sim.shell.memory import SECRET, now, pair
 from tests.node.memory import Client, fetch, outcomes, payloads, publish, receipts, served, world
 
@@ -169,13 +169,17 @@ async def test_a_session_is_of_use_to_its_client_alone() -> None:
         opened, own = await first.ask(m.OpenSession()), await other.ask(m.OpenSession())
         batch = publish(topic, opened.producer_id, 0, b"x").batch
         here = (PartitionId(topic.id, 0),)
-        for seal in (b"", b"\x00", own.seal, opened.seal[:-1] + b"?", bytes(17)):
-            for request in (m.Publish(batch, seal=seal), m.CloseSession(opened.producer_id, here, seal)):
+        for signature in (b"", b"\x00", own.signature, opened.signature[:-1] + b"?", bytes(17)):
+            for request in (
+                m.Publish(batch, signature=signature),
+                m.CloseSession(opened.producer_id, here, signature),
+            ):
                 refused = await other.ask(request)
                 assert (refused.code, "is not this client's" in refused.detail) == ("bad-receipt", True)
-        assert isinstance(await elsewhere.ask(m.Publish(batch, seal=opened.seal)), m.PublishReply)
+        assert isinstance(await elsewhere.ask(m.Publish(batch, signature=opened.signature)), m.PublishReply)
         assert isinstance(
-            await elsewhere.ask(m.CloseSession(opened.producer_id, here, opened.seal)), m.CloseSessionReply
+            await elsewhere.ask(m.CloseSession(opened.producer_id, here, opened.signature)),
+            m.CloseSessionReply,
         )
         derived = publish(topic, opened.producer_id._replace(node="~derived"), 0, b"y").batch
         assert isinstance(await other.ask(m.Publish(derived)), m.PublishReply), (
@@ -187,10 +191,10 @@ async def test_a_receipt_that_was_altered_is_refused_and_nothing_is_done() -> No
     async with served("a") as (_, client, topic, producer_id):
         await client.ask(publish(topic, producer_id, 0, b"x"))
         (receipt,) = receipts(await client.ask(fetch(hold_time=1.0)))
-        altered = bytearray(receipt.sealed)
+        altered = bytearray(receipt.signed)
         altered[-1] ^= 1
-        for sealed in (bytes(altered), b"made up", bytes([1, 7]) + receipt.sealed[2:], b"", bytes(2000)):
-            reply = await client.ask(m.AckRequest(sealed_items([SealedNamed(sealed)])))
+        for signed in (bytes(altered), b"made up", bytes([1, 7]) + receipt.signed[2:], b"", bytes(2000)):
+            reply = await client.ask(m.AckRequest(signed_items([SignedNamed(signed)])))
             assert reply.code == "bad-receipt", "answered, and the connection goes on"
         await trio.sleep(1.1)
         assert payloads(await client.ask(fetch())) == [b"x"]
@@ -415,7 +419,7 @@ async def test_while_a_secret_is_changed_nodes_with_either_order_are_peers_and_t
         topic, producer_id = await first.topic(), await first.session()
         assert isinstance(await first.ask(publish(topic, producer_id, 0, b"x")), m.PublishReply)
         got = receipts(await first.ask(fetch()))
-        assert outcomes(await second.ask(m.AckRequest(sealed_items(got)))) == ["acked"]
+        assert outcomes(await second.ask(m.AckRequest(signed_items(got)))) == ["acked"]
 
 
 async def test_a_peer_that_says_what_peers_do_not_say_is_hung_up_on_and_dials_again() -> None:
@@ -464,6 +468,6 @@ async def test_acks_of_many_deliveries_pipeline() -> None:
         await trio.sleep(0.2)
         got = await client.ask(fetch())
         assert len(payloads(got)) == 50
-        numbers = [await client.send(m.AckRequest(sealed_items([receipt]))) for receipt in receipts(got)]
+        numbers = [await client.send(m.AckRequest(signed_items([receipt]))) for receipt in receipts(got)]
         for number in numbers:
             assert outcomes(await client.receive(number)) == ["acked"]

@@ -12,7 +12,7 @@ from quorumq.core.types import STAMP_ZERO, Letter
 from quorumq.node.serve import EXIT_OK
 from quorumq.storage.commit import RESERVE_NAME
 from quorumq.storage.memory import MemoryDisk
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
 
 LETTER = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
@@ -120,7 +120,7 @@ async def test_acks_use_the_last_reserve_and_stop_before_the_room_of_a_start() -
         for delivery in [delivery for part in reply.slices for delivery in part.deliveries]:
             span = delivery.receipt.span
             for seq in range(span.start, span.stop, 2):  # every second: runs do not join
-                one = SealedNamed(delivery.sealed, (span._replace(start=seq, stop=seq + 1),))
+                one = SignedNamed(delivery.signed, (span._replace(start=seq, stop=seq + 1),))
                 (outcome,) = outcomes(await client.ack(one))
                 seen[outcome] = seen.get(outcome, 0) + 1
         assert seen["acked"] > 100, "the last reserve is for them"

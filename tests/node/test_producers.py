@@ -12,7 +12,7 @@ from quorumq.core.types import PartitionId
 from quorumq.node.producers import LATE_MS, SAID_AGAIN_S, SPAN_S, TOLD_MAX, TRACKED_MAX, ProducerClocks
 from quorumq.wire.batch import Message, build_batch
 from sim.shell.memory import now
-from tests.node.memory import sealed_session, served
+from tests.node.memory import served, signed_session
 
 WHO = ("billing", "10.0.0.9")
 
@@ -89,7 +89,7 @@ async def test_a_node_tells_whose_clock_is_wrong_by_publish_time_and_age(off: in
         batch = build_batch(PartitionId(topic.id, 0), producer_id, 0, now().wall_ms + off, [Message(b"x")])
         await trio.sleep(20)
         assert isinstance(
-            await client.ask(m.Publish(batch, 20_000, sealed_session(producer_id))), m.PublishReply
+            await client.ask(m.Publish(batch, 20_000, signed_session(producer_id))), m.PublishReply
         )
         facts = (await client.ask(m.StatusRequest())).facts
         assert facts["clients_clock_wrong"] == (1 if off else 0)

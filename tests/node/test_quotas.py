@@ -16,10 +16,10 @@ from quorumq.core.types import DERIVED, STAMP_ZERO, Letter, PartitionId, Produce
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.node.quotas import BURST_S, BUSY_MAX_S, DELAY_MAX_DEFAULT_S, Bucket, Quotas, Usage
 from quorumq.wire.batch import Message, build_batch, encode_record, pack_sections
-from quorumq.wire.codec import encode_message, sealed_items
+from quorumq.wire.codec import encode_message, signed_items
 from quorumq.wire.rights import Client, public
-from quorumq.wire.values import SealedNamed
-from tests.node.memory import fetch, outcomes, payloads, publish, receipts, sealed_session, world
+from quorumq.wire.values import SignedNamed
+from tests.node.memory import fetch, outcomes, payloads, publish, receipts, signed_session, world
 
 GREEDY, GREEDY_ENTRY = new_token("greedy")
 MODEST, MODEST_ENTRY = new_token("modest")
@@ -114,7 +114,7 @@ def derived(topic: Any, first: int, count: int) -> m.Publish:
     """A message of each of so many derived producer ids."""
     spans = tuple(sorted(Span(ProducerId(DERIVED, n, n, n), 0, 1) for n in range(first, first + count)))
     record = [encode_record(Message(b"x"))] * count
-    return m.Publish(pack_sections(PartitionId(topic.id, 0), spans, 0, record), seal=b"")
+    return m.Publish(pack_sections(PartitionId(topic.id, 0), spans, 0, record), signature=b"")
 
 
 async def test_who_begins_many_producer_ids_is_told_to_wait_and_may_go_on_with_those_that_are_there(
@@ -233,7 +233,7 @@ async def test_a_message_that_is_named_again_and_again_makes_room_once(tmp_path:
         assert payloads(await greedy.ask(fetch())) == [b"5"]
         await greedy.ack(got)
         assert len(payloads(await greedy.ask(fetch()))) == 4
-        await greedy.ask(m.ExtendRequest(sealed_items([got]), 4.0, 0.0))
+        await greedy.ask(m.ExtendRequest(signed_items([got]), 4.0, 0.0))
         await trio.sleep(4.5)  # the holds run out, later at the node than here
         assert len(payloads(await greedy.ask(fetch(most=4)))) == 4
 
@@ -295,13 +295,13 @@ async def test_what_is_refused_counts_as_what_is_done(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     write_clients(path, {"greedy": Entry(GREEDY_ENTRY, consume=(("mine", "g"),), requests_per_s=5)})
     topic = b"x" * 16
-    forged = SealedNamed(b"\0" * 40)
+    forged = SignedNamed(b"\0" * 40)
     strange = encode_message(m.Metadata(("a",)), request=99)[0].replace(
         b"\x61a", b"\x18\x61"
     )  # a number for a name
     refused: list[Any] = [
         fetch(),
-        m.AckRequest(sealed_items([forged])),
+        m.AckRequest(signed_items([forged])),
         m.ShowRequest(PartitionId(topic, 0), Span(ProducerId("a", 1, 1, 1), 0, 1)),
         m.StatusRequest(),
         fetch()._replace(topics=("mine",) * 2000),
@@ -329,7 +329,7 @@ async def test_the_bytes_of_every_answer_count(tmp_path: Path) -> None:
             await modest.topic(f"{number:0>190}", rf=1)
         letter = Letter(STAMP_ZERO, "rejected", "ValueError", "x" * 8000, "y" * 8000)
         await modest.ask(publish(topic, producer_id, 1, b"y"))
-        await modest.ask(m.RejectRequest(sealed_items(receipts(await modest.ask(fetch()))), 0.0, letter))
+        await modest.ask(m.RejectRequest(signed_items(receipts(await modest.ask(fetch()))), 0.0, letter))
         large: list[tuple[Any, int]] = [
             (m.BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, bodies=True), 100_000),
             (m.Metadata(), 60 * 190),
@@ -383,7 +383,7 @@ async def test_no_client_puts_messages_off_for_longer_than_it_may(
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
         topic, producer_id = await modest.topic(rf=1), await modest.session()
         await modest.ask(publish(topic, producer_id, 0, b"x"))
-        items = sealed_items(receipts(await greedy.ask(fetch())))
+        items = signed_items(receipts(await greedy.ask(fetch())))
         refused = await greedy.ask(m.RejectRequest(items, most + 1))
         assert (refused.code, f"at most {most:g} s" in refused.detail) == ("too-large", True)
         assert outcomes(await greedy.ask(m.RejectRequest(items, most))) == ["ok"]
@@ -391,5 +391,5 @@ async def test_no_client_puts_messages_off_for_longer_than_it_may(
             batch = build_batch(
                 PartitionId(topic.id, 0), producer_id, 1, 1, [Message(b"y")], delay_ms=round(delay * 1000)
             )
-            reply = await greedy.ask(m.Publish(batch, seal=sealed_session(producer_id)))
+            reply = await greedy.ask(m.Publish(batch, signature=signed_session(producer_id)))
             assert isinstance(reply, m.PublishReply) is made, reply

@@ -20,7 +20,7 @@ from quorumq.core.types import Letter, Span, Stamp
 from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import MAGIC
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.values import SignedNamed
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, served, world
 
 
@@ -102,7 +102,7 @@ async def test_what_a_request_names_has_one_limit_however_it_is_divided() -> Non
         one = tuple(Span(producer_id, seq, seq + 1) for seq in range(20))
         most = SPANS_SETTLED_MAX // 20
         for count, fits in ((most, True), (most + 1, False)):
-            items = (SealedNamed(receipt.sealed, one),) * count
+            items = (SignedNamed(receipt.signed, one),) * count
             for request in (m.AckRequest(items), m.ExtendRequest(items, 1.0, 0.0), m.LeaveRequest(items)):
                 reply = await client.ask(request)
                 if fits:

@@ -17,10 +17,10 @@ from quorumq.core import messages as m
 from quorumq.core.types import STAMP_ZERO, Kind, Letter, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.wire.batch import Message, build_batch
-from quorumq.wire.codec import encode_message, sealed_items
+from quorumq.wire.codec import encode_message, signed_items
 from quorumq.wire.rights import _NEEDS
-from quorumq.wire.values import SealedNamed
-from tests.node.memory import Client, World, receipts, sealed_session, world
+from quorumq.wire.values import SignedNamed
+from tests.node.memory import Client, World, receipts, signed_session, world
 
 OURS, THEIRS, GONE = "our-topic", "their-secret-topic", "their-secret-gone"
 GROUP, OTHER = "our-group", "other-hidden-group"
@@ -63,7 +63,7 @@ class Filled:
     clients: dict[str, Client]
     topics: dict[str, Topic]
     producer_id: ProducerId
-    receipts: list[SealedNamed]
+    receipts: list[SignedNamed]
 
     @classmethod
     async def make(cls, cluster: World) -> Filled:
@@ -77,11 +77,11 @@ class Filled:
             message = Message(text.encode(), key=text.encode(), headers={"header": text})
             batch = build_batch(PartitionId(topic.id, 0), producer_id, 0, 1, [message] * 3)
             assert isinstance(
-                await root.ask(m.Publish(batch, seal=sealed_session(producer_id))), m.PublishReply
+                await root.ask(m.Publish(batch, signature=signed_session(producer_id))), m.PublishReply
             )
             for group in (GROUP, OTHER):
                 items = receipts(await root.ask(fetch((name,), group, most=1)))
-                rejected = await root.ask(m.RejectRequest(sealed_items(items), 0.0, markers(name, group)))
+                rejected = await root.ask(m.RejectRequest(signed_items(items), 0.0, markers(name, group)))
                 assert isinstance(rejected, m.SettleReply)
                 held += receipts(await root.ask(fetch((name,), group, most=1)))
         await root.ask(m.DeleteTopic(GONE, topics[GONE].id))
@@ -91,13 +91,13 @@ class Filled:
     def requests(self, name: str, id: bytes, group: str) -> list[Any]:
         """Every kind of request that names a topic or a group."""
         place, span = PartitionId(id, 0), Span(self.producer_id, 0, 1)
-        items = sealed_items(self.receipts)
+        items = signed_items(self.receipts)
         dead = m.Resolved(span, Record(0, 0, Kind.DEAD))
         batch = build_batch(place, self.producer_id, 9, 1, [Message(b"x")])
         return [
             m.OpenSession(),
-            m.CloseSession(self.producer_id, (place,), sealed_session(self.producer_id)),
-            m.Publish(batch, seal=sealed_session(self.producer_id)),
+            m.CloseSession(self.producer_id, (place,), signed_session(self.producer_id)),
+            m.Publish(batch, signature=signed_session(self.producer_id)),
             m.CreateTopic(name, 1, implicit=True),
             m.AlterTopic(name, max_deliveries=0),
             m.DeleteTopic(name, id if name != OURS else b"y" * 16),

@@ -326,7 +326,7 @@ async def test_a_node_that_has_no_replica_serves_a_fetch_all_the_same() -> None:
         await client.ask(publish(topic, producer_id, 0, b"one", b"two"))
         got = await far.ask(fetch())
         assert payloads(got) == [b"one", b"two"]
-        assert receipts(got)[0].sealed, "sealed by the node that won it"
+        assert receipts(got)[0].signed, "signed by the node that won it"
         assert outcomes(await client.ack(*receipts(got))) == ["acked"]
 
 
@@ -437,8 +437,8 @@ async def test_a_node_says_how_long_a_hold_lasts_and_what_gives_it_back(tmp_path
         await client.ask(publish(topic, producer_id, 0, b"x"))
         began = cluster.clock("a").mono
         for request in (m.LeaveRequest, m.RejectRequest):
-            (sealed,) = receipts(await client.ask(fetch()))
-            await client.ask(request((sealed,)))
+            (signed,) = receipts(await client.ask(fetch()))
+            await client.ask(request((signed,)))
             last = json.loads(path.read_text().splitlines()[-1])
             assert last["kind"] == "release", "a kill must not cost the line"
         for _ in range(4):  # the topic allows five deliveries

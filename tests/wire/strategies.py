@@ -30,8 +30,8 @@ from quorumq.core.types import (
 )
 from quorumq.wire.batch import Message, build_batch, encode_header
 from quorumq.wire.bounds import int_range
-from quorumq.wire.receipts import seal
-from quorumq.wire.values import SealedNamed, WireDelivery, WireSlice
+from quorumq.wire.receipts import signature
+from quorumq.wire.values import SignedNamed, WireDelivery, WireSlice
 
 SECRET = b"not a secret: 32 bytes for tests"
 PARTITION = PartitionId(b"topic-id-16bytes", 3)
@@ -124,7 +124,7 @@ def slices(draw: st.DrawFn) -> messages.Slice:
         messages.Delivery(
             receipt,
             draw(st.integers(1, 9)),
-            seal(receipt, secret=SECRET),
+            signature(receipt, secret=SECRET),
             draw(st.none() | of_type(Letter)),
             draw(st.booleans()),
         )
@@ -159,8 +159,8 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
     if hint is messages.Slice:
         return slices()
     if hint is messages.ReceiptPart:
-        sealed = st.builds(lambda receipt: seal(receipt, secret=SECRET), receipts)
-        return st.builds(SealedNamed, sealed, st.lists(spans, max_size=3).map(tuple))
+        signed = st.builds(lambda receipt: signature(receipt, secret=SECRET), receipts)
+        return st.builds(SignedNamed, signed, st.lists(spans, max_size=3).map(tuple))
     producer_id, args = typing.get_origin(hint), typing.get_args(hint)
     if producer_id in (typing.Union, types.UnionType):
         return st.none() | by_hint(args[0], owner, field)
@@ -222,7 +222,7 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
             value.header.offsets[4 * value.first : 4 * value.stop],
             cut.header.crcs,
             [
-                [item.sealed, item.attempt, positional(item.letter, extra), *item[4:], *extra]
+                [item.signed, item.attempt, positional(item.letter, extra), *item[4:], *extra]
                 for item in value.deliveries
             ],
             *extra,
@@ -256,7 +256,7 @@ def as_received(value: Any) -> Any:
             crc=0,
         )
         deliveries = tuple(
-            WireDelivery(item.sealed, item.attempt, item.receipt, *item[3:]) for item in value.deliveries
+            WireDelivery(item.signed, item.attempt, item.receipt, *item[3:]) for item in value.deliveries
         )
         return WireSlice(value.topic, header, deliveries, memoryview(read_part(value)))
     if isinstance(value, Batch):

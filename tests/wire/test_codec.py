@@ -20,8 +20,8 @@ from quorumq.wire import cbor, codec
 from quorumq.wire.batch import Corrupt, Message, build_batch
 from quorumq.wire.codec import Decoded, UnknownMessage, decode_message, encode_message
 from quorumq.wire.frames import Frame, FrameReader, encode_frame
-from quorumq.wire.receipts import seal, seal_fetched
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.receipts import sign_fetched, signature
+from quorumq.wire.values import SignedNamed
 from tests.wire.strategies import (
     BATCHES,
     MESSAGE_TYPES,
@@ -171,7 +171,7 @@ def test_a_slice_brings_only_its_own_records() -> None:
     owner = Owner("b", Incarnation(1, 2), Stamp(3, "b"))
     receipt = Receipt(PARTITION, "g", 0, 0, Span(PRODUCER_ID, 12_000, 12_003), owner)
     part = m.Slice("orders", PARTITION, 8, 12_000, 12_003, batch.header, (m.Delivery(receipt, 2),))
-    fetched = seal_fetched(m.FetchReply(1.5, 30.0, (part,)), secret=SECRET)
+    fetched = sign_fetched(m.FetchReply(1.5, 30.0, (part,)), secret=SECRET)
     asked: list[m.Slice] = []
 
     def read(wanted: m.Slice) -> bytes:
@@ -197,26 +197,26 @@ def test_a_slice_is_not_sent_when_the_bytes_read_are_not_its_own() -> None:
     owner = Owner("b", Incarnation(1, 2), Stamp(3, "b"))
     receipt = Receipt(PARTITION, "g", 0, 0, Span(PRODUCER_ID, 0, 1), owner)
     unsealed = m.FetchReply(0.0, 1.0, (part._replace(deliveries=(m.Delivery(receipt, 1),)),))
-    with pytest.raises(TypeError, match="before its receipt was sealed"):
+    with pytest.raises(TypeError, match="before its receipt was signed"):
         encode_message(unsealed, read=read_part)
 
 
-def test_receipts_go_out_sealed_and_are_opened_by_the_node() -> None:
+def test_receipts_go_out_signed_and_are_opened_by_the_node() -> None:
     owner = Owner("b", Incarnation(1, 2), Stamp(3, "b"))
     receipt = Receipt(PARTITION, "g", 0, 0, Span(PRODUCER_ID, 10, 20), owner)
-    sealed = seal(receipt, secret=SECRET, key=3)
+    signed = signature(receipt, secret=SECRET, key=3)
     inner = Span(PRODUCER_ID, 12, 14)
-    items = codec.sealed_items([SealedNamed(sealed), SealedNamed(sealed, (inner,))])
+    items = codec.signed_items([SignedNamed(signed), SignedNamed(signed, (inner,))])
     came = through(b"".join(encode_message(m.AckRequest(items), request=1))).message
     opened = codec.open_request(came, keys={3: SECRET})
     assert opened == m.AckRequest((m.ReceiptPart(receipt, (receipt.span,)), m.ReceiptPart(receipt, (inner,))))
     with pytest.raises(BadReceipt, match=r"item 0: .*key number 3"):
         codec.open_request(came, keys={0: SECRET})
-    outside = m.AckRequest(codec.sealed_items([SealedNamed(sealed, (Span(PRODUCER_ID, 19, 21),))]))
+    outside = m.AckRequest(codec.signed_items([SignedNamed(signed, (Span(PRODUCER_ID, 19, 21),))]))
     with pytest.raises(BadReceipt, match=r"item 0: .*\[19,21\) is not within"):
         codec.open_request(outside, keys={3: SECRET})
     assert codec.open_request(m.StatusRequest(), keys={}) == m.StatusRequest()
-    with pytest.raises(TypeError, match="sealed"):
+    with pytest.raises(TypeError, match="signed"):
         encode_message(typing.cast("m.AckRequest", opened))
 
 

@@ -19,8 +19,8 @@ from quorumq.wire import batch as batches
 from quorumq.wire import bounds, cbor, codec, frames
 from quorumq.wire.batch import Message, build_batch, check_body, decode_header, records_of
 from quorumq.wire.codec import Decoded, decode_message, encode_message
-from quorumq.wire.receipts import open_receipt, read_receipt, seal
-from quorumq.wire.values import SealedNamed
+from quorumq.wire.receipts import open_receipt, read_receipt, signature
+from quorumq.wire.values import SignedNamed
 from tests.wire.strategies import as_received
 
 DOC = Path(__file__).parents[2] / "docs" / "wire-format.md"
@@ -114,7 +114,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "characters of a node id": bounds.NODE_CHARS_MAX,
         "characters of a name": bounds.NAME_CHARS_MAX,
         "characters of other text": bounds.TEXT_CHARS_MAX,
-        "sealed receipt": bounds.SEALED_BYTES_MAX,
+        "signed receipt": bounds.SIGNED_BYTES_MAX,
         "depth of CBOR": cbor.DEPTH_MAX,
         "maps in one value": cbor.MAPS_MAX,
         "partitions of a topic": limits.PARTITIONS_MAX,
@@ -156,7 +156,7 @@ SCOPE: dict[str, Any] = {
     **{name: getattr(core_types, name) for name in dir(core_types) if not name.startswith("_")},
     "Message": Message,
     "build_batch": build_batch,
-    "SealedNamed": SealedNamed,
+    "SignedNamed": SignedNamed,
     "unhex": lambda text: bytes.fromhex(text),
 }
 
@@ -166,12 +166,12 @@ def unhex(text: str) -> bytes:
 
 
 def value_of(name: str) -> Any:
-    """The value of a vector; it may name the vectors before it, as BATCH, RECEIPT, SEALED."""
+    """The value of a vector; it may name the vectors before it, as BATCH, RECEIPT, SIGNED."""
     scope = dict(SCOPE)
     if name not in ("BATCH", "RECEIPT"):
         scope["BATCH"] = value_of("BATCH")
         scope["RECEIPT"] = value_of("RECEIPT")
-        scope["SEALED"] = unhex(VECTORS["RECEIPT"]["sealed"])
+        scope["SIGNED"] = unhex(VECTORS["RECEIPT"]["signed"])
     return eval(VECTORS[name]["value"].replace("\n", " "), scope)
 
 
@@ -205,10 +205,10 @@ def test_the_batch_vector() -> None:
 def test_the_receipt_vector() -> None:
     given, receipt = VECTORS["RECEIPT"], value_of("RECEIPT")
     assert isinstance(receipt, Receipt)
-    secret, sealed = unhex(given["secret"]), unhex(given["sealed"])
-    made = seal(receipt, secret=secret, key=int(given["key"]))
-    assert made == sealed, hex_lines(made)
-    assert open_receipt(sealed, keys={int(given["key"]): secret}) == receipt == read_receipt(sealed)
+    secret, signed = unhex(given["secret"]), unhex(given["signed"])
+    made = signature(receipt, secret=secret, key=int(given["key"]))
+    assert made == signed, hex_lines(made)
+    assert open_receipt(signed, keys={int(given["key"]): secret}) == receipt == read_receipt(signed)
 
 
 @pytest.mark.parametrize("name", [name for name in VECTORS if "frame" in VECTORS[name]])

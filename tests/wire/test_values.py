@@ -22,7 +22,7 @@ from quorumq.wire.cbor import BadValue
 from quorumq.wire.values import (
     Body,
     Lift,
-    SealedNamed,
+    SignedNamed,
     decode_value,
     encode_value,
 )
@@ -219,7 +219,7 @@ def test_an_integer_is_taken_for_a_number_of_seconds() -> None:
 
 def test_every_field_of_every_type_has_a_rule() -> None:
     """Making the coders of a type fails on a hint that they have no rule for; this meets all of them."""
-    for cls in (*RECORD_TYPES, Want, SealedNamed):
+    for cls in (*RECORD_TYPES, Want, SignedNamed):
         assert typing.get_type_hints(cls) is not None
         with pytest.raises(BadValue):
             decode_value(cls, 17)

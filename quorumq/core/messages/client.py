@@ -25,10 +25,10 @@ class OpenSession(NamedTuple):
 
 
 class OpenSessionReply(NamedTuple):
-    """A session, which is the client's: PUBLISH and CloseSession for it have to bring ``seal``, made by the shell."""
+    """A session, which is the client's: PUBLISH and CloseSession for it have to bring ``signature``, made by the shell."""
 
     producer_id: ProducerId
-    seal: bytes = b""
+    signature: bytes = b""
 
 
 class CloseSession(NamedTuple):
@@ -36,7 +36,7 @@ class CloseSession(NamedTuple):
 
     producer_id: ProducerId
     partitions: tuple[PartitionId, ...]
-    seal: bytes = b""
+    signature: bytes = b""
 
 
 class CloseSessionReply(NamedTuple):
@@ -124,13 +124,13 @@ class MetadataReply(NamedTuple):
 class Publish(NamedTuple):
     """PUBLISH a batch. Safe to repeat, through any node, at any later time (promise G6).
 
-    ``age_ms``: how long ago the producer made the batch, by its monotonic clock; a retry says more. ``seal`` is that
+    ``age_ms``: how long ago the producer made the batch, by its monotonic clock; a retry says more. ``signature`` is that
     of the session whose producer id the batch has; derived messages have none.
     """
 
     batch: Batch
     age_ms: int = 0
-    seal: bytes = b""
+    signature: bytes = b""
 
 
 class PublishReply(NamedTuple):
@@ -173,7 +173,7 @@ class Delivery(NamedTuple):
 
     receipt: Receipt
     attempt: int  # 1 for the first delivery
-    sealed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
+    signed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
     letter: Letter | None = None  # history of a dead letter, in a dead-letter group
     suspect: bool = False  # it may be what ended its consumers: nothing but a lot of such is in the reply
     interruptions: int = 0  # deliveries before it that clean stops ended, and that are no attempts
