@@ -18,7 +18,7 @@ from quorumq.core.census import Census
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Again, Effect, Forget, Persist, Send
 from quorumq.core.errors import Code
-from quorumq.core.fairqueue import Asker, FairQueue, Whose, whose
+from quorumq.core.fairqueue import Caller, FairQueue, Whose, whose
 from quorumq.core.latency import Latency
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
@@ -62,15 +62,15 @@ class Pending:
 
     Attributes:
         key: the client request to answer; 0 if no client waits.
-        asker: the client in whose turn the request goes on, if going on is costly.
+        caller: the client in whose turn the request goes on, if going on is costly.
         done: True once it was answered.
         rounds: its open rounds, by number.
     """
 
-    __slots__ = ("asker", "done", "key", "rounds")
+    __slots__ = ("caller", "done", "key", "rounds")
 
     key: int
-    asker: Asker
+    caller: Caller
     done: bool
     rounds: dict[int, Round]
 
@@ -218,18 +218,18 @@ class Context:
         until = max((replica.quarantine_until for replica in self.replicas.values()), default=now.mono)
         return max(0.0, until - now.mono)
 
-    def may_wake(self, asker: Asker) -> bool:
+    def may_wake(self, caller: Caller) -> bool:
         """Return True if one more request of this client may go on in this step, without a turn of its own."""
-        return not asker or self.woken.get(whose(asker), 0) < limits.WOKEN_PER_STEP
+        return not caller or self.woken.get(whose(caller), 0) < limits.WOKEN_PER_STEP
 
     def waits(self, pending: Pending, timer: Timer) -> bool:
         """Return True if the timer's work waits for its turn: ``pending`` is costly, or one of many of its client."""
-        cost, asker = pending.cost, pending.asker
-        if cost <= limits.CHEAP and (not asker or self.may_wake(asker)):
-            if asker:
-                self.woken[whose(asker)] = self.woken.get(whose(asker), 0) + 1
+        cost, caller = pending.cost, pending.caller
+        if cost <= limits.CHEAP and (not caller or self.may_wake(caller)):
+            if caller:
+                self.woken[whose(caller)] = self.woken.get(whose(caller), 0) + 1
             return False
-        self.costly.put(asker, max(cost, limits.WAKING_COST), timer, pending.key)
+        self.costly.put(caller, max(cost, limits.WAKING_COST), timer, pending.key)
         return True
 
     # ------------------------------------------------------------------ answers to HOLD
@@ -311,11 +311,11 @@ class Context:
                     others.setdefault(member, []).append(item)
         return [Send(member, m.Release(tuple(items))) for member, items in others.items()]
 
-    def free_in_steps(self, asker: Asker, freed: tuple[m.Freed, ...], now: Now) -> list[Effect]:
-        """Give back as `free` does. Messages beyond one step's share follow in later steps, in the asker's turn."""
+    def free_in_steps(self, caller: Caller, freed: tuple[m.Freed, ...], now: Now) -> list[Effect]:
+        """Give back as `free` does. Messages beyond one step's share follow in later steps, in the caller's turn."""
         few, rest = freed[: limits.RUNS_PER_STEP], freed[limits.RUNS_PER_STEP :]
         if rest:
-            self.state.at(now.mono, ("free", asker, rest))
+            self.state.at(now.mono, ("free", caller, rest))
         return self.free(few, now)
 
     def free_slices(self, slices: Iterable[m.Slice], now: Now) -> list[Effect]:

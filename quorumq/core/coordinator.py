@@ -27,7 +27,7 @@ class Coordinator(Pending):
 
     def __init__(self, key: int) -> None:
         self.key = key
-        self.asker = 0
+        self.caller = 0
         self.done = False
         self.rounds = {}
         self.requests: dict[int, tuple[PartitionId, m.PeerMessage]] = {}

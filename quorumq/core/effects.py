@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple, Union
 
 from quorumq.core.diskroom import Room
-from quorumq.core.fairqueue import Asker
+from quorumq.core.fairqueue import Caller
 from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage, RemoteFetchReply
 from quorumq.core.records import JournalRecord
 from quorumq.core.types import Incarnation, NodeId
@@ -100,7 +100,7 @@ class Again(NamedTuple):
     key: int
     request: ClientRequest
     looked: bool  # the other nodes were asked for the names that are not known here
-    asker: Asker = 0
+    caller: Caller = 0
 
 
 Effect = Union[Restart, Send, Reply, Persist, SendStored, Forget, Stop, Raised, Again]
@@ -123,13 +123,13 @@ class Ours(NamedTuple):
 class Request(NamedTuple):
     """Arrival of a client's request. ``key`` is unique within this start of the node; receipts are verified.
 
-    ``asker`` is the same for all requests of one connection: costly requests are served one from each in turn. It is 0
+    ``caller`` is the same for all requests of one connection: costly requests are served one from each in turn. It is 0
     if a driver makes no difference.
     """
 
     key: int
     request: ClientRequest
-    asker: Asker = 0
+    caller: Caller = 0
 
 
 class Unsent(NamedTuple):

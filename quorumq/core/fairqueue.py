@@ -2,7 +2,7 @@
 
 A request that looks at a thousand partitions takes two milliseconds, and a connection may have hundreds of them under
 way. In one step they would be half a second in which no other client is served. So a step takes a bounded share of the
-queue, from one asker after another. A client with many requests delays only itself. A client with one request waits
+queue, from one caller after another. A client with many requests delays only itself. A client with one request waits
 for one request of each of the others. Cheap requests never come here.
 
 Many connections give a client no more turns: the turn goes to a name or address first, then to one of its connections.
@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final, Generic, NamedTuple, TypeVar
 
-Asker = int | str | tuple[str, int]
+Caller = int | str | tuple[str, int]
 """Owner of a line: a client's connection, with the name or address of its client; a node; or 0."""
 
 Whose = int | str | tuple[str]
 """Owner of a turn: all connections of one name or address together."""
 
 NOBODY: Final = ""
-"""Asker of work that earlier steps had no time for, done for any future request: it has a pause each time."""
+"""Caller of work that earlier steps had no time for, done for any future request: it has a pause each time."""
 
 Work = TypeVar("Work")
 
@@ -33,42 +33,42 @@ class Piece(NamedTuple, Generic[Work]):
 
 
 class FairQueue(Generic[Work]):
-    """Pieces of work, served one from each asker in turn, those of one asker in their order.
+    """Pieces of work, served one from each caller in turn, those of one caller in their order.
 
     Attributes:
-        lines: waiting work by name or address (if there is one), by asker, and by a number. The owner of the next turn
+        lines: waiting work by name or address (if there is one), by caller, and by a number. The owner of the next turn
             is first. Empty if no work waits.
     """
 
     __slots__ = ("_count", "_keys", "lines")
 
     def __init__(self) -> None:
-        self.lines: dict[Whose, dict[Asker, dict[int, tuple[Hashable, Piece[Work]]]]] = {}
-        self._keys: dict[Hashable, tuple[Asker, int]] = {}  # place of work that may be called off
+        self.lines: dict[Whose, dict[Caller, dict[int, tuple[Hashable, Piece[Work]]]]] = {}
+        self._keys: dict[Hashable, tuple[Caller, int]] = {}  # place of work that may be called off
         self._count = 0
 
-    def put(self, asker: Asker, cost: int, work: Work, key: Hashable = None) -> None:
-        """Add work at the end of the asker's line; do nothing if work with the same ``key`` waits already."""
+    def put(self, caller: Caller, cost: int, work: Work, key: Hashable = None) -> None:
+        """Add work at the end of the caller's line; do nothing if work with the same ``key`` waits already."""
         if key is not None and key in self._keys:
             return
         self._count += 1
-        line = self.lines.setdefault(whose(asker), {}).setdefault(asker, {})
+        line = self.lines.setdefault(whose(caller), {}).setdefault(caller, {})
         line[self._count] = (key, Piece(cost, work))
         if key is not None:
-            self._keys[key] = (asker, self._count)
+            self._keys[key] = (caller, self._count)
 
     def take(self) -> Piece[Work]:
         """Return the next piece of the client whose turn it is; there has to be one."""
         whose = next(iter(self.lines))
-        askers = self.lines.pop(whose)
-        asker = next(iter(askers))
-        line = askers.pop(asker)
+        callers = self.lines.pop(whose)
+        caller = next(iter(callers))
+        line = callers.pop(caller)
         key, piece = line.pop(next(iter(line)))
         self._keys.pop(key, None)
         if line:
-            askers[asker] = line
-        if askers:
-            self.lines[whose] = askers
+            callers[caller] = line
+        if callers:
+            self.lines[whose] = callers
         return piece
 
     def waiting(self, whose: Whose) -> int:
@@ -80,32 +80,32 @@ class FairQueue(Generic[Work]):
         return key in self._keys
 
     def drop(self, key: Hashable) -> None:
-        """Remove the work with that key, because its asker no longer waits for it."""
-        asker, number = self._keys.pop(key, (0, 0))
+        """Remove the work with that key, because its caller no longer waits for it."""
+        caller, number = self._keys.pop(key, (0, 0))
         if number:
-            of = whose(asker)
-            askers = self.lines[of]
-            line = askers[asker]
+            of = whose(caller)
+            callers = self.lines[of]
+            line = callers[caller]
             del line[number]
             if not line:
-                del askers[asker]
-            if not askers:
+                del callers[caller]
+            if not callers:
                 del self.lines[of]
 
     def check(self) -> None:
         """Assert the invariants between any two steps."""
         there = {
-            key: (asker, number)
-            for askers in self.lines.values()
-            for asker, line in askers.items()
+            key: (caller, number)
+            for callers in self.lines.values()
+            for caller, line in callers.items()
             for number, (key, _) in line.items()
         }
         there.pop(None, None)
         assert there == self._keys, "what waits can be called off, and nothing else"
-        lines = [line for askers in self.lines.values() for line in (askers, *askers.values())]
+        lines = [line for callers in self.lines.values() for line in (callers, *callers.values())]
         assert all(lines), "nobody has a turn who waits for nothing"
 
 
-def whose(asker: Asker) -> Whose:
+def whose(caller: Caller) -> Whose:
     """Return the owner of a connection's turn."""
-    return (asker[0],) if isinstance(asker, tuple) else asker  # a client may be called as a node is
+    return (caller[0],) if isinstance(caller, tuple) else caller  # a client may be called as a node is

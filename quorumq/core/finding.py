@@ -172,7 +172,7 @@ class FindCoordinator(Coordinator):
 
     def take_up(self, context: Context, *, looked: bool) -> list[Effect]:
         """Go on with the request; ``looked``: names that are not known here are unknown everywhere."""
-        return [*self.finish(context, None), Again(self.key, self.request, looked, self.asker)]
+        return [*self.finish(context, None), Again(self.key, self.request, looked, self.caller)]
 
     def give_up(self, context: Context, this: Round) -> list[Effect]:
         """Fail, because too few nodes answered; go on if that is enough for the request."""

@@ -15,7 +15,7 @@ from quorumq.core.creation import CreateTopicCoordinator
 from quorumq.core.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.errors import Code
-from quorumq.core.fairqueue import Asker
+from quorumq.core.fairqueue import Caller
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.finding import FindCoordinator, to_find
 from quorumq.core.groups import DeleteGroupCoordinator, GroupCoordinator
@@ -67,20 +67,20 @@ class FrontDoor:
         now: Now,
         *,
         looked: bool = False,
-        asker: Asker = 0,
+        caller: Caller = 0,
         waits: bool = True,
     ) -> list[Effect]:
         """Take in a client's request.
 
         Args:
             looked: True if the others were asked for names that are not known here.
-            asker: the client in whose turn it is served, if it is costly.
+            caller: the client in whose turn it is served, if it is costly.
             waits: True if it waits for that turn.
         """
         context = self.context
         price = COSTS.get(type(request)) if waits else None
         if price is not None and (cost := price(context.catalogue, request)) > limits.CHEAP:
-            context.costly.put(asker, cost, Again(key, request, looked, asker), key)
+            context.costly.put(caller, cost, Again(key, request, looked, caller), key)
             return []
         if isinstance(request, m.Hello):
             return self._on_hello(key, request, now)
@@ -93,16 +93,16 @@ class FrontDoor:
             )
             return [Raised(type(request).__name__, error), Reply(key, m.Failed(Code.NOT_STORED, detail))]
         if isinstance(admitted, Coordinator):
-            admitted.asker = asker
+            admitted.caller = caller
             context.requests[key] = admitted
             return admitted.start(context, now)
         effects: list[Effect] = []
         if isinstance(admitted, m.CloseSessionReply) and isinstance(request, m.CloseSession):
             partitions = tuple(dict.fromkeys(request.partitions))
-            effects = self.close_session(asker, request.producer_id, partitions, now)
+            effects = self.close_session(caller, request.producer_id, partitions, now)
         elif isinstance(admitted, m.LeaveReply) and isinstance(request, m.LeaveRequest):
             effects = context.free_in_steps(
-                asker,
+                caller,
                 tuple(
                     m.Freed(receipt.partition, receipt.group, receipt.owner, (part,))
                     for receipt, spans in request.items
@@ -155,7 +155,7 @@ class FrontDoor:
             return [Send(sender, m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
         key = context.sub_fetches[(sender, message.round)] = context.next_key()
         made = SubFetchCoordinator(key, message, here, now, sender)
-        made.asker = sender
+        made.caller = sender
         context.requests[made.key] = made
         return made.start(context, now)
 
@@ -242,11 +242,11 @@ class FrontDoor:
         return m.Failed(Code.NOT_FOUND, detail)
 
     def close_session(
-        self, asker: Asker, producer_id: ProducerId, partitions: tuple[PartitionId, ...], now: Now
+        self, caller: Caller, producer_id: ProducerId, partitions: tuple[PartitionId, ...], now: Now
     ) -> list[Effect]:
         """Tell the replicas that may have something of the session. No client waits: closing takes its time anyway.
 
-        Partitions beyond one step's share follow in later steps, in the asker's turn.
+        Partitions beyond one step's share follow in later steps, in the caller's turn.
         """
         effects: list[Effect] = []
         for partition in partitions[: limits.RUNS_PER_STEP]:
@@ -255,7 +255,7 @@ class FrontDoor:
             effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
         rest = partitions[limits.RUNS_PER_STEP :]
         if rest:
-            self.context.state.at(now.mono, ("close", asker, producer_id, rest))
+            self.context.state.at(now.mono, ("close", caller, producer_id, rest))
         return effects
 
     # -------------------------------------------------------------------------- groups

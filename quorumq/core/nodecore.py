@@ -275,8 +275,8 @@ class NodeCore:
             if isinstance(effect, Send) and effect.to == me:
                 queue[at:at] = self._on_message(me, self.state.incarnation, effect.message, now)
             elif isinstance(effect, Again):
-                key, request, looked, asker = effect
-                queue[at:at] = self.door.on_request(key, request, now, looked=looked, asker=asker)
+                key, request, looked, caller = effect
+                queue[at:at] = self.door.on_request(key, request, now, looked=looked, caller=caller)
             else:
                 effects.append(effect)
             if len(queue) > 4096:
@@ -309,8 +309,8 @@ class NodeCore:
     def _begin(self, work: Costly, now: Now) -> list[Effect]:
         """Begin a costly piece of work, which has its turn."""
         match work:
-            case Again(key, request, looked, asker):
-                return self.door.on_request(key, request, now, looked=looked, asker=asker, waits=False)
+            case Again(key, request, looked, caller):
+                return self.door.on_request(key, request, now, looked=looked, caller=caller, waits=False)
             case ("remote", sender, message):
                 return self.door.on_remote_fetch(sender, message, now, waits=False)
             case ("wake", place, keys):
@@ -324,8 +324,8 @@ class NodeCore:
         match event:
             case Ours(message):
                 return self._on_message(self.state.me, self.state.incarnation, message, now)
-            case Request(key, request, asker):
-                return self.door.on_request(key, request, now, asker=asker)
+            case Request(key, request, caller):
+                return self.door.on_request(key, request, now, caller=caller)
             case Durable(token, position):
                 self.context.peers.positions.on_durable(position)
                 return self._on_durable(token, now)

@@ -167,7 +167,7 @@ class Recovery:
 def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) -> list[Effect]:
     """Answer HOLDS-ASK: the holds of each partition in which this node may vote itself, as of this one step.
 
-    The asker's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
+    The caller's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
     """
     effects: list[Effect] = []
     granted: dict[PartitionId, list[Granted]] | None = None

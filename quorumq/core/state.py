@@ -16,7 +16,7 @@ from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
 from quorumq.core.diskroom import WRITTEN, Room, Written, bare, is_written, why_full
 from quorumq.core.errors import UsageError
-from quorumq.core.fairqueue import Asker
+from quorumq.core.fairqueue import Caller
 from quorumq.core.messages import Freed
 from quorumq.core.records import BatchStored, DelaysSet
 from quorumq.core.types import (
@@ -38,8 +38,8 @@ Timer = (
     tuple[Literal["round"], int]  # the round with this number has waited long enough
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
     | tuple[Literal["forget"], int]  # drop the results of the FETCH with this key
-    | tuple[Literal["free"], Asker, tuple[Freed, ...]]  # the rest of the holds to give back
-    | tuple[Literal["close"], Asker, ProducerId, tuple[PartitionId, ...]]  # the rest of a session
+    | tuple[Literal["free"], Caller, tuple[Freed, ...]]  # the rest of the holds to give back
+    | tuple[Literal["close"], Caller, ProducerId, tuple[PartitionId, ...]]  # the rest of a session
     # A hold of the group with this name, by that owner.
     | tuple[Literal["expire"], PartitionId, str, Span, Owner]
     | tuple[Literal["refresh"], PartitionId, str, Span]  # look at the messages available to that group

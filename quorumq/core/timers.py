@@ -97,10 +97,10 @@ class Timers:
             case ("gathered", key):
                 split = context.requests[key]
                 return split.on_gathered(context, now) if isinstance(split, SplitCoordinator) else []
-            case ("free" | "close", asker, *_) if waits:
-                context.costly.put(asker, costs.runs(len(timer[-1])), timer)
-            case ("close", asker, producer_id, partitions):
-                return self.door.close_session(asker, producer_id, partitions, now)
+            case ("free" | "close", caller, *_) if waits:
+                context.costly.put(caller, costs.runs(len(timer[-1])), timer)
+            case ("close", caller, producer_id, partitions):
+                return self.door.close_session(caller, producer_id, partitions, now)
             case ("look" | "compare" | "sweep",) | ("batch", *_) if waits:
                 context.costly.put(NOBODY, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):
@@ -111,8 +111,8 @@ class Timers:
                 return self.upkeep.go_on_reclaiming(now)
             case ("compare",):
                 return self.upkeep.go_on_comparing(now)
-            case ("free", asker, freed):
-                return context.free_in_steps(asker, freed, now)
+            case ("free", caller, freed):
+                return context.free_in_steps(caller, freed, now)
             case ("forget", key):
                 del context.given[key]
             case ("recover", peer, _):

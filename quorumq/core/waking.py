@@ -46,9 +46,9 @@ def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], 
         pending = context.requests.get(key)
         if not isinstance(pending, FetchCoordinator) or not pending.parked:
             continue
-        if not context.may_wake(pending.asker):
+        if not context.may_wake(pending.caller):
             context.costly.put(
-                pending.asker, limits.WAKING_COST, ("wake", place, tuple(keys[at:])), ("wake", place)
+                pending.caller, limits.WAKING_COST, ("wake", place, tuple(keys[at:])), ("wake", place)
             )
             break
         if not context.waits(pending, ("advance", key)):

@@ -81,11 +81,11 @@ def serve(directory: str, loop: str, ports: Sequence[int]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryFile(dir=directory) as file:
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
         sys.stdout.flush()
-        asker, _ = listener.accept()
-        asker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        caller, _ = listener.accept()
+        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         passer = Passer(file.fileno(), replicas)
         try:
-            (serve_by_trio if loop == "trio" else serve_by_epoll)(passer, [asker, *replicas])
+            (serve_by_trio if loop == "trio" else serve_by_epoll)(passer, [caller, *replicas])
         except* ConnectionError:  # raised if an answer that no process waits for is on its way
             pass
 

@@ -34,7 +34,7 @@ REFUSED: Final = frozenset(set(Code) - {Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLI
 """With these answers nothing was changed."""
 
 
-class Asker(Protocol):
+class Caller(Protocol):
     """Client that asked.
 
     Attributes:
@@ -53,16 +53,16 @@ class Changes:
         self._log = log
         self._under_way: dict[int, tuple[str, dict[str, Any]]] = {}  # by key: which client, and facts
 
-    def noticed(self, events: Iterable[Event], askers: Mapping[int, Asker], catalogue: Catalogue) -> None:
-        """Events for the core have come. ``askers`` are by the keys of requests."""
+    def noticed(self, events: Iterable[Event], callers: Mapping[int, Caller], catalogue: Catalogue) -> None:
+        """Events for the core have come. ``callers`` are by the keys of requests."""
         for event in events:
             if isinstance(event, Request) and type(event.request) in WHAT:
                 if is_there(event.request, catalogue):
                     continue
                 if len(self._under_way) >= UNDER_WAY_MAX:
                     self._ended(next(iter(self._under_way)), "unknown: too many are under way")
-                asker = askers.get(event.key)
-                name, whose = (asker.name, asker.whose) if asker is not None else ("", "")
+                caller = callers.get(event.key)
+                name, whose = (caller.name, caller.whose) if caller is not None else ("", "")
                 self._under_way[event.key] = (whose, facts_of(event.request, name))
             elif isinstance(event, Gone):
                 self._ended(event.key, "unknown: the client has gone")
@@ -81,7 +81,7 @@ class Changes:
         else:
             self._ended(key, reply.code if isinstance(reply, m.Failed) else "ok")
 
-    def refused(self, request: Any, who: Asker, code: str) -> None:
+    def refused(self, request: Any, who: Caller, code: str) -> None:
         """Note that a request was refused before it reached the core."""
         if type(request) in WHAT:
             self._log.warning(

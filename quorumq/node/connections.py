@@ -36,7 +36,7 @@ from quorumq.core.errors import (
     TooLarge,
     Unauthorized,
 )
-from quorumq.core.fairqueue import Asker
+from quorumq.core.fairqueue import Caller
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
 from quorumq.core.publish import producer_ids_begun
 from quorumq.core.types import NodeId
@@ -104,7 +104,7 @@ class Inbound:
     closed: bool = False
     _welcomed: bool = False
     whose: str = ""  # name or address of the client
-    _asker: Asker = 0  # the client, for the core: by name or address, and the key of its HELLO
+    _caller: Caller = 0  # the client, for the core: by name or address, and the key of its HELLO
     _producer: tuple[str, str] = ("", "")  # the client, for the comparison of clocks
     _open: dict[int, tuple[int, int, Counted | None]] = field(default_factory=dict)
     """By key: the client's number, the weight, and the request if it is a FETCH, ACK or REJECT."""
@@ -175,7 +175,7 @@ class Inbound:
         self._queue.clear()
         events: list[Event] = [Unsent(key) for key in never_begun]
         for key in self._open:
-            if node.askers.pop(key, None) is not None and key not in queued:
+            if node.callers.pop(key, None) is not None and key not in queued:
                 events.append(Gone(key))
         self._open.clear()
         node.room.take(-self._weight)
@@ -231,7 +231,7 @@ class Inbound:
             self.name = f"{self.badge.client.name} at {self.address}"
         key = self._admit(decoded.request, 0)
         self.whose = self.badge.client.name if self.badge is not None else self.host
-        self._asker = (self.whose, key)
+        self._caller = (self.whose, key)
         self._producer = (self.badge.client.name if self.badge is not None else self.software, self.host)
         self.node.feed(Request(key, hello))
         while key in self._open:
@@ -428,11 +428,11 @@ class Inbound:
             now, made_ms = self.node.clock(), request.batch.header.published_ms
             ahead_ms = made_ms - (now.wall_ms - request.age_ms)
             self.node.producer_clocks.published(self._producer, ahead_ms, now.mono)
-        return Request(key, request, self._asker)
+        return Request(key, request, self._caller)
 
     def _admit(self, number: int, weight: int, counted: Counted | None = None) -> int:
         key = self.node.key()
-        self.node.askers[key] = self
+        self.node.callers[key] = self
         self._open[key] = (number, weight, counted)
         self._weight += weight
         self.node.room.take(weight)
@@ -453,7 +453,7 @@ class Inbound:
     def _answer(self, number: int, refusal: m.Failed) -> None:
         """Answer a request that never reached the core, in its turn."""
         key = self._admit(number, KIB)
-        self.node.askers.pop(key).reply(key, refusal)
+        self.node.callers.pop(key).reply(key, refusal)
 
     # ----------------------------------------------------------------------- replies
 
@@ -592,7 +592,7 @@ class Inbound:
     def stop_waiting(self) -> None:
         """Give up holds that the open FETCHes may have won, as the node stops, and refer the client to another node."""
         for key, (_, _, counted) in list(self._open.items()):
-            if isinstance(counted, m.Fetch) and self.node.askers.pop(key, None) is not None:
+            if isinstance(counted, m.Fetch) and self.node.callers.pop(key, None) is not None:
                 self.node.feed(Gone(key))
                 detail = f"node {self.node.config.node} is stopping: ask another node"
                 self.reply(key, m.Failed(Code.TOO_FEW_REPLICAS, detail))

@@ -80,7 +80,7 @@ EXIT_STORAGE: Final = 74
 EXIT_REFUSED: Final = 78
 
 
-class Asker(Protocol):
+class Caller(Protocol):
     """Target of the answer to a request: its name for the log, and its client, by name or address."""
 
     name: str
@@ -136,8 +136,8 @@ class Node:
     readers: Readers = field(default_factory=Readers)
     traffic: Traffic = field(default_factory=Traffic)
     links: dict[NodeId, Link] = field(default_factory=dict)  # our connections to peers, by node id
-    askers: dict[int, Asker] = field(default_factory=dict)  # callers that wait for the reply to a key
-    shown: dict[int, Asker] = field(
+    callers: dict[int, Caller] = field(default_factory=dict)  # callers that wait for the reply to a key
+    shown: dict[int, Caller] = field(
         default_factory=dict
     )  # connections of clients that have shown their identity
     failed: tuple[int, str] | None = None
@@ -249,7 +249,7 @@ class Node:
         if events and (len(events) > 1 or type(events[0]) is not Received):
             of_clients = [event for event in events if type(event) is not Received]
             self.traffic.noticed(of_clients, self.clock().mono)
-            self.changes.noticed(of_clients, self.askers, self.core.catalogue)
+            self.changes.noticed(of_clients, self.callers, self.core.catalogue)
         driver = self.driver
         try:
             driver.feed(*events)
@@ -393,8 +393,8 @@ class Node:
     def reply(self, key: int, reply: m.ClientReply) -> None:
         self.traffic.answered(key, reply, self.clock().mono)
         self.changes.answered(key, reply)
-        asker = self.askers.pop(key, None)
-        if asker is None:
+        caller = self.callers.pop(key, None)
+        if caller is None:
             if isinstance(reply, m.FetchReply):
                 self.feed(Unsent(key))
                 self.trace.given_back(reply, "the client is gone")
@@ -408,7 +408,7 @@ class Node:
         if isinstance(reply, m.DescribeGroupReply):
             topic = self.core.catalogue.topics[reply.topic]
             reply = self.readers.describe(reply, topic, self.driver.mono)
-        asker.reply(key, reply)
+        caller.reply(key, reply)
 
     def kept(self, records: tuple[JournalRecord, ...]) -> None:
         if self.trace.on:

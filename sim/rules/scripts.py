@@ -8,9 +8,9 @@ from sim.explorer.scenario import Script
 A, B, C, D, E, F = "abcdef"
 
 
-def answered(ask: str, answer: str, asker: NodeId, *others: NodeId) -> Script:
+def answered(ask: str, answer: str, caller: NodeId, *others: NodeId) -> Script:
     """Return steps that ask each of the others and bring its answer."""
-    steps = [(("deliver", ask, asker, to), ("deliver", answer, to, asker)) for to in others]
+    steps = [(("deliver", ask, caller, to), ("deliver", answer, to, caller)) for to in others]
     return tuple(step for pair in steps for step in pair)
 
 

@@ -27,7 +27,7 @@ from tests.client.fake import FakeCluster, failing
 from tests.client.steps import in_a_loop
 from tests.patience import PATIENCE_S
 
-ASKER: contextvars.ContextVar[str] = contextvars.ContextVar("asker", default="nobody")
+CALLER: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="nobody")
 
 
 def looped(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -290,22 +290,22 @@ async def test_a_timeout_of_asyncio_ends_a_call(client: Client) -> None:
 @looped
 async def test_a_pool_runs_coroutines_in_the_loop_and_functions_in_threads(client: Client) -> None:
     here = threading.current_thread()
-    ASKER.set("me")
+    CALLER.set("me")
     seen: list[tuple[bytes, bool, str]] = []
     loop = asyncio.get_running_loop()
 
     async def handler(message: Message) -> None:
         await asyncio.sleep(0)
         assert asyncio.get_running_loop() is loop
-        seen.append((message.payload, threading.current_thread() is here, ASKER.get()))
-        ASKER.set("somebody else")
+        seen.append((message.payload, threading.current_thread() is here, CALLER.get()))
+        CALLER.set("somebody else")
         if message.payload == b"bad":
             raise ValueError("no")
         if message.payload == b"mine":
             await message.ack()
 
     def plain(message: Message) -> None:
-        seen.append((message.payload, threading.current_thread() is here, ASKER.get()))
+        seen.append((message.payload, threading.current_thread() is here, CALLER.get()))
 
     await client.create_topic("others")
     for payload in (b"good", b"bad", b"mine"):
@@ -321,7 +321,7 @@ async def test_a_pool_runs_coroutines_in_the_loop_and_functions_in_threads(clien
     ]  # fmt: skip
     states = [found.peeked.state async for found in client.peek("jobs", "g", "all")]
     assert sorted(states) == ["acked", "acked", "dead"]
-    assert ASKER.get() == "me"
+    assert CALLER.get() == "me"
 
 
 @looped

@@ -1,4 +1,4 @@
-"""Costly work is served in bounded shares, one asker after another; what is cheap waits for none of it."""
+"""Costly work is served in bounded shares, one caller after another; what is cheap waits for none of it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.core.test_growth import QUIET, STEP_CALLS_MAX, answered, by_one_each,
 # ------------------------------------------------------------------------------ the queue
 
 
-def test_askers_have_turns_and_each_is_served_in_order() -> None:
+def test_callers_have_turns_and_each_is_served_in_order() -> None:
     queue: FairQueue[str] = FairQueue()
-    for asker, works in ((1, "abcd"), (2, "x"), ("n", "pq")):
+    for caller, works in ((1, "abcd"), (2, "x"), ("n", "pq")):
         for work in works:
-            queue.put(asker, 1, work)
+            queue.put(caller, 1, work)
     served = []
     while queue.lines:
         served.append(queue.take().work)
@@ -111,11 +111,11 @@ def test_what_a_request_costs_is_known_before_it_is_looked_at(request_: Any, cos
 # ------------------------------------------------------------------------------ the core
 
 
-def send(cluster: Cluster, requests: list[object], *, name: str = "a", asker: int = 1) -> list[int]:
+def send(cluster: Cluster, requests: list[object], *, name: str = "a", caller: int = 1) -> list[int]:
     """So many requests that come in one step; their keys."""
     keys = [*range(cluster.keys + 1, cluster.keys + 1 + len(requests))]
     cluster.keys += len(requests)
-    events = [Request(key, request, asker) for key, request in zip(keys, requests, strict=True)]  # type: ignore[arg-type]
+    events = [Request(key, request, caller) for key, request in zip(keys, requests, strict=True)]  # type: ignore[arg-type]
     cluster.drivers[name].feed(*events)
     cluster.run()
     return keys
@@ -193,8 +193,8 @@ def test_many_requests_of_many_receipts_are_many_steps(step: str, monkeypatch: p
 
 def test_who_asks_for_one_thing_waits_for_one_thing_of_the_other() -> None:
     cluster = wide(limits.PARTITIONS_MAX)
-    many = send(cluster, [fetch()] * 30, asker=1)
-    (one,) = send(cluster, [fetch()], asker=2)
+    many = send(cluster, [fetch()] * 30, caller=1)
+    (one,) = send(cluster, [fetch()], caller=2)
     while one not in cluster.replies:
         cluster.advance(limits.COSTLY_PAUSE_S)
     assert sum(key in cluster.replies for key in many) <= 3
@@ -306,7 +306,7 @@ def test_who_gives_back_much_again_and_again_waits_for_that_himself() -> None:
     most = 0
     for _ in range(200):
         keys = [key for key in keys if key not in cluster.replies]
-        keys += send(cluster, [m.LeaveRequest(got)] * (under_way - len(keys)), asker=7)
+        keys += send(cluster, [m.LeaveRequest(got)] * (under_way - len(keys)), caller=7)
         cluster.advance(limits.COSTLY_PAUSE_S)
         assert list(costly.lines) == [7]
         most = max(most, len(costly.lines[7][7]))

@@ -1,4 +1,4 @@
-"""A reply that waited while the asker was started again must not be counted by its new start.
+"""A reply that waited while the caller was started again must not be counted by its new start.
 
 The replica answers over its link of that moment, which goes to the new start; so nothing but the round number says
 that the answer is to a question of the old one.

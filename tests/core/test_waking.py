@@ -44,15 +44,15 @@ class Parked:
 
         def advanced(fetch: FetchCoordinator, *args: Any) -> Any:
             if self.steps and not (fetch.rounds or fetch.done):
-                self.steps[-1].append(fetch.asker)
+                self.steps[-1].append(fetch.caller)
             return advance(fetch, *args)
 
         monkeypatch.setattr(core, "step", stepped)
         monkeypatch.setattr(FetchCoordinator, "advance", advanced)
 
-    def send(self, request: m.Fetch, asker: tuple[str, int]) -> int:
+    def send(self, request: m.Fetch, caller: tuple[str, int]) -> int:
         self.cluster.keys += 1
-        self.cluster.drivers["a"].feed(Request(self.cluster.keys, request, asker))
+        self.cluster.drivers["a"].feed(Request(self.cluster.keys, request, caller))
         return self.cluster.keys
 
     def publish(self, number: int) -> None:

@@ -143,12 +143,12 @@ async def test_a_topic_that_only_other_nodes_know_is_not_open_to_who_may_publish
         producer_id, topic = await shop.session(), await there.topic("payroll")
         await trio.sleep(0.1)
         context = cluster.services["a"].node.core.context
-        for asker, code in ((shop, "not-found"), (boss, None)):
+        for caller, code in ((shop, "not-found"), (boss, None)):
             # As a node is that has not heard of the topic yet.
             for known in (context.catalogue.topics, context.catalogue.names):
                 known.pop(topic.id if topic.id in known else "payroll", None)  # type: ignore[attr-defined]
             context.replicas.clear()
-            answer = await asker.ask(publish(topic, producer_id, 0, b"x"))
+            answer = await caller.ask(publish(topic, producer_id, 0, b"x"))
             assert getattr(answer, "code", None) == code, answer
 
 

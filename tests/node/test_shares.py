@@ -92,9 +92,9 @@ class Fed:
         feed = node.feed
 
         def noted(*events: Event) -> None:
-            askers = [event.asker for event in events if isinstance(event, Request)]
-            if askers:
-                self.steps.append(Counter(asker[0] for asker in askers if isinstance(asker, tuple)))
+            callers = [event.caller for event in events if isinstance(event, Request)]
+            if callers:
+                self.steps.append(Counter(caller[0] for caller in callers if isinstance(caller, tuple)))
             feed(*events)
 
         monkeypatch.setattr(node, "feed", noted)
