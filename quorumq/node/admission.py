@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.messages import CloseSession, Hello, Publish
-from quorumq.node.clients import Badge
+from quorumq.node.clients import Credentials
 from quorumq.node.config import ServeConfig
 from quorumq.node.quotas import Begun
 from quorumq.wire.codec import open_request
@@ -23,14 +23,14 @@ OPERATOR_SLOTS: Final = 8
 """Connections beyond ``connections_max`` that are left for operators: what fills the table may need them."""
 
 
-def is_operator(badge: Badge | None, software: str) -> bool:
+def is_operator(credentials: Credentials | None, software: str) -> bool:
     """Return True for a client that may look and mend when others have taken all connections.
 
     Args:
-        badge: credentials of the client, any right of `admin` will do; None if the node does not ask for them.
+        credentials: credentials of the client, any right of `admin` will do; None if the node does not ask for them.
         software: as HELLO named it; without badges that of `quorumq status` is believed.
     """
-    return software == PROBE if badge is None else bool(badge.client.admin)
+    return software == PROBE if credentials is None else bool(credentials.client.admin)
 
 
 def wrong_door(config: ServeConfig, door: Door, hello: Hello) -> str:
@@ -49,7 +49,7 @@ def admitted(
     message: Any,
     size: int,
     keys: Mapping[int, bytes],
-    badge: Badge | None,
+    credentials: Credentials | None,
     catalogue: Catalogue,
     begun: Begun,
 ) -> Any:
@@ -58,7 +58,7 @@ def admitted(
     Args:
         message: as it came, a request of clients.
         keys: keys that sign receipts and sessions, by number.
-        badge: credentials of the client; None if the node does not ask for them.
+        credentials: credentials of the client; None if the node does not ask for them.
         begun: tells how many producer ids begin with a publish.
 
     Raises:
@@ -66,8 +66,8 @@ def admitted(
         Unauthorized: the client lacks a right to it.
         Busy, TooLarge: it is beyond a quota of the client.
     """
-    if badge is not None:
-        badge.begin(message, size)
+    if credentials is not None:
+        credentials.begin(message, size)
     check_request(message)
     if isinstance(message, Publish):
         for section in message.batch.header.sections:
@@ -75,4 +75,4 @@ def admitted(
     elif isinstance(message, CloseSession):
         check_session(message.producer_id, message.signature, keys=keys)
     request = open_request(message, keys=keys)
-    return request if badge is None else badge.check(request, catalogue, begun)
+    return request if credentials is None else credentials.check(request, catalogue, begun)

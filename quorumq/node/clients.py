@@ -292,7 +292,7 @@ class Clients:
 
 
 @dataclass(eq=False)
-class Badge:
+class Credentials:
     """Credentials that one connection has shown, and the client that they name in the present file."""
 
     clients: Clients

@@ -41,7 +41,7 @@ from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
 from quorumq.core.publish import producer_ids_begun
 from quorumq.core.types import NodeId
 from quorumq.node.admission import OPERATOR_SLOTS, Door, admitted, is_operator, wrong_door
-from quorumq.node.clients import Badge
+from quorumq.node.clients import Credentials
 from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.quotas import SETTLING
@@ -100,7 +100,7 @@ class Inbound:
     hello: m.Hello | None = None
     software: str = ""
     is_client: bool = False
-    badge: Badge | None = None  # credentials of a client, if the node asks for them
+    credentials: Credentials | None = None  # credentials of a client, if the node asks for them
     closed: bool = False
     _welcomed: bool = False
     whose: str = ""  # name or address of the client
@@ -219,20 +219,23 @@ class Inbound:
         if hello.node and not await self._prove(frame, decoded.request):
             return False
         if not hello.node and self.node.clients is not None:
-            self.badge = Badge(self.node.clients, hello.token, lambda: self.node.clock().mono)
+            self.credentials = Credentials(self.node.clients, hello.token, lambda: self.node.clock().mono)
             self.node.shown[id(self)] = self  # also while the core has not answered its HELLO
-        if self.badge is not None and (unknown := self.badge.problem()):
+        if self.credentials is not None and (unknown := self.credentials.problem()):
             return await self._turn_away(decoded.request, Code.UNAUTHORIZED, unknown)
         if not hello.node and (crowd := self._crowd()):
             self.node.log.warning("connections_max", reason=crowd, client=self.name)
             detail = f"node {self.node.config.node} has {crowd}: ask another node"
             return await self._turn_away(decoded.request, Code.NOT_STORED, detail)
-        if self.badge is not None:
-            self.name = f"{self.badge.client.name} at {self.address}"
+        if self.credentials is not None:
+            self.name = f"{self.credentials.client.name} at {self.address}"
         key = self._admit(decoded.request, 0)
-        self.whose = self.badge.client.name if self.badge is not None else self.host
+        self.whose = self.credentials.client.name if self.credentials is not None else self.host
         self._caller = (self.whose, key)
-        self._producer = (self.badge.client.name if self.badge is not None else self.software, self.host)
+        self._producer = (
+            self.credentials.client.name if self.credentials is not None else self.software,
+            self.host,
+        )
         self.node.feed(Request(key, hello))
         while key in self._open:
             await self._wait_for_change()
@@ -260,12 +263,12 @@ class Inbound:
 
     def clients_changed(self) -> None:
         """Hang up on a client that may not be here any more, or may not have what it waits for."""
-        if self.badge is None:
+        if self.credentials is None:
             return
         waits = [request for _, _, request in self._open.values() if isinstance(request, m.Fetch)]
         try:
             for request in (m.Metadata(), *waits):
-                self.badge.allow(request, self.node.core.catalogue)
+                self.credentials.allow(request, self.node.core.catalogue)
         except Unauthorized as error:
             self.give_up(str(error))
 
@@ -273,7 +276,7 @@ class Inbound:
         """Return the kind of clients that has no room for one more, with its limit; "" if there is room."""
         config = self.node.config
         most = config.connections_max
-        if is_operator(self.badge, self.software):
+        if is_operator(self.credentials, self.software):
             return "" if self.node.health.clients < most + OPERATOR_SLOTS else f"{most} clients and operators"
         if self.node.health.clients >= most:
             return f"{config.connections_max} clients, its connections_max"
@@ -397,7 +400,7 @@ class Inbound:
                 return None
             core = self.node.core
             begun = partial(producer_ids_begun, core.replicas)
-            request = admitted(message, size, self.node.keys, self.badge, core.catalogue, begun)
+            request = admitted(message, size, self.node.keys, self.credentials, core.catalogue, begun)
         except UnknownMessage as error:
             self._note_broken(size)
             if error.request:
@@ -409,8 +412,12 @@ class Inbound:
             return None
         except (BadReceipt, NotFound, TooLarge, Unauthorized) as error:
             self.node.changes.refused(message, self, error.code)
-            if self.badge is not None and isinstance(message, SETTLING) and not self.badge.problem():
-                self.badge.usage.forged = True
+            if (
+                self.credentials is not None
+                and isinstance(message, SETTLING)
+                and not self.credentials.problem()
+            ):
+                self.credentials.usage.forged = True
             self._answer(number, failed(error))
             return None
         except BadFields as error:
@@ -439,15 +446,15 @@ class Inbound:
         return key
 
     def _note_broken(self, size: int) -> None:
-        if self.badge is not None and not self.badge.problem():
-            self.badge.usage.note_broken(size, self.node.clock().mono)
+        if self.credentials is not None and not self.credentials.problem():
+            self.credentials.usage.note_broken(size, self.node.clock().mono)
 
     def _hold_back(self, error: Busy) -> None:
         """Hold back a request beyond the client's quota."""
-        assert self.badge is not None
+        assert self.credentials is not None
         self.node.health.count("requests_beyond_quota")
-        if not self.badge.usage.held_back:
-            self.badge.usage.held_back = True
+        if not self.credentials.usage.held_back:
+            self.credentials.usage.held_back = True
             self.node.log.warning("client_held_back", client=self.name, reason=str(error))
 
     def _answer(self, number: int, refusal: m.Failed) -> None:
@@ -516,8 +523,8 @@ class Inbound:
             self.node.raised(Raised(type(reply).__name__, error))
             detail = f"it was done, but a bug keeps node {self.node.config.node} from saying what came of it"
             pieces = self._refuse(key, number, reply, m.Failed(Code.OUTCOME_UNKNOWN, detail))
-        if self.badge is not None and not self.badge.problem():
-            self.badge.usage.answered(reply, sum(map(len, pieces)), self.node.clock().mono)
+        if self.credentials is not None and not self.credentials.problem():
+            self.credentials.usage.answered(reply, sum(map(len, pieces)), self.node.clock().mono)
         # Before it is sent: if that ends the connection, `close` takes back the rest.
         self._weight -= weight
         self.node.room.take(-weight)
@@ -529,8 +536,8 @@ class Inbound:
         if isinstance(reply, m.Failed) and reply.topic:
             self.node.shares.spend(self.whose, HINT_COST)
         client = None
-        if self.badge is not None:
-            client = Client("") if self.badge.problem() else self.badge.client
+        if self.credentials is not None:
+            client = Client("") if self.credentials.problem() else self.credentials.client
         seen: m.ClientReply = visible(client, reply, self.node.core.catalogue, asked)
         return seen
 
