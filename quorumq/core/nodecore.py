@@ -70,7 +70,7 @@ from quorumq.core.trust import (
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
 from quorumq.core.upkeep import Upkeep
 from quorumq.core.voter import Voter
-from quorumq.core.waking import wake, wake_stirred
+from quorumq.core.waking import wake, wake_newly_ready
 
 _REPLIES = frozenset(m.QUORUM_REPLIES)
 _REQUESTS = frozenset(m.QUORUM_REQUESTS)
@@ -223,10 +223,10 @@ class NodeCore:
                 self._absorb(new, effects, now)
         if self.context.publishing:
             self._absorb(store_published(self.context, now), effects, now)
-        if state.stirred and not self.context.requests:
-            state.stirred = {}
-        elif state.stirred:
-            self._absorb(wake_stirred(self.context, now), effects, now)
+        if state.newly_ready and not self.context.requests:
+            state.newly_ready = {}
+        elif state.newly_ready:
+            self._absorb(wake_newly_ready(self.context, now), effects, now)
         if self.context.costly.lines:
             few = 0 < self.context.costly.waiting(NOBODY) <= limits.BEHIND_MAX
             self._serve_costly(effects, now, waited or few, bool(events))

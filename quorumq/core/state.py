@@ -187,7 +187,7 @@ class NodeState:
     reclaims_left: float = NO_END
     reclaiming: dict[PartitionId, None] = field(default_factory=dict)
     # Groups of partitions with something newly available since the parked FETCHes last looked.
-    stirred: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
+    newly_ready: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     me: NodeId = field(init=False)  # this node's id
 
     def __post_init__(self) -> None:

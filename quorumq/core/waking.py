@@ -19,14 +19,14 @@ ROUNDS_MAX = 8
 """Rounds in one step: one FETCH may give back messages that another one waits for."""
 
 
-def wake_stirred(context: Context, now: Now) -> list[Effect]:
+def wake_newly_ready(context: Context, now: Now) -> list[Effect]:
     """Wake the FETCHes that wait for messages which became available in this step."""
     effects: list[Effect] = []
     for _ in range(ROUNDS_MAX):
-        stirred, context.state.stirred = context.state.stirred, {}
-        if not stirred:
+        newly_ready, context.state.newly_ready = context.state.newly_ready, {}
+        if not newly_ready:
             break
-        for place in stirred:
+        for place in newly_ready:
             if place in context.parked:
                 effects += wake(context, place, context.parked_at(place), now)
     return effects

@@ -24,7 +24,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     state = core.state
     state.active.clear()
     state.parked.clear()
-    state.stirred.clear()
+    state.newly_ready.clear()
     core.context.peers.heard_at.clear()
     core.context.peers.facts.clear()
     core.context.announced.clear()

@@ -372,7 +372,7 @@ class Views:
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
         """Send changes of passes over a group to the clients that wait for it; return their records for the journal."""
         for name in changes.gained:
-            self.node.stirred[(self.partition, name)] = None
+            self.node.newly_ready[(self.partition, name)] = None
         for time, name, part in changes.wakes:
             self.node.at(time, ("refresh", self.partition, name, part))
         for number in changes.idle:
