@@ -48,13 +48,13 @@ from quorumq.core.effects import (
 from quorumq.core.errors import Code
 from quorumq.core.fairqueue import NOBODY
 from quorumq.core.finding import tell_registers
-from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peers import Peers
 from quorumq.core.proposing import vote
 from quorumq.core.publish import store_published
 from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Reserved, Started
 from quorumq.core.replay import Replay, at_stop, cluster_made, snapshot
+from quorumq.core.request_router import RequestRouter
 from quorumq.core.state import NO_END, NodeConfig
 from quorumq.core.status import status
 from quorumq.core.timers import ABOUT, LASTING, Timers
@@ -113,10 +113,10 @@ class NodeCore:
         self.state = replay.state(nonce, now, boot, newest=newest)
         self.context = Context(self.state, Peers(self.state, replay.seen, replay.positions), rng)
         replay.fill(self.context, now)
-        self.door = FrontDoor(self.context, self.trust)
+        self.router = RequestRouter(self.context, self.trust)
         self.voter = Voter(self.context)
         self.upkeep = Upkeep(self.context)
-        self.timers = Timers(self.context, self.trust, self.upkeep, self.door)
+        self.timers = Timers(self.context, self.trust, self.upkeep, self.router)
         self.is_new, self.is_noted = replay.is_new, replay.is_noted
         self.void = replay.void  # batches on disk that are not needed
         self.orphans = replay.orphans  # batches of deleted topics that the journal still had at this start
@@ -276,7 +276,7 @@ class NodeCore:
                 queue[at:at] = self._on_message(me, self.state.incarnation, effect.message, now)
             elif isinstance(effect, Again):
                 key, request, looked, caller = effect
-                queue[at:at] = self.door.on_request(key, request, now, looked=looked, caller=caller)
+                queue[at:at] = self.router.on_request(key, request, now, looked=looked, caller=caller)
             else:
                 effects.append(effect)
             if len(queue) > 4096:
@@ -310,9 +310,9 @@ class NodeCore:
         """Begin a costly piece of work, which has its turn."""
         match work:
             case Again(key, request, looked, caller):
-                return self.door.on_request(key, request, now, looked=looked, caller=caller, waits=False)
+                return self.router.on_request(key, request, now, looked=looked, caller=caller, waits=False)
             case ("remote", sender, message):
-                return self.door.on_remote_fetch(sender, message, now, waits=False)
+                return self.router.on_remote_fetch(sender, message, now, waits=False)
             case ("wake", place, keys):
                 self.context.woken = {}
                 return wake(self.context, place, keys, now)
@@ -325,7 +325,7 @@ class NodeCore:
             case Ours(message):
                 return self._on_message(self.state.me, self.state.incarnation, message, now)
             case Request(key, request, caller):
-                return self.door.on_request(key, request, now, caller=caller)
+                return self.router.on_request(key, request, now, caller=caller)
             case Durable(token, position):
                 self.context.peers.positions.on_durable(position)
                 return self._on_durable(token, now)
@@ -508,7 +508,7 @@ class NodeCore:
             case m.HoldsReply():
                 context.recovery.on_told(self.replicas, sender, message, now)
             case m.RemoteFetch():
-                return self.door.on_remote_fetch(sender, message, now)
+                return self.router.on_remote_fetch(sender, message, now)
             case m.RemoteGone(number):
                 context.costly.drop((sender, number))
                 pending = context.requests.get(context.sub_fetches.pop((sender, number), 0))

@@ -11,8 +11,8 @@ from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fairqueue import NOBODY
 from quorumq.core.fetch import FetchCoordinator
-from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.remote import SplitCoordinator
+from quorumq.core.request_router import RequestRouter
 from quorumq.core.state import Timer
 from quorumq.core.trust import Trust
 from quorumq.core.types import Now, PartitionId
@@ -41,13 +41,13 @@ class Timers:
         door: component that closes sessions, in as many steps as it takes.
     """
 
-    __slots__ = ("context", "door", "upkeep", "trust")
+    __slots__ = ("context", "router", "upkeep", "trust")
 
-    def __init__(self, context: Context, trust: Trust, upkeep: Upkeep, door: FrontDoor) -> None:
+    def __init__(self, context: Context, trust: Trust, upkeep: Upkeep, router: RequestRouter) -> None:
         self.context = context
         self.trust = trust
         self.upkeep = upkeep
-        self.door = door
+        self.router = router
 
     def run(self, now: Now) -> list[Effect]:
         """Do what is due, but no more than one step has time for: the rest, and all that this makes due, comes next."""
@@ -100,7 +100,7 @@ class Timers:
             case ("free" | "close", caller, *_) if waits:
                 context.costly.put(caller, costs.runs(len(timer[-1])), timer)
             case ("close", caller, producer_id, partitions):
-                return self.door.close_session(caller, producer_id, partitions, now)
+                return self.router.close_session(caller, producer_id, partitions, now)
             case ("look" | "compare" | "sweep",) | ("batch", *_) if waits:
                 context.costly.put(NOBODY, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):

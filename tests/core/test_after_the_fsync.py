@@ -146,7 +146,7 @@ def test_what_was_seen_of_a_node_is_durable_before_it_is_welcome(again: bool) ->
     hello = hello._replace(incarnation=hello.incarnation._replace(n=hello.incarnation.n + 1))
     core.state.links.clear()
     effects = [
-        effect for key in (1, 2)[: 1 + again] for effect in core.door.on_request(key, hello, cluster.now)
+        effect for key in (1, 2)[: 1 + again] for effect in core.router.on_request(key, hello, cluster.now)
     ]
     for effect in effects:
         assert isinstance(effect, Persist)

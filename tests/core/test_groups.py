@@ -6,7 +6,6 @@ import pytest
 
 from quorumq.core import purge
 from quorumq.core.effects import Request
-from quorumq.core.frontdoor import check_group_name
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -43,6 +42,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import Delay
 from quorumq.core.records import TopicPut, TrustLost
+from quorumq.core.request_router import check_group_name
 from quorumq.core.types import Kind, Letter, ProducerId, Record, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts

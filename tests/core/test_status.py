@@ -75,7 +75,7 @@ def test_a_status_costs_the_same_however_much_is_held_delayed_and_settled(batche
         cluster.ask("a", AckRequest((ReceiptPart(receipt, (each[0],)),)))
         cluster.ask("a", RejectRequest((ReceiptPart(receipt, (each[1],)),), 60.0))
     assert counted(cluster)[:5] == (0, batches, batches, 0, batches)
-    assert calls(lambda: cluster.nodes["a"].door.status(StatusRequest(), cluster.now)) < 3 * CALLS_OF_A_ROW
+    assert calls(lambda: cluster.nodes["a"].router.status(StatusRequest(), cluster.now)) < 3 * CALLS_OF_A_ROW
 
 
 def test_a_status_of_many_partitions_and_groups_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_status_of_many_partitions_and_groups_comes_in_pieces(monkeypatch: pyt
         reply = asked(cluster, begin)
         assert [*reply.facts] == ["partitions"]
         assert sum(1 + len(row["groups"]) for row in reply.facts["partitions"]) <= 5
-        cost = calls(lambda begin=begin: cluster.nodes["a"].door.status(StatusRequest(begin), cluster.now))
+        cost = calls(lambda begin=begin: cluster.nodes["a"].router.status(StatusRequest(begin), cluster.now))
         assert cost < 6 * CALLS_OF_A_ROW
         facts, pieces, more = reply.joined_to(facts), pieces + 1, reply.more
     assert pieces > 3

@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.frontdoor import FrontDoor
 from quorumq.core.limits import (
     CLIENT_HEADER_BYTES_MAX,
     CLIENT_HEADER_ITEMS_MAX,
     HEADER_BYTES_MAX,
     SPANS_SETTLED_MAX,
 )
+from quorumq.core.request_router import FrontDoor
 from quorumq.core.types import Letter, Span, Stamp
 from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.codec import encode_message

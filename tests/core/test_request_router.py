@@ -7,14 +7,14 @@ import copy
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.frontdoor import Coordinator, FrontDoor
+from quorumq.core.request_router import Coordinator, RequestRouter
 from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 
 
 def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
-    """One of each that the front door looks at, each with something to do."""
+    """One of each that the request router looks at, each with something to do."""
     topic, producer_id = published(cluster)
     got = receipts(cluster.ask("a", fetch(most=5)))
     here, span = PartitionId(topic.id, 0), Span(producer_id, 0, 1)
@@ -70,7 +70,7 @@ def test_looking_at_a_request_changes_nothing_that_is_kept_or_promised() -> None
     before = known()
     begun = 0
     for key, request in enumerate(requests):
-        begun += isinstance(core.door._look(1000 + key, request, now, looked=False), Coordinator)
+        begun += isinstance(core.router._look(1000 + key, request, now, looked=False), Coordinator)
         assert known() == before, request
     assert begun > 10, "most of them have something to do"
     assert {type(request) for request in requests} >= set(m.ClientRequest.__args__) - {m.Hello}
@@ -79,9 +79,9 @@ def test_looking_at_a_request_changes_nothing_that_is_kept_or_promised() -> None
 def test_a_bug_while_looking_is_not_hidden_from_who_looks_for_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
 
-    def planted(door: FrontDoor, *args: object, **named: object) -> None:
+    def planted(router: RequestRouter, *args: object, **named: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(FrontDoor, "_look", planted)
+    monkeypatch.setattr(RequestRouter, "_look", planted)
     with pytest.raises(ZeroDivisionError, match="planted"):
         cluster.ask("a", m.OpenSession())

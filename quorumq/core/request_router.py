@@ -1,4 +1,4 @@
-"""The front door: checks a client's request, and answers it at once or gives it to a coordinator."""
+"""The request router: checks a client's request, and answers it at once or gives it to a coordinator."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ USED_UP = (
 
 
 @dataclass(slots=True, eq=False)
-class FrontDoor:
+class RequestRouter:
     """Takes clients' requests, and FETCHes of other nodes."""
 
     context: Context
@@ -465,26 +465,26 @@ class FrontDoor:
         return found
 
 
-ADMITTED: Final[dict[type, Callable[[FrontDoor, int, Any, Now], Admitted]]] = {
-    m.OpenSession: lambda door, key, request, now: door._open_session(),
-    m.CloseSession: lambda door, key, request, now: m.CloseSessionReply(),
-    m.LeaveRequest: lambda door, key, request, now: m.LeaveReply(),
-    m.CreateTopic: lambda door, key, request, now: door._create_topic(key, request),
-    m.AlterTopic: lambda door, key, request, now: door._alter_topic(key, request),
-    m.DeleteTopic: lambda door, key, request, now: door._delete_topic(key, request),
-    m.Publish: lambda door, key, request, now: PublishCoordinator(key, request),
-    m.Fetch: lambda door, key, request, now: door._fetch(key, request, now),
-    m.AckRequest: lambda door, key, request, now: AckCoordinator(key, request),
-    m.RejectRequest: lambda door, key, request, now: door._reject(key, request, now),
-    m.ExtendRequest: lambda door, key, request, now: door._extend(key, request),
-    m.SetGroup: lambda door, key, request, now: door._set_group(key, request),
-    m.DeleteGroup: lambda door, key, request, now: door._delete_group(key, request),
-    m.PurgeRequest: lambda door, key, request, now: door._purge(key, request),
-    m.RedriveRequest: lambda door, key, request, now: door._redrive(key, request),
-    m.BrowseRequest: lambda door, key, request, now: door._peek(key, request, now),
-    m.ShowRequest: lambda door, key, request, now: door._show(request, now),
-    m.DescribeGroup: lambda door, key, request, now: door._describe(request, now),
-    m.DeclareSurvivors: lambda door, key, request, now: DeclareCoordinator(key, request),
+ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] = {
+    m.OpenSession: lambda router, key, request, now: router._open_session(),
+    m.CloseSession: lambda router, key, request, now: m.CloseSessionReply(),
+    m.LeaveRequest: lambda router, key, request, now: m.LeaveReply(),
+    m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
+    m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
+    m.DeleteTopic: lambda router, key, request, now: router._delete_topic(key, request),
+    m.Publish: lambda router, key, request, now: PublishCoordinator(key, request),
+    m.Fetch: lambda router, key, request, now: router._fetch(key, request, now),
+    m.AckRequest: lambda router, key, request, now: AckCoordinator(key, request),
+    m.RejectRequest: lambda router, key, request, now: router._reject(key, request, now),
+    m.ExtendRequest: lambda router, key, request, now: router._extend(key, request),
+    m.SetGroup: lambda router, key, request, now: router._set_group(key, request),
+    m.DeleteGroup: lambda router, key, request, now: router._delete_group(key, request),
+    m.PurgeRequest: lambda router, key, request, now: router._purge(key, request),
+    m.RedriveRequest: lambda router, key, request, now: router._redrive(key, request),
+    m.BrowseRequest: lambda router, key, request, now: router._peek(key, request, now),
+    m.ShowRequest: lambda router, key, request, now: router._show(request, now),
+    m.DescribeGroup: lambda router, key, request, now: router._describe(request, now),
+    m.DeclareSurvivors: lambda router, key, request, now: DeclareCoordinator(key, request),
 }
 """Functions that return a request's coordinator or the answer, by kind, if all of its names are known here."""
 
