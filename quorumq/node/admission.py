@@ -15,7 +15,7 @@ from quorumq.wire.hello import PROBE
 from quorumq.wire.receipts import check_session
 from quorumq.wire.requests import check_request
 
-Door = Literal["all", "clients", "peers"]
+ListensFor = Literal["all", "clients", "peers"]
 """Kinds of connection that may say HELLO at an address."""
 
 
@@ -33,14 +33,14 @@ def is_operator(credentials: Credentials | None, software: str) -> bool:
     return software == PROBE if credentials is None else bool(credentials.client.admin)
 
 
-def wrong_door(config: ServeConfig, door: Door, hello: Hello) -> str:
+def wrong_listener(config: ServeConfig, listens_for: ListensFor, hello: Hello) -> str:
     """Return why a connection that says this may not come in here; "" if it may."""
-    if door == "clients" and hello.node:
+    if listens_for == "clients" and hello.node:
         return (
             f"node {config.node} speaks with nodes at {config.dialled[config.node]} only: give `peers` to node "
             f"{hello.node}, too"
         )
-    if door == "peers" and not hello.node:
+    if listens_for == "peers" and not hello.node:
         return f"only nodes come in here: node {config.node} serves clients at {config.advertised}"
     return ""
 

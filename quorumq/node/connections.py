@@ -40,7 +40,7 @@ from quorumq.core.fairqueue import Caller
 from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
 from quorumq.core.publish import producer_ids_begun
 from quorumq.core.types import NodeId
-from quorumq.node.admission import OPERATOR_SLOTS, Door, admitted, is_operator, wrong_door
+from quorumq.node.admission import OPERATOR_SLOTS, ListensFor, admitted, is_operator, wrong_listener
 from quorumq.node.clients import Credentials
 from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
@@ -96,7 +96,7 @@ class Inbound:
     nursery: InitVar[trio.Nursery]  # for sending what the transport does not take at once
     peers: dict[NodeId, Inbound]  # the inbound connection of each peer, so that a newer one replaces an older
     clients: Counter[str]  # how many of them each address has
-    door: Door = "all"  # kind of the address that it came in at
+    listens_for: ListensFor = "all"  # kind of the address that it came in at
     hello: m.Hello | None = None
     software: str = ""
     is_client: bool = False
@@ -210,7 +210,7 @@ class Inbound:
         self.hello = hello
         self.software = hello.software
         self.name = f"{hello.node or hello.software or 'client'} at {self.address}"
-        if wrong := wrong_door(self.node.config, self.door, hello):
+        if wrong := wrong_listener(self.node.config, self.listens_for, hello):
             return await self._turn_away(decoded.request, Code.UNAUTHORIZED, wrong)
         if hello.node and self.node.config.tls_ca and hello.node not in self.transport.names:
             shown = ", ".join(sorted(self.transport.names)) or "nobody"

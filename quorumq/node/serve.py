@@ -33,7 +33,7 @@ from quorumq.core.nodecore import NodeCore
 from quorumq.core.records import CleanStopped, JournalRecord, TrustLost
 from quorumq.core.types import NodeId, Now
 from quorumq.history import HistoryWriter, boot
-from quorumq.node.admission import OPERATOR_SLOTS, Door
+from quorumq.node.admission import OPERATOR_SLOTS, ListensFor
 from quorumq.node.clock import real_now
 from quorumq.node.commits import CommitRunner, CommitThread
 from quorumq.node.config import ServeConfig
@@ -332,10 +332,10 @@ class Service:
             of_peers: the same, for nodes alone; if there are any, `sockets` are for clients alone.
         """
         node = self.node
-        doors: list[tuple[socket.socket, Door]] = [
+        listeners: list[tuple[socket.socket, ListensFor]] = [
             (sock, "clients" if of_peers else "all") for sock in sockets
         ]
-        doors += [(sock, "peers") for sock in of_peers]
+        listeners += [(sock, "peers") for sock in of_peers]
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             accepting = trio.CancelScope()
@@ -349,9 +349,9 @@ class Service:
                     rng = random.Random(f"{node.core.state.incarnation.nonce} {peer}")
                     nursery.start_soon(keep_link, node, peer, self.dial, rng, nursery)
             try:
-                for sock, _ in doors:
+                for sock, _ in listeners:
                     sock.listen(BACKLOG)
-                nursery.start_soon(self._accept_all, doors, accepting)
+                nursery.start_soon(self._accept_all, listeners, accepting)
             except OSError as error:  # another process bound it too, while neither listened, and was first
                 host, port = sock.getsockname()[:2]
                 reason = f"cannot listen on {host}:{port}: {error.strerror}: something else listens there"
@@ -421,16 +421,16 @@ class Service:
     # --------------------------------------------------------------------- accepting
 
     async def _accept_all(
-        self, doors: Sequence[tuple[socket.socket, Door]], accepting: trio.CancelScope
+        self, listeners: Sequence[tuple[socket.socket, ListensFor]], accepting: trio.CancelScope
     ) -> None:
         with accepting:
             async with trio.open_nursery() as nursery:
-                for sock, door in doors:
-                    nursery.start_soon(self._accept, sock, door)
-        for sock, _ in doors:
+                for sock, listens_for in listeners:
+                    nursery.start_soon(self._accept, sock, listens_for)
+        for sock, _ in listeners:
             sock.close()
 
-    async def _accept(self, listener: socket.socket, door: Door) -> None:
+    async def _accept(self, listener: socket.socket, listens_for: ListensFor) -> None:
         while True:
             await trio.lowlevel.wait_readable(listener)
             try:
@@ -446,7 +446,7 @@ class Service:
             self.serve(
                 transport if certificates is None else certificates.accepted(transport),
                 f"{address[0]}:{address[1]}",
-                door,
+                listens_for,
             )
 
     def _make_room(self) -> bool:
@@ -465,19 +465,21 @@ class Service:
         oldest.give_up(f"{len(strangers)} connections have not said who they are, {most} from {oldest.host}")
         return True
 
-    def serve(self, transport: Transport, address: str, door: Door = "all") -> None:
+    def serve(self, transport: Transport, address: str, listens_for: ListensFor = "all") -> None:
         """Serve an accepted connection until it ends; hang up if there is no room for it.
 
         Args:
             transport: accepted.
-            door: kind of connection that may come in there.
+            listens_for: kind of connection that may come in there.
         """
         assert self._nursery is not None, "the service runs"
         if not self._make_room():
             self.node.log.warning("connections_max", connections=len(self._inbound), client=address)
             transport.close()
             return
-        inbound = Inbound(self.node, transport, address, self._nursery, self._peers, self._clients, door)
+        inbound = Inbound(
+            self.node, transport, address, self._nursery, self._peers, self._clients, listens_for
+        )
         self._inbound[id(inbound)] = inbound
         self._strangers.append(inbound)
         self.node.health.connections = len(self._inbound)

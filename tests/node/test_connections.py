@@ -377,12 +377,12 @@ async def test_where_nodes_have_an_address_of_their_own_each_comes_in_at_its_doo
     apart = {name: f"127.0.0.1:{port}" for name, port in (("a", 8401), ("b", 8402))}
     async with world("ab", peers=apart) as cluster:
         service = cluster.services["a"]
-        for door, node, words in (
+        for listens_for, node, words in (
             ("clients", "b", "nodes at 127.0.0.1:8401 only: give `peers` to node b"),
             ("peers", "", "only nodes come in here: node a serves clients at 127.0.0.1:7401"),
         ):
             ours, theirs = pair()
-            service.serve(theirs, "10.0.0.1:1", door)  # type: ignore[arg-type]
+            service.serve(theirs, "10.0.0.1:1", listens_for)  # type: ignore[arg-type]
             refused = await Client(ours).ask(service.node.core.hello(now())._replace(node=node))
             assert (refused.code, words in refused.detail) == ("unauthorized", True), refused
         assert len(cluster.logs["a"].of("peer_refused")) == len(cluster.logs["a"].of("client_refused")) == 1

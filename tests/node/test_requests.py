@@ -54,10 +54,10 @@ async def test_a_bug_met_before_anything_changed_costs_that_request_alone(
 ) -> None:
     create = FrontDoor._create_topic
 
-    def planted(door: FrontDoor, key: int, request: m.CreateTopic) -> Any:
+    def planted(listens_for: FrontDoor, key: int, request: m.CreateTopic) -> Any:
         if request.name == "boom":
             raise ZeroDivisionError("planted")
-        return create(door, key, request)
+        return create(listens_for, key, request)
 
     monkeypatch.setattr(FrontDoor, "_create_topic", planted)
     async with served() as (cluster, client, topic, producer_id):
