@@ -14,13 +14,13 @@ from typing import Literal
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
-from quorumq.core.census import Census
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Again, Effect, Forget, Persist, Send
 from quorumq.core.errors import Code
 from quorumq.core.fairqueue import Caller, FairQueue, Whose, whose
 from quorumq.core.latency import Latency
 from quorumq.core.partition.replica import Replica
+from quorumq.core.peer_groups import PeerGroups
 from quorumq.core.peers import Peers
 from quorumq.core.pieces import pieces_of
 from quorumq.core.records import DecisionPut, GroupPut, TopicPut
@@ -175,7 +175,7 @@ class Context:
     config: NodeConfig = field(init=False)
     catalogue: Catalogue = field(init=False)
     recovery: Recovery = field(default_factory=Recovery)
-    census: Census = field(init=False)
+    peer_groups: PeerGroups = field(init=False)
     replicas: dict[PartitionId, Replica] = field(default_factory=dict)
     requests: dict[int, Pending] = field(default_factory=dict)
     rounds: dict[int, Pending] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
-        self.census = Census(self.state)
+        self.peer_groups = PeerGroups(self.state)
 
     def next_key(self) -> int:
         """Return a key for a request that is no client's: it is below 0."""
@@ -421,7 +421,7 @@ class Context:
             effects += forget(sorted({*replica.batches.stored, *replica.batches.damaged}))
         self.state.producer_ids.pop(topic.id, None)
         self.catalogue.forget_groups(topic.id)
-        self.census.forget(topic.id)
+        self.peer_groups.forget(topic.id)
         for hints in (self.state.parked, self.state.active):
             for hint in [hint for hint in hints if hint[0].topic == topic.id]:
                 del hints[hint]

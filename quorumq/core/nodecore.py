@@ -15,7 +15,7 @@ import heapq
 import random
 from collections.abc import Iterable, Sequence
 
-from quorumq.core import census, limits, recovery, resync, survivors
+from quorumq.core import limits, peer_groups, recovery, resync, survivors
 from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HALF_STEP
@@ -489,12 +489,12 @@ class NodeCore:
                 replica = self.replicas[message.partition]
                 return replica.sync.on_pull(sender, message, replica.topic.epoch, now)
             case m.GroupsRequest() if self.state.trusted:
-                return census.tell(self.catalogue, sender, message)
+                return peer_groups.tell(self.catalogue, sender, message)
             case m.RegistersRequest() if self.state.trusted:
                 return tell_registers(context, sender, message)
-            case m.GroupsReply() if context.census.awaits(message):
+            case m.GroupsReply() if context.peer_groups.awaits(message):
                 effects = [effect for group in message.groups for effect in context.take_in_group(group, now)]
-                return effects + context.census.on_told(sender, message)
+                return effects + context.peer_groups.on_told(sender, message)
             case m.ResyncRequest():
                 return resync.tell(context, sender, message, now)
             case m.ResyncReply() if self.trust.resync is not None and not self.state.trusted:

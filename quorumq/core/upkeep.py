@@ -122,7 +122,7 @@ class Upkeep:
             replica.reclaim.sweep(now)
             effects += forget(replica.batches.mended())
             if replica.reclaim.settled and state.trusted:
-                heard = self.context.census.heard_by_majority(replica.members, partition.topic, now)
+                heard = self.context.peer_groups.heard_by_majority(replica.members, partition.topic, now)
                 effects += replica.reclaim.drop(heard, replica.topic.retention_s, now)
                 if replica.reclaim.settled_last > heard:
                     topics[partition.topic] = None
@@ -134,7 +134,7 @@ class Upkeep:
                 break
         for partition in left:
             state.reclaim_later(partition)
-        return effects + self.context.census.ask(topics, now)
+        return effects + self.context.peer_groups.ask(topics, now)
 
     def _close_some(self, partition: PartitionId, replica: Replica, now: Now) -> list[Effect]:
         """Ask the other replicas about some producer ids that are done with here."""

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core import census, context, limits
-from quorumq.core.census import Asked
+from quorumq.core import context, limits, peer_groups
 from quorumq.core.effects import Effect, Forget, Send
 from quorumq.core.messages import (
     AckRequest,
@@ -34,6 +33,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
+from quorumq.core.peer_groups import Asked
 from quorumq.core.records import BatchStored, Reclaimed
 from quorumq.core.state import NodeConfig
 from quorumq.core.types import Group, Kind, Span
@@ -181,7 +181,7 @@ def test_nothing_is_reclaimed_before_a_majority_has_said_which_groups_there_are(
 
 
 def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "GROUPS_PER_PIECE", 2)
+    monkeypatch.setattr(peer_groups, "GROUPS_PER_PIECE", 2)
     cluster = Cluster()
     published(cluster)
     for name in ("g", "h1", "h2", "h3"):
@@ -216,7 +216,7 @@ def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pyte
 def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(census, "TOPICS_PER_ASK", 2)
+    monkeypatch.setattr(peer_groups, "TOPICS_PER_ASK", 2)
     cluster = Cluster()
     asks: list[GroupsRequest] = []
     cluster.drop = lambda sender, to, message: (
@@ -249,11 +249,11 @@ def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
     cluster.ask("a", fetch(hold_time=1.0))
     cluster.advance(2)
     core = cluster.nodes["a"]
-    core.context.census.asked[7] = Asked(cluster.time, tuple(core.topics))
+    core.context.peer_groups.asked[7] = Asked(cluster.time, tuple(core.topics))
     cluster.advance(3)
     cluster.drop = lambda sender, to, message: isinstance(message, GroupsReply) and not kept
     drained(cluster)
-    core.context.census.on_told("b", GroupsReply(7, ()))  # asked 3 s before the ACK
+    core.context.peer_groups.on_told("b", GroupsReply(7, ()))  # asked 3 s before the ACK
     cluster.advance(10)
     assert batches(cluster) == [1, 1, 1]
 

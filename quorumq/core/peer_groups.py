@@ -29,7 +29,7 @@ class Asked(NamedTuple):
     topics: tuple[bytes, ...]
 
 
-class Census:
+class PeerGroups:
     """Open questions, and the time of each question that a peer has answered.
 
     Attributes:
