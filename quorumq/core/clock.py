@@ -22,19 +22,19 @@ class HybridClock:
 
     Args:
         node: the node id that makes stamps unique.
-        floor: the reserve found in the journal; 0 for a new node.
+        minimum ballot: the reserve found in the journal; 0 for a new node.
         reserve: the reserve that this start makes durable before it uses the clock.
     """
 
-    __slots__ = ("floor", "node", "reserve", "reserving", "value", "wanted")
+    __slots__ = ("min_ballot", "node", "reserve", "reserving", "value", "wanted")
 
-    def __init__(self, node: NodeId, floor: int, reserve: int) -> None:
+    def __init__(self, node: NodeId, min_ballot: int, reserve: int) -> None:
         self.node = node
-        self.floor = floor
+        self.min_ballot = min_ballot
         self.reserve = reserve
         self.reserving = reserve  # asked to be made durable
-        self.value = floor
-        self.wanted = floor  # the highest stamp seen, which may lie above the reserve
+        self.value = min_ballot
+        self.wanted = min_ballot  # the highest stamp seen, which may lie above the reserve
 
     def fresh(self, now: Now) -> Stamp | None:
         """Return a stamp above every one used or seen; None while that needs a higher reserve, or if none is left."""
@@ -57,7 +57,9 @@ class HybridClock:
 
     def first_reserve(self, now: Now) -> int:
         """Return the reserve that a start makes durable before it speaks."""
-        self.reserving = min(max(self.floor, self.by_day(now)) + RESERVE_STEP, max(self.floor, STAMP_LAST))
+        self.reserving = min(
+            max(self.min_ballot, self.by_day(now)) + RESERVE_STEP, max(self.min_ballot, STAMP_LAST)
+        )
         return self.reserving
 
     def merge(self, time: int) -> bool:
@@ -83,6 +85,6 @@ class HybridClock:
 
     def check(self) -> None:
         """Assert the invariants between any two events."""
-        assert self.floor <= self.value <= self.reserve <= self.reserving
-        assert self.floor <= self.wanted < STAMPS_END
+        assert self.min_ballot <= self.value <= self.reserve <= self.reserving
+        assert self.min_ballot <= self.wanted < STAMPS_END
         assert self.reserving < STAMPS_END

@@ -210,19 +210,19 @@ class HeldAtStop(NamedTuple):
 
 
 class BallotAtStop(NamedTuple):
-    """In CLEAN_STOP: the highest ballot granted for these messages, (0, "") if none, and their own floor, or 0."""
+    """In CLEAN_STOP: the highest ballot granted for these messages, (0, "") if none, and their own minimum ballot, or 0."""
 
     span: Span
     ballot: tuple[int, str]  # a Stamp
-    floor: int
+    min_ballot: int
 
 
 class MemoryAtStop(NamedTuple):
-    """All ballots that a replica remembers of a group in CLEAN_STOP: it granted no others above ``floor``."""
+    """All ballots that a replica remembers of a group in CLEAN_STOP: it granted no others above ``min_ballot``."""
 
     partition: PartitionId
     group: str
-    floor: int
+    min_ballot: int
     ballots: tuple[BallotAtStop, ...]
 
 

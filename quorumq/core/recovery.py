@@ -20,7 +20,7 @@ of P's old start. That majority has another member Q.
 
 Two owners may be reported of one message: one of them half won it, and no node here can say which. It stays blocked
 for all until both are gone (`fate.on_reported`). A hold that was learned is no memory of a ballot granted here: what
-ballots this replica granted in earlier starts is bounded by the floor, and by nothing else.
+ballots this replica granted in earlier starts is bounded by the minimum ballot, and by nothing else.
 
 Durations travel, so a hold may last longer here by the time that the answer was under way. An answer counts only
 for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Holds are taken over only

@@ -234,7 +234,7 @@ def restore(context: Context, stop: CleanStopped, now: Now) -> None:
     replicas = context.replicas
     for kept in stop.memory:
         if kept.partition in replicas:
-            replicas[kept.partition].group(kept.group).restore_memory(kept.floor, kept.ballots)
+            replicas[kept.partition].group(kept.group).restore_memory(kept.min_ballot, kept.ballots)
     for held in stop.holds:
         if held.partition in replicas:
             replicas[held.partition].recall.restore_hold(held, now)

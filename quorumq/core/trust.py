@@ -48,7 +48,7 @@ class Trust:
         resync: answers still awaited, of a directory that lost something; None without a resync.
         above: the starts up to this one count as taken into account by its resyncs.
         lost: True if nothing is said or counted any more: the node waits for the disk, to begin again.
-        floor: lower bound of ballots, once the resync is over.
+        minimum ballot: lower bound of ballots, once the resync is over.
         vouchers: nodes that said that they know no other directory.
     """
 
@@ -61,7 +61,7 @@ class Trust:
     resync: Resync | None = None
     above: int = 0
     lost: bool = False
-    floor: int = 0
+    min_ballot: int = 0
     confirmed_by: dict[NodeId, None] = field(default_factory=dict)
 
     # ------------------------------------------------------------------- the journal
@@ -171,13 +171,13 @@ class Trust:
         """Be trusted again once all has been heard, behind all of it in the journal.
 
         If our old start granted a ballot and a majority won under it, a node that has answered knows: it is in our
-        clock by now, which is therefore the floor of grants that may be forgotten here.
+        clock by now, which is therefore the minimum ballot of grants that may be forgotten here.
         """
         state = context.state
         if self.resync is None or state.trusted or self.resync.missing(context):
             return []
-        self.floor = state.clock.wanted
-        reserve = max(self.floor + RESERVE_STEP, state.clock.reserving)
+        self.min_ballot = state.clock.wanted
+        reserve = max(self.min_ballot + RESERVE_STEP, state.clock.reserving)
         state.clock.reserving = reserve
         done = (Done(reserve_token(reserve)), Done(TOKEN_TRUSTED))
         return [Persist((Reserved(reserve), Trusted()), done)]
@@ -190,14 +190,14 @@ class Trust:
             return False
         self.resync = None
         clock = context.state.clock
-        clock.floor = max(clock.floor, self.floor)
+        clock.min_ballot = max(clock.min_ballot, self.min_ballot)
         until = now.mono + limits.QUARANTINE_SHARE * self.config.hold_time_max
         context.state.quarantine_until = until
         for replica in context.replicas.values():
             replica.quarantine_until = until
             replica.sync.pulling_until = 0.0
             for view in replica.views.with_holds():
-                view.floor = max(view.floor, clock.floor)
+                view.min_ballot = max(view.min_ballot, clock.min_ballot)
             context.recovery.want(replica, now)
         return True
 

@@ -78,7 +78,7 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("SyncListed", "places"): (1, 1 << 4 * DIGEST_DIGITS + 1),
 }
 _INT_ENDS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("stamp", "time", "floor", "ballot"), STAMPS_END),
+    **dict.fromkeys(("stamp", "time", "min_ballot", "ballot"), STAMPS_END),
     **dict.fromkeys(("position_by",), STARTS_MAX),
     **dict.fromkeys(
         ("round", "nonce", "directory", "place"),

@@ -69,8 +69,8 @@ def exclusive_without_memory(ballots: Ballots, facts: Facts, owner: Owner) -> bo
     return ballots.highest is None or ballots.highest <= owner.ballot
 
 
-def restore_the_floor_alone(self: GroupView, floor: int, kept: Iterable[BallotAtStop]) -> None:
-    self.floor = floor
+def restore_the_min_ballot_alone(self: GroupView, min_ballot: int, kept: Iterable[BallotAtStop]) -> None:
+    self.min_ballot = min_ballot
 
 
 def without_ballots(holds: list[Any]) -> list[Any]:
@@ -219,8 +219,8 @@ RULES: tuple[Rule, ...] = (
         hunted=True,
     ),
     Rule(
-        "floor-is-not-exclusive",
-        "a replica that was started again is exclusive only for ballots above its floor",
+        "min_ballot-is-not-exclusive",
+        "a replica that was started again is exclusive only for ballots above its minimum ballot",
         ((fate, "exclusive", exclusive_without_memory),),
         off="it has granted what it remembers, and nothing else",
         scenario=Scenario(
@@ -239,9 +239,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "clean-stop-keeps-ballots",
-        "a clean stop hands over its floor only together with all ballots granted above it",
-        ((GroupView, "restore_memory", restore_the_floor_alone),),
-        off="the next start has the floor, and the ballots of live holds",
+        "a clean stop hands over its minimum ballot only together with all ballots granted above it",
+        ((GroupView, "restore_memory", restore_the_min_ballot_alone),),
+        off="the next start has the minimum ballot, and the ballots of live holds",
         scenario=Scenario(
             "handed-over-verdict",
             "2 deliveries ran out, and are acked; a voter of the second stops cleanly",

@@ -58,8 +58,8 @@ DELETED_AT_TWO = (
 )
 
 
-def forget_holds(self: GroupView, floor: int) -> None:
-    _end(self, floor)
+def forget_holds(self: GroupView, min_ballot: int) -> None:
+    _end(self, min_ballot)
     self.leases = SpanMap()
 
 

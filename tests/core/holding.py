@@ -15,8 +15,8 @@ from quorumq.core.types import OPEN_ZERO, Kind, Owner, Record, Span
 class Holding:
     """A group whose messages are all open."""
 
-    def __init__(self, floor: int) -> None:
-        self.view = GroupView("g", floor, ClosedSessions())
+    def __init__(self, min_ballot: int) -> None:
+        self.view = GroupView("g", min_ballot, ClosedSessions())
 
     def ask(self, span: Span, rule: fate.Rule, ask: Any, now: float = 0.0) -> list[tuple[Span, Any]]:
         """The answers of ``rule`` for ``span``."""

@@ -21,7 +21,7 @@ from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.types import OPEN_ZERO, Incarnation, Kind, Letter, Owner, ProducerId, Record, Span, Stamp
 
 PRODUCER_ID = ProducerId("a", 1, 7, 1)
-FLOOR = 10
+MIN_BALLOT = 10
 MESSAGES = 16
 BATCHES = (Span(PRODUCER_ID, 0, 5), Span(PRODUCER_ID, 5, 6), Span(PRODUCER_ID, 6, MESSAGES))
 
@@ -72,8 +72,8 @@ class FateMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        source = GroupView("g", FLOOR, ClosedSessions())
-        source.dead = GroupView("g!dead", FLOOR, ClosedSessions(), source)
+        source = GroupView("g", MIN_BALLOT, ClosedSessions())
+        source.dead = GroupView("g!dead", MIN_BALLOT, ClosedSessions(), source)
         records: dict[int, Record] = {}
         self.views = (source, source.dead)
         self.twins = (Twin(records), Twin(records))
@@ -193,10 +193,10 @@ class FateMachine(RuleBasedStateMachine):
     def hinted(self, which: int, span: Span, time: float) -> None:
         self.ask(which, span, fate.on_hint, self.now + time)
 
-    @rule(which=st.integers(0, 1), span=SPANS, floor=st.integers(8, 20))
-    def reclaimed(self, which: int, span: Span, floor: int) -> None:
+    @rule(which=st.integers(0, 1), span=SPANS, min_ballot=st.integers(8, 20))
+    def reclaimed(self, which: int, span: Span, min_ballot: int) -> None:
         self.ask(which, span, fate.on_reclaim, None)
-        self.ask(which, span, fate.on_return, floor)
+        self.ask(which, span, fate.on_return, min_ballot)
 
     @rule()
     def rewind(self) -> None:
@@ -249,7 +249,7 @@ TestFateMachine.settings = settings(max_examples=100, stateful_step_count=30, de
 
 
 def test_of_two_letters_of_one_death_a_replica_keeps_that_of_the_lower_ballot() -> None:
-    facts = GroupView("g", FLOOR, ClosedSessions()).facts(0.0)
+    facts = GroupView("g", MIN_BALLOT, ClosedSessions()).facts(0.0)
     first, second = (Record(0, 0, Kind.DEAD, letter(time)) for time in (1, 2))
     for ours, theirs in ((first, second), (second, first)):
         kept, _, _, _ = fate.on_merge(ours, fate.FREE, fate.NO_BALLOTS, facts, theirs)

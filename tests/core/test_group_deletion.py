@@ -488,7 +488,7 @@ def test_holds_of_a_deleted_group_are_handed_over_by_a_clean_stop_and_told_to_wh
 
 
 def test_no_ballot_below_those_of_before_is_granted() -> None:
-    """The clock at the deletion is the floor: a late HOLD of the group that was would be below it."""
+    """The clock at the deletion is the minimum ballot: a late HOLD of the group that was would be below it."""
     cluster = Cluster()
     published(cluster)
     got = receipts(cluster.ask("a", fetch(most=3, hold_time=1.0)))
@@ -496,7 +496,7 @@ def test_no_ballot_below_those_of_before_is_granted() -> None:
     created(cluster)
     for core in cluster.nodes.values():
         (replica,) = core.replicas.values()
-        assert replica.views.groups["g"].floor >= got[0].receipt.owner.ballot.time
+        assert replica.views.groups["g"].min_ballot >= got[0].receipt.owner.ballot.time
 
 
 def test_a_release_still_frees_what_is_held() -> None:

@@ -11,7 +11,7 @@ from quorumq.core.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.holding import Holding
 
 PRODUCER_ID = ProducerId("a", 1, 7, 1)
-FLOOR = 10
+MIN_BALLOT = 10
 
 
 def span(start: int = 0, stop: int = 10) -> Span:
@@ -23,7 +23,7 @@ def owner(time: int, node: str = "a", n: int = 1) -> Owner:
 
 
 def test_a_hold_excludes_every_other_owner_until_its_deadline() -> None:
-    table = Holding(FLOOR)
+    table = Holding(MIN_BALLOT)
     assert table.hold(span(), owner(11), 0.0, 5.0) == ([span()], [])
     granted, refused = table.hold(span(), owner(99, "b"), 1.0, 5.0)
     assert granted == []
@@ -34,22 +34,22 @@ def test_a_hold_excludes_every_other_owner_until_its_deadline() -> None:
 
 
 def test_the_same_attempt_is_granted_again_and_never_shortened() -> None:
-    table = Holding(FLOOR)
+    table = Holding(MIN_BALLOT)
     table.hold(span(), owner(11), 0.0, 5.0)
     assert table.hold(span(), owner(11), 1.0, 1.0)[0] == [span()]
     assert table.expire(span(), 4.9) == []
 
 
 def test_another_incarnation_or_ballot_of_the_same_node_is_another_owner() -> None:
-    table = Holding(FLOOR)
+    table = Holding(MIN_BALLOT)
     table.hold(span(), owner(11), 0.0, 5.0)
     assert table.hold(span(), owner(12), 0.0, 5.0)[0] == []
     assert table.hold(span(), Owner("a", Incarnation(2, 1), Stamp(13, "a")), 0.0, 5.0)[0] == []
 
 
-def test_ballots_at_or_below_the_floor_or_the_highest_granted_are_refused() -> None:
-    table = Holding(FLOOR)
-    assert table.hold(span(), owner(10), 0.0, 5.0)[1][0][1].highest == Stamp(FLOOR, "")
+def test_ballots_at_or_below_the_min_ballot_or_the_highest_granted_are_refused() -> None:
+    table = Holding(MIN_BALLOT)
+    assert table.hold(span(), owner(10), 0.0, 5.0)[1][0][1].highest == Stamp(MIN_BALLOT, "")
     table.hold(span(0, 5), owner(20), 0.0, 5.0)
     table.release(span(), owner(20))
     granted, refused = table.hold(span(), owner(15, "b"), 0.0, 5.0)
@@ -58,14 +58,14 @@ def test_ballots_at_or_below_the_floor_or_the_highest_granted_are_refused() -> N
 
 
 def test_an_extend_shortens_no_hold() -> None:
-    table = Holding(FLOOR)
+    table = Holding(MIN_BALLOT)
     table.hold(span(), owner(11), 0.0, 5.0)
     assert table.extend(span(0, 5), owner(11), 3.0) == ([span(0, 5)], [])
     assert table.expire(span(), 4.9) == []
 
 
-def test_where_ballots_were_forgotten_the_floor_of_those_messages_is_higher() -> None:
-    table = Holding(FLOOR)
+def test_where_ballots_were_forgotten_the_min_ballot_of_those_messages_is_higher() -> None:
+    table = Holding(MIN_BALLOT)
     table.hold(span(), owner(11), 0.0, 5.0)
     table.release(span(), owner(11))
     table.ask(span(), fate.on_reclaim, None)
@@ -82,14 +82,14 @@ def test_where_ballots_were_forgotten_the_floor_of_those_messages_is_higher() ->
     assert not table.view.ballots
 
 
-def test_what_the_floor_itself_says_may_have_been_granted() -> None:
-    table = Holding(FLOOR)
-    assert table.exclusive(span(), owner(FLOOR)) == ([], [])
-    assert table.exclusive(span(), owner(FLOOR + 1)) == ([span()], [])
+def test_what_the_min_ballot_itself_says_may_have_been_granted() -> None:
+    table = Holding(MIN_BALLOT)
+    assert table.exclusive(span(), owner(MIN_BALLOT)) == ([], [])
+    assert table.exclusive(span(), owner(MIN_BALLOT + 1)) == ([span()], [])
 
 
 def test_release_matches_the_owner_exactly() -> None:
-    table = Holding(FLOOR)
+    table = Holding(MIN_BALLOT)
     table.hold(span(), owner(11), 0.0, 5.0)
     assert table.release(span(), owner(12)) == []
     assert table.release(span(), Owner("a", Incarnation(2, 1), Stamp(11, "a"))) == []
@@ -98,7 +98,7 @@ def test_release_matches_the_owner_exactly() -> None:
 
 
 def test_extend_is_for_the_owner_that_holds_now() -> None:
-    table = Holding(FLOOR)
+    table = Holding(MIN_BALLOT)
     table.hold(span(0, 5), owner(11), 0.0, 5.0)
     assert table.extend(span(), owner(11), 9.0) == ([span(0, 5)], [span(5, 10)])
     assert table.expire(span(), 5.0) == []
@@ -107,8 +107,8 @@ def test_extend_is_for_the_owner_that_holds_now() -> None:
     assert table.extend(span(0, 5), owner(11), 20.0) == ([], [span(0, 5)])
 
 
-def test_exclusivity_is_known_only_above_the_floor() -> None:
-    table = Holding(FLOOR)
+def test_exclusivity_is_known_only_above_the_min_ballot() -> None:
+    table = Holding(MIN_BALLOT)
     table.hold(span(0, 5), owner(20), 0.0, 5.0)
     assert table.exclusive(span(), owner(20)) == ([span(0, 5), span(5, 10)], [])
     assert table.exclusive(span(), owner(15)) == ([span(5, 10)], [span(0, 5)])
@@ -124,7 +124,7 @@ class HoldMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Holding(FLOOR)
+        self.table = Holding(MIN_BALLOT)
         self.now = 0.0
         self.held: dict[int, tuple[Owner, float]] = {}
         self.highest: dict[int, Stamp] = {}
@@ -145,7 +145,7 @@ class HoldMachine(RuleBasedStateMachine):
                     self.held[seq] = (who, max(current[1], self.now + time))
             else:
                 above = self.highest.get(seq)
-                expected = who.ballot.time > FLOOR if above is None else who.ballot > above
+                expected = who.ballot.time > MIN_BALLOT if above is None else who.ballot > above
                 if expected:
                     self.held[seq] = (who, self.now + time)
                     self.highest[seq] = who.ballot

@@ -444,7 +444,7 @@ def test_two_owners_of_one_message_block_it_until_the_later_time_is_over() -> No
     assert table.hold(span, owner(99, "b"), 5.0, 5.0)[0] == [span]
 
 
-def test_a_learned_hold_is_granted_to_its_owner_above_the_floor_only() -> None:
+def test_a_learned_hold_is_granted_to_its_owner_above_the_min_ballot_only() -> None:
     """Below it this replica may have granted a higher one in an earlier start: the fencing token would go back."""
     span = Span(PRODUCER_ID, 0, 2)
     for time, granted in ((10, []), (11, [span])):

@@ -162,7 +162,7 @@ class NotDue(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A NOK. ``highest`` is the highest ballot granted (or the floor); ``remaining`` > 0 seconds if held."""
+    """A NOK. ``highest`` is the highest ballot granted (or the minimum ballot); ``remaining`` > 0 seconds if held."""
 
     span: Span
     highest: Stamp
@@ -243,7 +243,7 @@ class AckReply(NamedTuple):
     """TOMBED: ACKED is durable here for every entry.
 
     ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
-    or its floor, is not above the receipt's. ``higher``: it granted a higher one. ``resolved``: in a dead-letter
+    or its minimum ballot, is not above the receipt's. ``higher``: it granted a higher one. ``resolved``: in a dead-letter
     group, if the record was higher than PURGED at that n, and so stands. ``position``: as in STORED.
     """
 

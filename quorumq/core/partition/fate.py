@@ -79,10 +79,10 @@ class Lease(NamedTuple):
 
 
 class Ballots(NamedTuple):
-    """Ballots granted: the highest one, None if none is known; then a floor, if above the group's."""
+    """Ballots granted: the highest one, None if none is known; then a minimum ballot, if above the group's."""
 
     highest: Stamp | None = None
-    floor: int = 0
+    min_ballot: int = 0
 
 
 class Facts(NamedTuple):
@@ -91,7 +91,7 @@ class Facts(NamedTuple):
     now: float  # monotonic seconds
     dead: bool  # the group is that of another one's dead letters
     generation: int  # the group's; of dead letters, that of the group where they died
-    floor: int  # stamps up to this time may have been granted before this start and forgotten
+    min_ballot: int  # stamps up to this time may have been granted before this start and forgotten
     covered: bool = True  # the generation's start predicate holds for the batch
     early: float = 0.0  # seconds until the batch is due by our clock
     born: float = 0.0  # when the batch was made, by our clock
@@ -155,10 +155,10 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
         # A hold of this very owner that was learned from a peer was not granted here: it is now.
         until = max(held.deadline, ask.until) if held is not None and mine else ask.until
         held = _new(Held, (ask.owner, until, ask.record.n, ask.record.generation, attempts))
-        ballots = _new(Ballots, (ask.owner.ballot, ballots.floor))
+        ballots = _new(Ballots, (ask.owner.ballot, ballots.min_ballot))
     else:
         remaining = held.deadline - facts.now if held is not None else 0.0
-        highest = ballots.highest or Stamp(floor_of(ballots, facts), "")
+        highest = ballots.highest or Stamp(min_ballot_of(ballots, facts), "")
         return heard, lease, ballots, (Refused, highest, remaining)
     timed = ask.record.n == 0 and not facts.dead  # a redriven message, or a dead letter, has had its time
     exhausted = attempts[2] >= ask.max_deliveries and is_exhausted(attempts, ask.max_deliveries)
@@ -194,9 +194,9 @@ def is_owner(held: Held, owner: Owner) -> bool:
 
 
 def is_above(ballot: Stamp, ballots: Ballots, facts: Facts) -> bool:
-    """Return True if the ballot is above the highest granted for the message, or the floor if none is remembered."""
+    """Return True if the ballot is above the highest granted for the message, or the minimum ballot if none is remembered."""
     if ballots.highest is None:
-        return ballot.time > facts.floor and ballot.time > ballots.floor
+        return ballot.time > facts.min_ballot and ballot.time > ballots.min_ballot
     return ballot > ballots.highest
 
 
@@ -205,9 +205,9 @@ def may_replace(held: Held, owner: Owner) -> bool:
     return False
 
 
-def floor_of(ballots: Ballots, facts: Facts) -> int:
+def min_ballot_of(ballots: Ballots, facts: Facts) -> int:
     """Return the time up to which stamps may have been granted for the message, and forgotten."""
-    return max(facts.floor, ballots.floor)
+    return max(facts.min_ballot, ballots.min_ballot)
 
 
 def is_expired(facts: Facts, ttl: float) -> bool:
@@ -287,10 +287,10 @@ def on_ack(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Ac
 
 
 def exclusive(ballots: Ballots, facts: Facts, owner: Owner) -> bool | None:
-    """Return True if no higher ballot than the owner's was granted here; None below the floor, where it is unknown."""
+    """Return True if no higher ballot than the owner's was granted here; None below the minimum ballot, where it is unknown."""
     if ballots.highest is not None:
         return ballots.highest <= owner.ballot
-    return True if owner.ballot.time > facts.floor and owner.ballot.time > ballots.floor else None
+    return True if owner.ballot.time > facts.min_ballot and owner.ballot.time > ballots.min_ballot else None
 
 
 class RejectAsk(NamedTuple):
@@ -433,8 +433,8 @@ def on_reclaim(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask
 
 
 def on_return(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: int) -> Fate:
-    """Raise the floor, as the payload is back: no grant that was made before, and forgotten, is above ``ask``."""
-    return record, lease, ballots._replace(floor=ask) if ask > facts.floor else ballots, None
+    """Raise the minimum ballot, as the payload is back: no grant that was made before, and forgotten, is above ``ask``."""
+    return record, lease, ballots._replace(min_ballot=ask) if ask > facts.min_ballot else ballots, None
 
 
 def on_restored(
@@ -445,7 +445,12 @@ def on_restored(
     if held is not None:
         known = attempts_at(lease, Record(held.generation, held.n, Kind.OPEN))
         lease = with_hold(lease, held._replace(before=known))
-    return record, lease, Ballots(theirs.highest or ballots.highest, theirs.floor or ballots.floor), None
+    return (
+        record,
+        lease,
+        Ballots(theirs.highest or ballots.highest, theirs.min_ballot or ballots.min_ballot),
+        None,
+    )
 
 
 # ------------------------------------------------------------------------- what is left over

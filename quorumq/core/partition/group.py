@@ -69,7 +69,7 @@ class GroupView:
     """One group in one partition of one replica.
 
     Attributes:
-        floor: stamps up to here may have been granted before this start, and forgotten.
+        minimum ballot: stamps up to here may have been granted before this start, and forgotten.
         closed: the partition's closed producer ids: all of their messages are settled, and nothing is kept of them.
         source: the group whose dead letters this group reads; None for others. Its leases and ballots are its own;
             the records are the source's. A message is available if it is DEAD, and ACK writes PURGED. A DEAD record is
@@ -90,7 +90,7 @@ class GroupView:
     """
 
     name: str
-    floor: int
+    min_ballot: int
     closed: ClosedSessions
     source: GroupView | None = None
     home: GroupView = field(init=False)
@@ -127,7 +127,7 @@ class GroupView:
         dead = self.source is not None
         home = self.home
         return Facts(
-            now, dead, home.generation, self.floor, covered, early, born, ttl, unseen, closed, home.since
+            now, dead, home.generation, self.min_ballot, covered, early, born, ttl, unseen, closed, home.since
         )
 
     # ------------------------------------------------------------------- passes
@@ -208,7 +208,9 @@ class GroupView:
             other = home.dead if home is self else home
             if other is not None:
                 dead = not facts.dead
-                other.apply(span, None, None, facts._replace(dead=dead, floor=other.floor), changes, key)
+                other.apply(
+                    span, None, None, facts._replace(dead=dead, min_ballot=other.min_ballot), changes, key
+                )
         return answers
 
     def _keep(self, span: Span, before: Lease, lease: Lease, facts: Facts, changes: Changes) -> Lease:
@@ -455,16 +457,16 @@ class GroupView:
                 self.leases.put(span, left if left != FREE else None)
         self.compare_anew()
 
-    def end(self, floor: int) -> None:
+    def end(self, min_ballot: int) -> None:
         """End the view, as the group was deleted: nothing is offered. Holds stay until they run out: work may go on.
 
         Records since the deletion stay, too: they belong to a creation that is not known here yet, and this replica has
         voted for it.
 
         Args:
-            floor: stamps up to here may have been granted.
+            minimum ballot: stamps up to here may have been granted.
         """
-        self.floor = floor
+        self.min_ballot = min_ballot
         self.ballots = SpanMap()
         self.offer_anew()
         self.compare_anew()
@@ -472,15 +474,15 @@ class GroupView:
     # ------------------------------------------------------------- a clean stop
 
     def memory_at_stop(self) -> tuple[BallotAtStop, ...]:
-        """Return every ballot and floor of its own that is remembered of a message, for CLEAN_STOP."""
+        """Return every ballot and minimum ballot of its own that is remembered of a message, for CLEAN_STOP."""
         return tuple(
-            BallotAtStop(part, ballots.highest or (0, ""), ballots.floor)
+            BallotAtStop(part, ballots.highest or (0, ""), ballots.min_ballot)
             for part, ballots in self.ballots.items()
         )
 
-    def restore_memory(self, floor: int, kept: Iterable[BallotAtStop]) -> None:
+    def restore_memory(self, min_ballot: int, kept: Iterable[BallotAtStop]) -> None:
         """Take back the memory of CLEAN_STOP: grants from before this start are known, as if there were no stop."""
-        self.floor = floor
+        self.min_ballot = min_ballot
         for span, ballot, own in kept:
             self.restore(span, None, Ballots(Stamp(*ballot) if ballot[0] else None, own))
 

@@ -173,7 +173,7 @@ class Recall(ClosingDuty):
             ballots = view.memory_at_stop()
             if len(ballots) <= most:
                 most -= len(ballots)
-                kept.append(MemoryAtStop(self.batches.partition, view.name, view.floor, ballots))
+                kept.append(MemoryAtStop(self.batches.partition, view.name, view.min_ballot, ballots))
         return kept
 
     def restore_hold(self, held: HeldAtStop, now: Now) -> None:

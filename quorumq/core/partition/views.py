@@ -114,10 +114,10 @@ class Views:
         found = self.find(name)
         if found is not None:
             return found
-        floor, closed = self.node.clock.floor, self.batches.closed
+        min_ballot, closed = self.node.clock.min_ballot, self.batches.closed
         if name.endswith(DEAD_SUFFIX):
-            return GroupView(name, floor, closed, self.look(source_of(name)))
-        view = GroupView(name, floor, closed)
+            return GroupView(name, min_ballot, closed, self.look(source_of(name)))
+        view = GroupView(name, min_ballot, closed)
         register = self.node.catalogue.groups.get((self.partition.topic, name))
         if register is not None:
             view.read_by(register)
@@ -365,7 +365,7 @@ class Views:
         early = batch.due - now.mono if batch.number in self.batches.waiting else 0.0
         home = view.home
         covered = header.published_ms >= home.from_ms or view.covers(header.published_ms)
-        group = (now.mono, home is not view, home.generation, view.floor)
+        group = (now.mono, home is not view, home.generation, view.min_ballot)
         facts = (*group, covered, early, batch.born, header.ttl_ms / 1000, False, False, home.since)
         return _new_facts((*facts, self.max_deliveries)), batch.key if batch.durable else None
 
@@ -438,7 +438,7 @@ class Views:
             view.kept.withdraw(batch.key, spans)
 
     def raise_floors(self, spans: list[Span]) -> None:
-        """Raise the floors of ``spans``, whose payload is back: no forgotten grant is above our clock."""
+        """Raise the minimum ballots of ``spans``, whose payload is back: no forgotten grant is above our clock."""
         for view in self.groups.values():
             for span in spans:
                 self.note(view, span, fate.on_return, self.node.clock.value)
