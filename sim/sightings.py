@@ -39,7 +39,7 @@ class Sightings:
                 self.observer.on_hold_sent(self.name, life, message.hold.round)  # type: ignore[union-attr]
         elif kind is StoreReply and message.votes is not None:  # type: ignore[union-attr]
             if message.votes.granted:  # type: ignore[union-attr]
-                world.saw("a HOLD rode on a STORE")
+                world.saw("a HOLD was piggybacked on a STORE")
         elif kind is HoldReply:
             if message.abstained and not message.error:  # type: ignore[union-attr]
                 world.saw("a replica in quarantine abstained")

@@ -16,7 +16,7 @@ SOMETIMES: tuple[str, ...] = (
     "a HOLD met another's hold",
     "a delivery was won though answers take a third of its hold",
     "several publishes went as one STORE",
-    "a HOLD rode on a STORE",
+    "a HOLD was piggybacked on a STORE",
     "a message of a superseded incarnation came",
     "a replica in quarantine abstained",
     "a node could not be trusted, and began again",

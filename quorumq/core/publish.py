@@ -12,8 +12,8 @@ from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.partition.replica import Replica
+from quorumq.core.piggyback import piggyback_hold
 from quorumq.core.printable import plural
-from quorumq.core.riding import riding_hold
 from quorumq.core.rounds import Round
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, ProducerId
 
@@ -149,7 +149,7 @@ class StoreCoordinator(Coordinator):
             return effects + self.finish(context, None)
         store = self.store(this, context, now)
         if len(self.publishes) == 1 and context.parked:
-            hold = riding_hold(context, store.batch.header, now)
+            hold = piggyback_hold(context, store.batch.header, now)
             if hold is not None:
                 store = store._replace(hold=hold)
         effects = self.ask(context, this, self.publishes[0].partition, store, now)
@@ -158,7 +158,7 @@ class StoreCoordinator(Coordinator):
         return effects
 
     def store(self, this: Round, context: Context, now: Now) -> m.Store:
-        """Return the STORE to send now; no HOLD rides on it yet."""
+        """Return the STORE to send now; no HOLD is piggybacked on it yet."""
         first, *more = [one.part(context, now) for one in self.publishes]
         return m.Store(this.number, *first, tuple(more))
 

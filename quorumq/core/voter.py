@@ -104,7 +104,7 @@ class Voter:
         if message.round:
             votes, hold = None, message.hold
             if hold is not None:
-                votes, told = self.on_riding(
+                votes, told = self.on_piggybacked(
                     sender, incarnation, hold, now, problems[0].error if problems else ""
                 )
                 effects += told
@@ -116,10 +116,10 @@ class Voter:
             then.append(Done(records[-1].number))
         return [*effects, Persist(tuple(records), tuple(then))] if then else effects
 
-    def on_riding(
+    def on_piggybacked(
         self, sender: NodeId, incarnation: Incarnation, hold: m.Hold, now: Now, refused: str
     ) -> tuple[m.HoldReply, list[Effect]]:
-        """Return the votes, as on any HOLD, for one that rides; none if the STORE is ``refused``, for that reason."""
+        """Return the votes, as on any HOLD, for one that is piggybacked; none if the STORE is ``refused``, for that reason."""
         if refused:
             return m.refusal(hold, refused), []
         *effects, answer = self.on_request(sender, incarnation, hold, now)

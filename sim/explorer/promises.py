@@ -37,12 +37,12 @@ def handed_out(world: World, local: int, reply: int) -> str:
 
 
 def granted_in_vain(world: World, sent: tuple[int, ...]) -> str:
-    """Check that no replica holds what it refuses to store: HOLD rides on STORE."""
+    """Check that no replica holds what it refuses to store: HOLD is piggybacked on STORE."""
     for number in sent:
         envelope = world.nodes.traffic.messages.all[number]
         message = envelope.message
         if isinstance(message, StoreReply) and message.problems and message.votes and message.votes.granted:
-            return f"riding: node {envelope.sender} holds what it has refused to store"
+            return f"piggyback: node {envelope.sender} holds what it has refused to store"
     return ""
 
 

@@ -121,7 +121,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         purge_via=("a", "b"),
     ),
     Scenario(
-        "riding",
+        "piggyback",
         "2 attempts wait; the same is published through both of their nodes, 1 ACK, 1 crash of one of them",
         publishes=2,
         acks=1,

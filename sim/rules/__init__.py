@@ -20,8 +20,8 @@ from sim.rules import (
     groups,
     holds,
     messages,
+    piggyback,
     recovery,
-    riding,
     suspects,
     topics,
 )
@@ -30,7 +30,7 @@ from sim.rules.rule import Rule, patched, prepared
 RULES: tuple[Rule, ...] = (
     *recovery.RULES,
     *holds.RULES,
-    *riding.RULES,
+    *piggyback.RULES,
     *acks.RULES,
     *suspects.RULES,
     *dead_letters.RULES,

@@ -43,9 +43,9 @@ from sim.rules import EXPLORED, Rule, rule_named
 BROKEN = {
     "quarantine": "G2",
     "quarantine-coordinator": "G2",
-    "riding-is-voted-on": "G2",
-    "riding-is-durable": "G1",
-    "riding-not-where-refused": "riding",
+    "piggyback-is-voted-on": "G2",
+    "piggyback-is-durable": "G1",
+    "piggyback-not-where-refused": "piggyback",
     "owner-is-an-attempt": "G2",
     "release-carries-ballot": "G2",
     "recovery-keeps-union": "G2",
@@ -127,8 +127,8 @@ BROKEN = {
 """Which promise breaks first without each rule."""
 
 EXHAUSTED = {
-    "riding-is-durable",
-    "riding-not-where-refused",
+    "piggyback-is-durable",
+    "piggyback-not-where-refused",
     "recovery-keeps-union",
     "recovery-hears-all",
     "recovery-tells-acked",

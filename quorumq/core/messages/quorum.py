@@ -40,7 +40,7 @@ class Store(NamedTuple):
 
     In one of anti-entropy (round 0) it goes by the sender's clock, -1 if the sender is itself in doubt.
     ``more``: batches that came together with it, of partitions with the same replicas. Each is kept, or refused, by
-    itself. ``hold``: a HOLD that rides on it, for messages of its one batch.
+    itself. ``hold``: a HOLD that is piggybacked on it, for messages of its one batch.
     """
 
     round: int
@@ -68,7 +68,7 @@ class StoreReply(NamedTuple):
     """STORED: all batches of the STORE but those that ``problems`` names.
 
     ``position``: count of durable records in the sender's directory, those of this answer among them; 0 if
-    it promises none, or does not count. ``votes``: on the HOLD that rode on the STORE.
+    it promises none, or does not count. ``votes``: on the HOLD that was piggybacked on the STORE.
     """
 
     round: int

@@ -1,8 +1,8 @@
-"""Rules of the HOLD that rides on a STORE: it is a HOLD like any other."""
+"""Rules of the HOLD that is piggybacked on a STORE: it is a HOLD like any other."""
 
 from __future__ import annotations
 
-from quorumq.core import riding
+from quorumq.core import piggyback
 from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import Granted, Hold, HoldReply, refusal
 from quorumq.core.partition.group import GroupView
@@ -13,7 +13,7 @@ from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C
 from sim.rules.stand_ins import told
 
-_on_riding = Voter.on_riding
+_on_piggybacked = Voter.on_piggybacked
 
 Voted = tuple[HoldReply, list[Effect]]
 
@@ -22,7 +22,7 @@ def stored_is_a_vote(
     self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
 ) -> Voted:
     if refused or sender == self.context.state.me:  # without a hold of our own nothing is delivered
-        return _on_riding(self, sender, incarnation, hold, now, refused)
+        return _on_piggybacked(self, sender, incarnation, hold, now, refused)
     granted = tuple(Granted(want.span, want.ended, exhausted=False, expired=False) for want in hold.wants)
     nothing = refusal(hold, "", self.context.state.vector(self.context.catalogue.members_of(hold.partition)))
     return nothing._replace(abstained=False, granted=granted), []
@@ -31,7 +31,7 @@ def stored_is_a_vote(
 def vote_at_once(
     self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
 ) -> Voted:
-    votes, told = _on_riding(self, sender, incarnation, hold, now, refused)
+    votes, told = _on_piggybacked(self, sender, incarnation, hold, now, refused)
     return votes, [*told, Send(sender, votes)]
 
 
@@ -41,12 +41,12 @@ def as_if_covered(view: GroupView, header: BatchHeader) -> tuple[GroupView, Batc
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "riding-is-voted-on",
-        "a HOLD that rides on a STORE is voted on as any HOLD",
-        ((Voter, "on_riding", stored_is_a_vote),),
+        "piggyback-is-voted-on",
+        "a HOLD that is piggybacked on a STORE is voted on as any HOLD",
+        ((Voter, "on_piggybacked", stored_is_a_vote),),
         off="who stores the message says OK",
         scenario=Scenario(
-            "riding-twice",
+            "piggyback-twice",
             "2 attempts wait; the same is published through both of their nodes",
             publishes=2,
             coordinators=(A, C),
@@ -56,17 +56,17 @@ RULES: tuple[Rule, ...] = (
         hunted=True,
     ),
     Rule(
-        "riding-is-covered",
-        "a HOLD rides only for a generation that covers the message: who votes does not ask",
-        ((riding, "may_choose", told(riding.may_choose, as_if_covered)),),
+        "piggyback-is-covered",
+        "a HOLD is piggybacked only for a generation that covers the message: who votes does not ask",
+        ((piggyback, "may_choose", told(piggyback.may_choose, as_if_covered)),),
     ),
     Rule(
-        "riding-is-durable",
-        "the votes on a HOLD that rides wait for the fsync, with STORED",
-        ((Voter, "on_riding", vote_at_once),),
+        "piggyback-is-durable",
+        "the votes on a HOLD that is piggybacked wait for the fsync, with STORED",
+        ((Voter, "on_piggybacked", vote_at_once),),
         off="they are sent at once",
         scenario=Scenario(
-            "riding-unsynced",
+            "piggyback-unsynced",
             "1 attempt waits where the message is published, and the fsync there is a step of its own",
             attempts=1,
             publishes=1,
@@ -80,12 +80,12 @@ RULES: tuple[Rule, ...] = (
         survives="nobody asks whether what was delivered before its publish was confirmed is on a disk",
     ),
     Rule(
-        "riding-not-where-refused",
-        "a HOLD that rides is not looked at where the STORE is refused",
-        ((Voter, "on_riding", told(Voter.on_riding, lambda *args: (*args[:-1], ""))),),
+        "piggyback-not-where-refused",
+        "a HOLD that is piggybacked is not looked at where the STORE is refused",
+        ((Voter, "on_piggybacked", told(Voter.on_piggybacked, lambda *args: (*args[:-1], ""))),),
         off="it is granted",
         scenario=Scenario(
-            "riding-full",
+            "piggyback-full",
             "1 attempt waits where the message is published; b has no room for it",
             attempts=1,
             publishes=1,

@@ -1,7 +1,7 @@
-"""HOLD rides on STORE: if a client waits here for what is published, the STORE also holds it for that client.
+"""HOLD is piggybacked on STORE: if a client waits here for what is published, the STORE also holds it for that client.
 
 So a message that is published alone is delivered after one round instead of two. The HOLD is one like any other: each
-replica votes on it as on any HOLD, and says so with STORED, behind the fsync (docs/protocol.md, HOLD RIDES ON
+replica votes on it as on any HOLD, and says so with STORED, behind the fsync (docs/protocol.md, HOLD IS PIGGYBACKED ON
 STORE). Only the choice is made here, before the message is anywhere: of the oldest available ones there is this one.
 """
 
@@ -14,11 +14,11 @@ from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
 from quorumq.core.types import BatchHeader, Now, Span
 
-RIDING_TIMEOUT_S = 1.0
-"""Shortest wait in seconds for a HOLD that rides, or a tenth of its hold if less: its answers wait for disks."""
+PIGGYBACK_TIMEOUT_S = 1.0
+"""Shortest wait in seconds for a HOLD that is piggybacked, or a tenth of its hold if less: its answers wait for disks."""
 
 
-def riding_hold(context: Context, header: BatchHeader, now: Now) -> Hold | None:
+def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | None:
     """Return the HOLD to ride on a batch's STORE; None if no client waits here, or another node might have it sooner.
 
     A round of it is open then: the votes come with STORED, our own as well.
@@ -87,7 +87,7 @@ def ride(
     ballot = context.state.clock.fresh(now)
     if ballot is None:
         return None
-    least = min(RIDING_TIMEOUT_S, fetch.request.hold_time / 10)
+    least = min(PIGGYBACK_TIMEOUT_S, fetch.request.hold_time / 10)
     usual, longest = fetch.patience(context, replica)
     patience = (max(usual, least), max(longest, least))
     wants = [Want(span, 0)]
