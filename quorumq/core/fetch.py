@@ -180,7 +180,7 @@ class FetchCoordinator(GroupReader):
                 break
             replica = context.replicas[partition]
             view = replica.group(self.request.group)
-            if view.behind is not None:
+            if view.backfill is not None:
                 replica.views.catch_up(view, now)
             if not (view.suspects if suspects else view.available).ready.size and not view.begins:
                 continue
@@ -336,9 +336,9 @@ class FetchCoordinator(GroupReader):
             if reply.not_due:
                 effects += replica.learning.adopt_delays(group, reply.not_due, now)
         for item in reply.resolved:
-            behind = this.lose_resolved(item, replica.group(group).asked(this.generation, 0))
-            if behind and sender != context.state.me:  # it does not know of the dead letter, and gets it
-                effects += replica.learning.tell(sender, group, behind, replica.topic.epoch)
+            backfill = this.lose_resolved(item, replica.group(group).asked(this.generation, 0))
+            if backfill and sender != context.state.me:  # it does not know of the dead letter, and gets it
+                effects += replica.learning.tell(sender, group, backfill, replica.topic.epoch)
         return effects
 
     def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:

@@ -136,13 +136,13 @@ class HoldRound(Round):
         Returns:
             spans whose requested dead letter the member does not know.
         """
-        behind: list[Span] = []
+        backfill: list[Span] = []
         for part, n in self.redrives.within(item.span):
             if record_rank(item.record) > record_rank(asked._replace(n=n)):
                 self.votes.add((part,), ((1 << len(self.members)) - 1) << NO)
             else:
-                behind.append(part)
-        return behind
+                backfill.append(part)
+        return backfill
 
     # ------------------------------------------------------------ winning and losing
 

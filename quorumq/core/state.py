@@ -179,7 +179,7 @@ class NodeState:
     memory_full: str = ""  # reason why nothing new is taken in; "" if it is
     # Runs of messages that this step may still look at for groups that begin, and partitions with more of them.
     looks_left: float = NO_END
-    behind: dict[PartitionId, None] = field(default_factory=dict)
+    backfill: dict[PartitionId, None] = field(default_factory=dict)
     # Digests, and parts of trees, that anti-entropy may still look at in this step, and partitions with more.
     compares_left: float = NO_END
     comparing: dict[PartitionId, None] = field(default_factory=dict)
@@ -240,9 +240,9 @@ class NodeState:
 
     def put_off(self, partition: PartitionId) -> None:
         """Have the next step go on with groups of ``partition``: they have more to do than this one has time for."""
-        if not self.behind:
+        if not self.backfill:
             self.at(0.0, ("look",))
-        self.behind[partition] = None
+        self.backfill[partition] = None
 
     def compare_later(self, partition: PartitionId) -> None:
         """Have the next step go on with anti-entropy of ``partition``: it has more to do than this one has time for."""

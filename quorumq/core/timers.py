@@ -143,13 +143,13 @@ class Timers:
         return []
 
     def _look(self, now: Now) -> list[Effect]:
-        """Have groups that are behind look at more, until the step has no time left."""
-        context, behind = self.context, self.context.state.behind
-        for partition in list(behind):
+        """Have groups that are backfill look at more, until the step has no time left."""
+        context, backfill = self.context, self.context.state.backfill
+        for partition in list(backfill):
             if context.state.looks_left <= 0:
                 break
             if partition not in context.replicas or context.replicas[partition].views.go_on(now):
-                del behind[partition]
-        if behind:
+                del backfill[partition]
+        if backfill:
             context.state.at(now.mono, ("look",))
         return []

@@ -127,7 +127,7 @@ def test_no_step_looks_at_a_whole_backlog(batches: int, monkeypatch: pytest.Monk
     ):
         assert longest(cluster, request, monkeypatch) <= STEP_LOOKS_CALLS_MAX, request
         cluster.advance(0.1)
-        assert not cluster.nodes["a"].state.behind
+        assert not cluster.nodes["a"].state.backfill
     assert replica_of(cluster).group("other").available.messages == batches
     assert replica_of(cluster).group("g").available.messages == 0
 
@@ -168,7 +168,7 @@ def test_between_the_steps_in_which_groups_begin_others_have_their_time() -> Non
     began = cluster.time
     answered(cluster, "a", AlterTopic("jobs", partitions=301))
     state, left = cluster.nodes["b"].state, []
-    while state.behind:
+    while state.backfill:
         cluster.advance(limits.COSTLY_PAUSE_S)
         cluster.ask("b", Publish(cluster.batch(topic, producer_id, len(left), [b"x"])))
         left.append(sum(len(replica.views.unmade) for replica in cluster.nodes["b"].replicas.values()))
@@ -215,7 +215,7 @@ def test_a_group_from_a_time_on_begins_with_what_it_covers() -> None:
     reply = answered(cluster, "a", SetGroup("jobs", "g", "time", middle))
     assert reply.group.from_ms == middle  # type: ignore[attr-defined]
     first = seqs(answered(cluster, "a", fetch(most=1)))
-    assert replica_of(cluster).group("g").behind is not None, "what was before has not been looked at"
+    assert replica_of(cluster).group("g").backfill is not None, "what was before has not been looked at"
     assert first == [min(seq for seq in range(30) if published_at(cluster, seq) >= middle)]
 
 
@@ -243,7 +243,7 @@ def test_a_group_from_a_time_on_gets_all_that_it_covers_whatever_the_order_of_pu
         got += new
     assert got == [seq for seq in range(8) if published_at(cluster, seq) >= middle] == [2, 3, 4, 5, 6]
     cluster.advance(0.1)
-    assert replica_of(cluster).group("g").behind is None
+    assert replica_of(cluster).group("g").backfill is None
 
 
 @pytest.mark.usefixtures("few")
@@ -320,5 +320,5 @@ def test_whatever_happens_while_groups_look_they_come_to_offer_what_they_should(
                 cluster.advance(how[0])
         cluster.advance(12.0)
         for core in cluster.nodes.values():
-            assert not core.state.behind
+            assert not core.state.backfill
             core.check(cluster.now)

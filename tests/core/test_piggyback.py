@@ -25,8 +25,8 @@ from quorumq.core.messages import (
     Store,
     StoreReply,
 )
+from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.batches import Missing, Slot
-from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.replica import Replica
 from quorumq.core.piggyback import is_new, may_choose, share_of, waiting
 from quorumq.core.rounds import Votes
@@ -188,7 +188,7 @@ NOT_FOR: dict[str, tuple[dict[str, object], dict[str, int], Change]] = {
     "what is published with a delay": ({}, {"delay_ms": 60_000}, lambda piggyback: None),
     "the group where another node may have it": ({}, {}, parked_elsewhere),
     "what the generation does not cover": ({}, {}, skipped),
-    "what comes behind something that waits for the disk": ({}, {}, unwritten),
+    "what comes backfill something that waits for the disk": ({}, {}, unwritten),
     "what was acked": ({}, {}, recorded),
     "a replica that may not vote": ({}, {}, in_quarantine),
     "a full disk": ({}, {}, lambda piggyback: piggyback.cluster.feed("a", DiskFull(True))),
@@ -262,7 +262,7 @@ def test_a_group_that_has_not_looked_at_all_that_there_is_takes_nothing_newer() 
     piggyback = Piggyback()
     view, header = piggyback.replica("a").group("g"), piggyback.batch().header
     assert may_choose(view, header)
-    view.behind = Behind(0, ever=True)
+    view.backfill = Backfill(0, ever=True)
     assert not may_choose(view, header)
 
 

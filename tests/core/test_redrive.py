@@ -55,7 +55,7 @@ def test_a_redrive_through_a_node_that_missed_a_rewind_is_delivered(covers: bool
 
 
 def test_what_was_redriven_and_not_delivered_stays_open_where_a_rewind_leaves_it_out() -> None:
-    """It is given back, delayed, extended and purged there, as anywhere; what was open at n = 0 is left behind."""
+    """It is given back, delayed, extended and purged there, as anywhere; what was open at n = 0 is left backfill."""
     cluster = Cluster()
     died(cluster)
     cluster.ask("a", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))

@@ -345,7 +345,7 @@ class Batches:
         asked: list[Span] = []
         for number in list(islice(self.doubtful, LOOKED_AT)):
             told = self.doubtful.pop(number)
-            self.doubtful[number] = told  # behind the others, for the next time
+            self.doubtful[number] = told  # backfill the others, for the next time
             batch = self.stored[number]
             if number not in self.waiting and not batch.header.ttl_ms and not ttl_s:
                 del self.doubtful[number]  # due by now: its age matters no more

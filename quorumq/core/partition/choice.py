@@ -124,7 +124,7 @@ class Choice:
         look_again: float | None = None
         batches = self.batches
         parked, active = self.node.fetchers(batches.partition, view.name, batches.members, now)
-        end = view.behind.end if view.behind is not None else None
+        end = view.backfill.end if view.backfill is not None else None
         mature = now.mono - self.node.config.steal_after if patient else float("inf")
         for mine in (True, False) if len(active) > 1 else (True,):
             scanned = 0

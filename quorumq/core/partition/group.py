@@ -17,7 +17,7 @@ from quorumq.core.closed import ClosedSessions
 from quorumq.core.messages import Counted, NotDue, Resolved
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
-from quorumq.core.partition.behind import Behind
+from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.fate import (
     FREE,
@@ -83,7 +83,7 @@ class GroupView:
         available: messages that may be delivered with any others; a suspect is never in it.
         suspects: messages that may be delivered in lots, with nothing else.
         kept: other messages of the batches here that the group keeps.
-        behind: batches that the group has not looked at yet; None if it has looked at all.
+        backfill: batches that the group has not looked at yet; None if it has looked at all.
         dropped: messages that expired here, since the start, if the topic drops such.
         given_up: holds that each owner gave up, and the time until which the longest of them was to last.
         digests: digests of records, attempts and delays.
@@ -105,7 +105,7 @@ class GroupView:
     available: Offer = field(default_factory=Offer)
     suspects: Offer = field(default_factory=Offer)
     kept: Kept = field(default_factory=Kept)
-    behind: Behind | None = None
+    backfill: Backfill | None = None
     given_up: dict[Owner, tuple[float, SpanSet]] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
     dropped: int = 0
@@ -431,7 +431,7 @@ class GroupView:
     def offer_anew(self) -> None:
         """Offer nothing; all messages here have to be looked at again."""
         self.available, self.suspects, self.kept = Offer(), Offer(), Kept()
-        self.behind = None
+        self.backfill = None
 
     @property
     def first_ms(self) -> int:
@@ -441,7 +441,7 @@ class GroupView:
     @property
     def begins(self) -> bool:
         """Return True if there may be more to offer than what the group has looked at so far."""
-        return self.behind is not None and not self.behind.last and not self.home.skipping
+        return self.backfill is not None and not self.backfill.last and not self.home.skipping
 
     def void_leases(self) -> None:
         """Drop attempts and delays of generations before `since`."""

@@ -18,8 +18,8 @@ from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
 from quorumq.core.messages import NotDue, Resolved
 from quorumq.core.partition import fate
+from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.behind import Behind
 from quorumq.core.partition.fate import FREE, Facts, Rule
 from quorumq.core.partition.group import Changes, GroupView, join
 from quorumq.core.partition.offer import Kept
@@ -105,7 +105,7 @@ class Views:
         if view.source is None:
             self._doubt(name)
         if self.batches.order.size:
-            view.behind = Behind(view.first_ms, ever=True)
+            view.backfill = Backfill(view.first_ms, ever=True)
             self.catch_up(view, NEVER)
         return view
 
@@ -178,7 +178,7 @@ class Views:
 
     def _look_anew(self, view: GroupView, now: Now) -> None:
         view.offer_anew()
-        view.behind = Behind(view.first_ms, ever=False)
+        view.backfill = Backfill(view.first_ms, ever=False)
         self.catch_up(view, now)
 
     def _end(self, register: Group) -> None:
@@ -240,28 +240,28 @@ class Views:
             self.node.put_off(self.partition)
 
     def catch_up(self, view: GroupView, now: Now) -> None:
-        """Have a group that is behind look at batches, as many as this step has time for.
+        """Have a group that is backfill look at batches, as many as this step has time for.
 
         One that skips what is here looks at it afterwards.
         """
-        behind = view.behind if not view.home.skipping else None
-        while behind is not None:
-            for key in self.batches.order.onward(behind.key):
-                if not self._look_at(view, behind, self.batches.stored[key[1]], now):
+        backfill = view.backfill if not view.home.skipping else None
+        while backfill is not None:
+            for key in self.batches.order.onward(backfill.key):
+                if not self._look_at(view, backfill, self.batches.stored[key[1]], now):
                     self.node.put_off(self.partition)
                     return
-            if not behind.turn():
-                view.behind = behind = None
+            if not backfill.turn():
+                view.backfill = backfill = None
 
-    def _look_at(self, view: GroupView, behind: Behind, batch: StoredBatch, now: Now) -> bool:
+    def _look_at(self, view: GroupView, backfill: Backfill, batch: StoredBatch, now: Now) -> bool:
         """Offer what the group may have of a batch; return False if the step has no time for all of it."""
-        if behind.passes_over(batch.header.published_ms):
+        if backfill.passes_over(batch.header.published_ms):
             if self.node.looks_left <= 0:
-                behind.pause(batch.key, 0, 0)
+                backfill.pause(batch.key, 0, 0)
                 return False
             self.node.looks_left -= PASSED_OVER
             return True
-        first, seq = behind.place if batch.key == behind.key else (0, 0)
+        first, seq = backfill.place if batch.key == backfill.key else (0, 0)
         for number, section in enumerate(batch.header.sections[first:], first):
             if not seq and self.is_over(view, section):
                 self.node.looks_left -= PASSED_OVER
@@ -269,10 +269,10 @@ class Views:
                 continue
             for part, runs in view.pieces(section._replace(start=max(section.start, seq))):
                 if self.node.looks_left <= 0:
-                    behind.pause(batch.key, number, part.start)
+                    backfill.pause(batch.key, number, part.start)
                     return False
                 self.node.looks_left -= runs
-                self._refresh_one(view, part, NEVER if behind.ever else now)
+                self._refresh_one(view, part, NEVER if backfill.ever else now)
             seq = 0
         return True
 
@@ -282,7 +282,7 @@ class Views:
         for view in list(self.groups.values()):
             self.catch_up(view, now)
         self._look_at_doubted()
-        looks = any(view.behind and not view.home.skipping for view in self.groups.values())
+        looks = any(view.backfill and not view.home.skipping for view in self.groups.values())
         return not (self.unmade or self.doubted or looks)
 
     def is_over(self, view: GroupView, section: Span) -> bool:
@@ -315,7 +315,7 @@ class Views:
         home, producer_id = view.home, span.producer_id
         if (
             not home.skipping
-            or home.behind is None
+            or home.backfill is None
             or home.dead is not None
             or producer_id in home.records.runs
         ):

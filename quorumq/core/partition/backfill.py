@@ -9,7 +9,7 @@ FIRST: Key = (-(1 << 63), 0)
 """Not above the key of any batch."""
 
 
-class Behind:
+class Backfill:
     """Batches that a group that begins, or begins anew, has not looked at yet: a step has no time for a whole backlog.
 
     It goes through all batches twice, oldest first each time. At first it looks at those that its generation covers.
