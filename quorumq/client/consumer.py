@@ -197,7 +197,7 @@ class Consumer:
         """Fetch no more, give back at once messages not handed over, and end iterating.
 
         Messages handed over keep their holds until they are settled or the consumer is left. Takes at most a second,
-        also if it is cancelled: else every message in stock would wait for its hold to run out.
+        also if it is cancelled: else every message in the buffer would wait for its hold to run out.
         """
         self._ahead.closed = True
         self._fetching.cancel()
@@ -368,13 +368,13 @@ class Consumer:
                 history.delivered(found)
         return found
 
-    def _unpack(self, stock: Prefetched) -> list[Message]:
+    def _unpack(self, buffer: Prefetched) -> list[Message]:
         return unpack(
             self._context,
-            stock.part,
-            via=stock.connection.node,
-            sent_at=stock.sent_at,
-            hold_time=stock.hold_time,
+            buffer.part,
+            via=buffer.connection.node,
+            sent_at=buffer.sent_at,
+            hold_time=buffer.hold_time,
             settler=self.settler,
             holder=self,
         )

@@ -1,13 +1,13 @@
 """Messages of a consumer that were fetched ahead: they come, wait, and are given back.
 
-Each of a consumer's replica sets has FETCHes of its own and a bounded stock of what they brought. Between the stock
+Each of a consumer's replica sets has FETCHes of its own and a bounded buffer of what they brought. Between the buffer
 and the application stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that
 stamped the FETCH, and is the connection still the one it came over? (docs/protocol.md, FETCH.) What is not handed over
 goes back by LEAVE: at close, when its connection is lost, and when it is not used up as soon as expected, so that a
 slow handler neither keeps work from other consumers nor uses up deliveries of messages that no handler saw.
 
 What is fetched is what tasks wait for, and what would be used up within about half a second (pace.py): a handler that
-takes longer finds nothing fetched ahead, and a reader that takes thousands a second has them in stock.
+takes longer finds nothing fetched ahead, and a reader that takes thousands a second has them in the buffer.
 
 A lot of suspects (docs/protocol.md, FETCH) is handed over with nothing beside it. A node tells a consumer that has
 something in hand when some wait: then nothing is fetched until nothing is in hand. After a lot the consumer has
@@ -77,18 +77,18 @@ log = logging.getLogger("quorumq.client")
 
 @dataclass(eq=False)
 class Fetcher:
-    """The partitions that share one replica set, and how much of them is in stock."""
+    """The partitions that share one replica set, and how much of them is in the buffer."""
 
     where: ReplicaSet
     first: str = ""  # address of the node that answered last
     over: bool = False  # its topic is gone
-    stocked: int = 0  # messages in stock
-    stocked_bytes: int = 0
+    buffered: int = 0  # messages in the buffer
+    buffered_bytes: int = 0
     wake: trio.Event = field(default_factory=trio.Event)
 
 
 class Prefetched:
-    """A slice of a FETCH's reply, in stock."""
+    """A slice of a FETCH's reply, in the buffer."""
 
     def __init__(
         self, part: WireSlice, fetched: m.FetchReply, connection: Connection, fetcher: Fetcher, now: float
@@ -114,10 +114,10 @@ class Prefetched:
 
 @dataclass(eq=False)
 class Prefetch:
-    """Stock of one consumer: fetches ahead, and hands over."""
+    """Buffer of one consumer: fetches ahead, and hands over."""
 
     context: Context
-    unpack: Callable[[Prefetched], list[Message]]  # the messages of a slice in stock
+    unpack: Callable[[Prefetched], list[Message]]  # the messages of a slice in the buffer
     in_hand: Callable[[], int]  # how many messages are handed over and not settled
     waiting: int = 0  # tasks that wait for messages
     wanted: int = 0  # messages that they asked for
@@ -139,13 +139,13 @@ class Prefetch:
     _told: Fetcher | None = None  # has suspects, which wait for nothing to be in hand
     _heard: Fetcher | None = None  # the same, from a hint at a time when nothing makes room
     _told_at: float = 0.0  # since when
-    _left: int = 0  # messages then in hand or in stock
+    _left: int = 0  # messages then in hand or in the buffer
     _left_at: float = 0.0  # when that changed
     _fresh_until: float = 0.0  # a refusal before is the first word of the cluster
     _refused_at: float | None = None  # since when nothing is allowed that was before
     _deaf_until: float = 0.0  # it was in vain, or a lot has had its share of the time
     _fetchers: list[Fetcher] = field(default_factory=list)
-    _stock: deque[Prefetched] = field(default_factory=deque)  # the first one is being handed over
+    _buffer: deque[Prefetched] = field(default_factory=deque)  # the first one is being handed over
     _filled: trio.Event = field(default_factory=trio.Event)  # there is some
     _void: dict[bytes, int] = field(default_factory=dict)  # by topic: the last generation that was ended
 
@@ -175,7 +175,7 @@ class Prefetch:
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Fetch, for ever; also from partitions made meanwhile. A fetcher that names none fetches from all."""
-        nursery.start_soon(self._tend_stock)
+        nursery.start_soon(self._tend_buffer)
         for fetcher in self._fetchers:
             nursery.start_soon(self._run_fetcher, fetcher, nursery)
         for name in self._expected or ():
@@ -261,7 +261,7 @@ class Prefetch:
 
     async def _fetch(self, fetcher: Fetcher) -> None:
         fetcher.wake = trio.Event()
-        room_bytes = max(1, self._most_bytes // len(self._fetchers)) - fetcher.stocked_bytes
+        room_bytes = max(1, self._most_bytes // len(self._fetchers)) - fetcher.buffered_bytes
         room = self._room(fetcher)
         if room <= 0 or room_bytes <= 0:
             if self.wanted:
@@ -313,16 +313,16 @@ class Prefetch:
         if fetched.slices:
             parts = cast("tuple[WireSlice, ...]", fetched.slices)
             came = [Prefetched(part, fetched, connection, fetcher, now) for part in parts]
-            for stock in came:
-                fetcher.stocked += stock.left
-                fetcher.stocked_bytes += len(stock.part.body)
-                self._stock.append(stock)
+            for buffer in came:
+                fetcher.buffered += buffer.left
+                fetcher.buffered_bytes += len(buffer.part.body)
+                self._buffer.append(buffer)
             self._had_lot = (
                 bool(parts[0].deliveries) and parts[0].deliveries[0].suspect
             )  # all are, or none is
             if self._had_lot:
                 if self._is_alone():  # and a lot from elsewhere
-                    self._leave_later([item for stock in came for item in self._take_out(stock)])
+                    self._leave_later([item for buffer in came for item in self._take_out(buffer)])
                 else:
                     self._heard = None
                     self._lot, self._lot_begun = came, False
@@ -355,15 +355,15 @@ class Prefetch:
         ahead = self.pace.ahead(now, self.waiting)
         count = len(self._fetchers)
         window = min(max(1, self._most // count), self.wanted + self.wish - (-ahead // count))  # rounded up
-        room = window - fetcher.stocked
+        room = window - fetcher.buffered
         return room if room * 4 >= window and room > 0 else 0
 
     def _is_idle(self) -> bool:
         """Return True if nothing is in hand: only then a FETCH may bring suspects (docs/protocol.md)."""
-        return not self.in_hand() and not any(fetcher.stocked for fetcher in self._fetchers)
+        return not self.in_hand() and not any(fetcher.buffered for fetcher in self._fetchers)
 
     def _is_alone(self) -> bool:
-        """Return True while a lot is in stock or in hand: nothing is fetched, and nothing handed over beside it.
+        """Return True while a lot is in the buffer or in hand: nothing is fetched, and nothing handed over beside it.
 
         For one hold time, as it came: a task that collects messages and settles none of them is not stuck.
         """
@@ -371,7 +371,7 @@ class Prefetch:
         if not lot:
             return False
         now = self.context.clock()
-        if (self.in_hand() or any(stock.left for stock in lot)) and now < lot[0].deadline:
+        if (self.in_hand() or any(buffer.left for buffer in lot)) and now < lot[0].deadline:
             return True
         self._lot = []
         self._deaf_until = now + (now - self._lot_since)
@@ -380,7 +380,7 @@ class Prefetch:
     def _is_kept(self, fetcher: Fetcher) -> bool:
         """Return True while this fetcher is to fetch nothing, as suspects wait for nothing to be in hand."""
         now = self.context.clock()
-        left = self.in_hand() + sum(one.stocked for one in self._fetchers)
+        left = self.in_hand() + sum(one.buffered for one in self._fetchers)
         if left != self._left or self._left_at < self._told_at:
             self._left, self._left_at = left, now
         waited = now - self._left_at
@@ -407,7 +407,7 @@ class Prefetch:
 
     def _wake(self, fetcher: Fetcher) -> None:
         """Have it fetch if that may be worth it; while suspects are about, it is to look again, and again."""
-        if fetcher.over:  # its topic's stock outlives it
+        if fetcher.over:  # its topic's buffer outlives it
             return
         if self._told is not None or self._lot or self._room(fetcher):
             fetcher.wake.set()
@@ -430,27 +430,27 @@ class Prefetch:
         lot = self._lot if self._is_alone() else []
         if lot and not self._is_next(lot):
             return []
-        while self._stock and not self.closed:
-            stock = self._stock[0]
-            if lot and stock not in lot:
+        while self._buffer and not self.closed:
+            buffer = self._buffer[0]
+            if lot and buffer not in lot:
                 return []
-            if stock.connection.lost or self.context.clock() >= stock.deadline:
-                self.expired += stock.left
-                items = self._take_out(stock)
-                if stock.connection.lost:
+            if buffer.connection.lost or self.context.clock() >= buffer.deadline:
+                self.expired += buffer.left
+                items = self._take_out(buffer)
+                if buffer.connection.lost:
                     self._leave_later(items)
                 continue
-            if self._void and self._is_void(stock):
-                self._leave_later(self._take_out(stock))
+            if self._void and self._is_void(buffer):
+                self._leave_later(self._take_out(buffer))
                 continue
-            messages = self._open(stock) if stock.messages is None else stock.messages
-            found = messages[stock.at : stock.at + most]
+            messages = self._open(buffer) if buffer.messages is None else buffer.messages
+            found = messages[buffer.at : buffer.at + most]
             if found:
-                stock.at += len(found)
-                self._unstock(stock, len(found))
+                buffer.at += len(found)
+                self._unstock(buffer, len(found))
                 self._lot_begun = bool(lot)
                 return found
-            self._take_out(stock)  # damaged messages in it were not handed over, and are no longer here
+            self._take_out(buffer)  # damaged messages in it were not handed over, and are no longer here
         return []
 
     def _is_next(self, lot: list[Prefetched]) -> bool:
@@ -459,50 +459,50 @@ class Prefetch:
             return True
         if self.in_hand():
             return False
-        self._stock = deque([*lot, *(one for one in self._stock if one not in lot)])
+        self._buffer = deque([*lot, *(one for one in self._buffer if one not in lot)])
         return True
 
     def emptied(self) -> None:
         """Let fetchers and tasks go on that waited until nothing is in hand."""
         if self.waiting:
             self.want()
-            if self._stock:
+            if self._buffer:
                 self.arrival.unpark_all()
 
-    def _open(self, stock: Prefetched) -> list[Message]:
+    def _open(self, buffer: Prefetched) -> list[Message]:
         try:
-            stock.messages = self.unpack(stock)
+            buffer.messages = self.unpack(buffer)
         except PeerError as exc:
-            stock.messages = []
+            buffer.messages = []
             self._trouble(exc)
-        return stock.messages
+        return buffer.messages
 
-    def _unstock(self, stock: Prefetched, count: int) -> None:
-        stock.left -= count
-        stock.fetcher.stocked -= count
+    def _unstock(self, buffer: Prefetched, count: int) -> None:
+        buffer.left -= count
+        buffer.fetcher.buffered -= count
 
     def rewound(self, topic: bytes, generation: int) -> None:
-        """Void a generation that a rewind ended: stock of it, or of earlier ones, could not be acked.
+        """Void a generation that a rewind ended: buffer of it, or of earlier ones, could not be acked.
 
         Redriven messages may stand if the rewind leaves them out.
         """
         self._void[topic] = max(generation, self._void.get(topic, 0))
 
-    def _is_void(self, stock: Prefetched) -> bool:
-        receipts = [delivery.receipt for delivery in stock.part.deliveries]
+    def _is_void(self, buffer: Prefetched) -> bool:
+        receipts = [delivery.receipt for delivery in buffer.part.deliveries]
         return any(not it.n and it.generation <= self._void.get(it.partition.topic, -1) for it in receipts)
 
     # --------------------------------------------------------------- giving back
 
-    def _take_out(self, stock: Prefetched) -> list[SignedNamed]:
-        """Take a slice out of stock; return the items by which its messages not handed over are given back."""
-        self._stock.remove(stock)
-        self._unstock(stock, stock.left)
-        stock.fetcher.stocked_bytes -= len(stock.part.body)
-        self._wake(stock.fetcher)
-        if stock.messages is None:
-            return leave_items((stock.part,))
-        rest = stock.messages[stock.at :]
+    def _take_out(self, buffer: Prefetched) -> list[SignedNamed]:
+        """Take a slice out of buffer; return the items by which its messages not handed over are given back."""
+        self._buffer.remove(buffer)
+        self._unstock(buffer, buffer.left)
+        buffer.fetcher.buffered_bytes -= len(buffer.part.body)
+        self._wake(buffer.fetcher)
+        if buffer.messages is None:
+            return leave_items((buffer.part,))
+        rest = buffer.messages[buffer.at :]
         if not rest:  # mostly
             return []
         return [SignedNamed(item.signed, item.spans) for chunk in chunks(items_of(rest)) for item in chunk]
@@ -521,24 +521,24 @@ class Prefetch:
 
     async def leave(self, late: Iterable[m.ClientReply]) -> None:
         """Give back everything that was not handed over, and the messages of replies that no task waited for."""
-        items = [item for stock in list(self._stock) for item in self._take_out(stock)]
+        items = [item for buffer in list(self._buffer) for item in self._take_out(buffer)]
         await self._give_back([*items, *(item for reply in late for item in brought(reply))])
 
-    async def _tend_stock(self) -> None:
+    async def _tend_buffer(self) -> None:
         """Give back messages not used up in time, or whose connection is lost; then begin anew with little."""
         while True:
-            if not self._stock:
+            if not self._buffer:
                 self._filled = trio.Event()
                 await self._filled.wait()
             await trio.sleep(min(TEND_S, self._reader.hold_time / 20))
             now = self.context.clock()
             soon = self.wanted + self.pace.ahead(now, self.waiting)
             wished = self.wish > 0
-            stale = [stock for stock in self._stock if stock.is_stale(now, soon, wished=wished)]
-            if not all(stock.connection.lost for stock in stale):
+            stale = [buffer for buffer in self._buffer if buffer.is_stale(now, soon, wished=wished)]
+            if not all(buffer.connection.lost for buffer in stale):
                 self.pace.slowed()
                 self.wish = 0
-            self._leave_later([item for stock in stale for item in self._take_out(stock)])
+            self._leave_later([item for buffer in stale for item in self._take_out(buffer)])
 
 
 def spans_named(item: SignedNamed) -> tuple[Span, ...]:

@@ -544,8 +544,8 @@ async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_o
         assert max(after.values()) <= max(before.values())
 
 
-async def test_what_is_in_stock_of_a_topic_that_is_deleted_is_handed_over_all_the_same() -> None:
-    """Whoever is fast has a stock, and another FETCH under way, which hears of the deletion."""
+async def test_what_is_in_buffer_of_a_topic_that_is_deleted_is_handed_over_all_the_same() -> None:
+    """Whoever is fast has a buffer, and another FETCH under way, which hears of the deletion."""
     async with jobs(400) as (_, client):
         consumer = client.consumer("jobs", "g", prefetch=1000)
         consumer.expects_topics = True

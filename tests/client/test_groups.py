@@ -118,7 +118,7 @@ async def test_a_rewind_is_repeated_at_another_node_and_the_newest_generation_co
 
 
 async def test_a_consumer_goes_on_with_the_new_generation() -> None:
-    """What it has in hand cannot be acked: an outcome. What it has in stock goes back, and comes again."""
+    """What it has in hand cannot be acked: an outcome. What it has in the buffer goes back, and comes again."""
     async with jobs(40) as (cluster, client):
         async with client.consumer("jobs", "g", hold_time=5.0, prefetch=20) as consumer:
             first = await take(consumer, 10)
@@ -136,7 +136,7 @@ async def test_a_consumer_goes_on_with_the_new_generation() -> None:
                 if len(again) == 40:
                     break
             assert payloads(again) == list(range(40))
-        assert cluster.of(LeaveRequest), "the stock was given back, or this took a hold longer"
+        assert cluster.of(LeaveRequest), "the buffer was given back, or this took a hold longer"
         assert await counts(client) == {"acked": 40}
 
 
