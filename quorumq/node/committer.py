@@ -192,8 +192,8 @@ class Committer:
             self.shell.driver.commit_all()
 
     def reclaim(self) -> None:
-        """Go on emptying old segments, a little after each fsync until there is none worth it."""
-        if not self.store.is_emptying:
+        """Go on compaction old segments, a little after each fsync until there is none worth it."""
+        if not self.store.is_compacting:
             return
         before = self.store.pending_bytes
         try:

@@ -20,9 +20,9 @@ from quorumq.core.errors import StorageError
 from quorumq.core.limits import KIB, MIB
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.storage.commit import Commit
+from quorumq.storage.compaction import Compaction
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
-from quorumq.storage.emptying import Emptying
 from quorumq.storage.index import Index
 from quorumq.storage.log import Log
 from quorumq.storage.records import BatchMoved, forgotten
@@ -67,7 +67,7 @@ class Journal(Log):
         self._index = Index()
         # Damaged batches, which are neither served nor forgotten.
         self._set_aside: dict[int, BatchPosition] = {}
-        self._emptying = Emptying(self.segments, self._index, self._set_aside)
+        self._compacting = Compaction(self.segments, self._index, self._set_aside)
         self._reclaim_bytes = RECLAIM_BYTES
         self.directory = replay.directory
         self.place = replay.start.place
@@ -319,9 +319,9 @@ class Journal(Log):
         return self.ticket
 
     @property
-    def is_emptying(self) -> bool:
+    def is_compacting(self) -> bool:
         """True if `reclaim` has anything to do."""
-        return not self._emptying.is_over
+        return not self._compacting.is_over
 
     def reclaim(self) -> tuple[int, ...]:
         """Append a few batches of the emptiest older segment again, so that its file can go. Call it after a commit.
@@ -336,12 +336,12 @@ class Journal(Log):
         Raises:
             StorageError: damage that is not confined to the body of a batch, or the journal failed before.
         """
-        if self._emptying.is_over:
+        if self._compacting.is_over:
             return ()
         room = self.free_bytes - self.reserve_bytes // 2 - 2 * self.snapshot_bytes
         budget = min(self._reclaim_bytes, room)
         damaged: list[int] = []
-        for number in self._emptying.numbers(room):
+        for number in self._compacting.numbers(room):
             if budget <= 0 or number in self.unwritten:  # before a roll that is not committed yet
                 break
             known = number in self._set_aside

@@ -1,7 +1,7 @@
 """The account of a directory's segment files: which of them count, what in each is still needed, what is known damaged.
 
 Why: an older segment matters for the batches in it and for nothing else. One in which none is needed goes with the
-next roll; one in which few are needed is worth emptying.
+next roll; one in which few are needed is worth compaction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOVED_OVERHEAD: Final = 16
 """By how many bytes at most a batch's record may grow when it is moved."""
 
 SPARSE_SHARE: Final = 0.5
-"""An older segment whose live batches take less than this share of it is worth emptying."""
+"""An older segment whose live batches take less than this share of it is worth compaction."""
 
 
 class BatchPosition(NamedTuple):
@@ -78,7 +78,7 @@ class Segment:
 
     @property
     def sparse(self) -> bool:
-        """True if it is worth emptying."""
+        """True if it is worth compaction."""
         return self.batches > 0 and self.live_bytes < SPARSE_SHARE * self.bytes
 
 
@@ -94,7 +94,7 @@ class Segments:
     holes: dict[Hole, None] = field(default_factory=dict)  # ranges that could not be read at a salvage
     obsolete: list[str] = field(default_factory=list)  # files of no use once the next segment is there
     aside: list[str] = field(default_factory=list)  # files without a readable record: to be renamed then
-    _sparse: dict[int, None] = field(default_factory=dict)  # older ones that are worth emptying
+    _sparse: dict[int, None] = field(default_factory=dict)  # older ones that are worth compaction
     _empty: dict[int, None] = field(default_factory=dict)  # those without a live batch
 
     def found(self, segment: int, frame: Frame, record: BatchStored | BatchMoved) -> FoundBatch:
@@ -139,7 +139,7 @@ class Segments:
         self.damaged[DamagedAt(position.segment, position.record)] = None
 
     def judge(self, segment: int) -> None:
-        """Note whether an older segment is worth emptying, or empty."""
+        """Note whether an older segment is worth compaction, or empty."""
         if segment == self.current:
             return
         found = self.by_number[segment]
@@ -179,7 +179,7 @@ class Segments:
 
     @property
     def has_sparse(self) -> bool:
-        """True if any older segment is worth emptying."""
+        """True if any older segment is worth compaction."""
         return bool(self._sparse)
 
     def sparsest(self, room: int) -> int | None:

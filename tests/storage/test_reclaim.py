@@ -164,7 +164,7 @@ def test_a_batch_is_served_before_while_and_after_it_is_moved() -> None:
     store.close()
 
 
-def test_emptying_goes_a_little_at_a_time() -> None:
+def test_compacting_goes_a_little_at_a_time() -> None:
     _, store = filled(100, size=100 * KIB)
     store.forget(range(0, 100, 2))
     store.forget(range(1, 10, 2))

@@ -14,7 +14,7 @@ LOOK: Final = 4096
 
 
 @dataclass(eq=False)
-class Emptying:
+class Compaction:
     """The older segment that is being emptied, one at a time, and how far that has come."""
 
     _segments: Segments  # the account of all
