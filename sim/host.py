@@ -54,8 +54,8 @@ from sim.knowledge import compare, compare_holds, knows_all
 from sim.links import Links
 from sim.machine import Caller, Machine
 from sim.observer import Observer
-from sim.room import STEP_S
 from sim.sightings import Sightings, check_deleted
+from sim.step_limits import STEP_S
 from sim.store_journal import StoreJournal
 from sim.world import RESET, SimError
 

@@ -18,7 +18,7 @@ from sim.clients.producer import Producer
 from sim.clients.surroundings import Surroundings
 from sim.fault_plan import Fault
 from sim.machine import cores_of
-from sim.room import STEP_S
+from sim.step_limits import STEP_S
 from sim.world import EPOCH_MS
 
 

@@ -17,8 +17,8 @@ from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.history import Row
 from sim.checkers import judge
 from sim.cluster import Cluster
-from sim.room import little_room
 from sim.schedule import Schedule
+from sim.step_limits import little_room
 from sim.world import SimError
 
 CPU_LIMIT_S = 240.0

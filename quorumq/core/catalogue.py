@@ -178,7 +178,7 @@ class Catalogue:
             )
         return Failed(Code.NOT_FOUND, f"no group {group!r} reads topic {topic!r}", topic=topic, group=group)
 
-    def why_no_room(self, request: CreateTopic | AlterTopic) -> Failed | None:
+    def why_no_capacity(self, request: CreateTopic | AlterTopic) -> Failed | None:
         """Return `too-large` if a request would exceed the limits of a cluster."""
         topic, live = self.topic_named(request.name), self.live()
         more = (request.partitions or 0) - (topic.partitions if topic is not None else 0)

@@ -15,7 +15,7 @@ from quorumq.core.limits import LETTER_BARE_MAX
 from quorumq.core.types import Kind, Letter, Record
 
 
-class Room(IntEnum):
+class Capacity(IntEnum):
     """Space left on a node's disk."""
 
     PLENTY = 0  # more than the reserve
@@ -27,60 +27,60 @@ class Room(IntEnum):
 Written = type[r.JournalRecord] | Kind | Literal["delay"]
 """A record, or a request's wish: a message becomes of a kind, or a REJECT's delay."""
 
-WRITTEN: Final[dict[Written, Room]] = {
+WRITTEN: Final[dict[Written, Capacity]] = {
     # A start, of this node or of a peer.
-    r.DirectoryMade: Room.NONE,
-    r.ClusterMade: Room.NONE,
-    r.Started: Room.NONE,
-    r.Trusted: Room.NONE,
-    r.TrustLost: Room.NONE,
-    r.Placed: Room.NONE,
-    r.PeerSeen: Room.NONE,
-    r.PeerPosition: Room.NONE,
-    r.Reserved: Room.NONE,
+    r.DirectoryMade: Capacity.NONE,
+    r.ClusterMade: Capacity.NONE,
+    r.Started: Capacity.NONE,
+    r.Trusted: Capacity.NONE,
+    r.TrustLost: Capacity.NONE,
+    r.Placed: Capacity.NONE,
+    r.PeerSeen: Capacity.NONE,
+    r.PeerPosition: Capacity.NONE,
+    r.Reserved: Capacity.NONE,
     # Registers are bounded by the limits of a cluster, and deletions make room. New ones are refused as a batch is.
-    r.TopicPut: Room.NONE,
-    r.DecisionPut: Room.NONE,
-    r.GroupPut: Room.NONE,
+    r.TopicPut: Capacity.NONE,
+    r.DecisionPut: Capacity.NONE,
+    r.GroupPut: Capacity.NONE,
     # These make room.
-    r.Reclaimed: Room.NONE,
-    r.SessionsPromised: Room.NONE,
-    r.SessionsClosed: Room.NONE,
+    r.Reclaimed: Capacity.NONE,
+    r.SessionsPromised: Capacity.NONE,
+    r.SessionsClosed: Capacity.NONE,
     # Clients add these at will, again and again.
-    r.BatchStored: Room.PLENTY,
-    "delay": Room.PLENTY,
+    r.BatchStored: Capacity.PLENTY,
+    "delay": Capacity.PLENTY,
     # Nothing is promised of these: a crash may take them as well. What a stop writes may be long.
-    r.CleanStopped: Room.FIRST,
-    r.AttemptsCounted: Room.SECOND,
+    r.CleanStopped: Capacity.FIRST,
+    r.AttemptsCounted: Capacity.SECOND,
     # Peers' records of a message are learned while anything can be written. For a request, its wish decides.
-    r.DelaysSet: Room.NONE,
-    r.RecordsMerged: Room.NONE,
-    Kind.OPEN: Room.FIRST,
-    Kind.DEAD: Room.FIRST,
-    Kind.ACKED: Room.SECOND,
-    Kind.SKIPPED: Room.SECOND,
-    Kind.PURGED: Room.SECOND,
+    r.DelaysSet: Capacity.NONE,
+    r.RecordsMerged: Capacity.NONE,
+    Kind.OPEN: Capacity.FIRST,
+    Kind.DEAD: Capacity.FIRST,
+    Kind.ACKED: Capacity.SECOND,
+    Kind.SKIPPED: Capacity.SECOND,
+    Kind.PURGED: Capacity.SECOND,
 }
 """Last level at which this is written. A dead letter that the topic's limits make is written as an ACK is."""
 
 _WHY: Final = {
-    Room.FIRST: "node {node} has only its reserve of disk space left: let consumers ack what is there, delete what "
+    Capacity.FIRST: "node {node} has only its reserve of disk space left: let consumers ack what is there, delete what "
     "nobody reads, or give it a larger disk",
-    Room.SECOND: "node {node} has only its last reserve of disk space left, which is for acks: let consumers ack what "
+    Capacity.SECOND: "node {node} has only its last reserve of disk space left, which is for acks: let consumers ack what "
     "is there, delete what nobody reads, or give it a larger disk",
-    Room.NONE: "the disk of node {node} is full: delete topics that are not needed, or give it a larger disk; it goes "
+    Capacity.NONE: "the disk of node {node} is full: delete topics that are not needed, or give it a larger disk; it goes "
     "on by itself once there is room",
 }
 
 
-def why_full(room: Room, node: str) -> str:
+def why_full(capacity: Capacity, node: str) -> str:
     """Return the state of the disk and the remedy. Empty while there is space."""
-    return _WHY[room].format(node=node) if room else ""
+    return _WHY[capacity].format(node=node) if capacity else ""
 
 
-def is_written(kind: Written, room: Room) -> bool:
-    """Return True if this is written while the disk has as much space as ``room`` says."""
-    return room <= WRITTEN[kind]
+def is_written(kind: Written, capacity: Capacity) -> bool:
+    """Return True if this is written while the disk has as much space as ``capacity`` says."""
+    return capacity <= WRITTEN[kind]
 
 
 def bare(record: Record) -> Record:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
-from quorumq.core.diskroom import Room
+from quorumq.core.diskroom import Capacity
 from quorumq.core.fairqueue import Caller
 from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage, RemoteFetchReply
 from quorumq.core.records import JournalRecord
@@ -194,7 +194,7 @@ class LinkDown(NamedTuple):
 class DiskFull(NamedTuple):
     """Notice that the disk has more space left, or less, than the driver said last."""
 
-    room: Room
+    capacity: Capacity
 
 
 class MemoryFull(NamedTuple):

@@ -119,15 +119,15 @@ class FetchCoordinator(GroupReader):
         """
         lot, self.lot = self.lot, []
         effects: list[Effect] = []
-        room = self.request.max_messages if self.request.idle and not self.won else 0
+        capacity = self.request.max_messages if self.request.idle and not self.won else 0
         for won in lot:
             producer_id, start, stop = won.span
-            room = min(room, won.lot - self.won_messages)
-            if room > 0:
-                some = min(room, stop - start)
+            capacity = min(capacity, won.lot - self.won_messages)
+            if capacity > 0:
+                some = min(capacity, stop - start)
                 self._keep(context, won._replace(span=Span(producer_id, start, start + some)))
                 start += some
-                room -= some
+                capacity -= some
             if start < stop:
                 spans = (Span(producer_id, start, stop),)
                 effects += context.free([m.Freed(won.partition, self.request.group, won.owner, spans)], now)
@@ -416,16 +416,16 @@ class FetchCoordinator(GroupReader):
                 self.lot.append(won)
                 continue
             # A message that is overdue here alone may come beside the requested ones.
-            room = self.request.max_messages - self.won_messages
+            capacity = self.request.max_messages - self.won_messages
             producer_id, start, stop = part
-            if stop - start <= room:
+            if stop - start <= capacity:
                 self._keep(context, won)
                 continue
-            room = max(room, 0)
-            if room:
-                self._keep(context, won._replace(span=Span(producer_id, start, start + room)))
-            if stop - start > room:
-                rest = (Span(producer_id, start + room, stop),)
+            capacity = max(capacity, 0)
+            if capacity:
+                self._keep(context, won._replace(span=Span(producer_id, start, start + capacity)))
+            if stop - start > capacity:
+                rest = (Span(producer_id, start + capacity, stop),)
                 effects += context.free([m.Freed(this.partition, self.request.group, this.owner, rest)], now)
         if attempts != NO_ATTEMPTS:
             effects += self._learn(this, span, attempts, now)

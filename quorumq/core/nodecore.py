@@ -20,7 +20,7 @@ from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HALF_STEP
 from quorumq.core.context import Context, Costly, forget
-from quorumq.core.diskroom import Room
+from quorumq.core.diskroom import Capacity
 from quorumq.core.effects import (
     Again,
     CleanStop,
@@ -349,8 +349,8 @@ class NodeCore:
                 return [Stop(reason)]
             case LinkDown(peer):
                 self.state.links.pop(peer, None)
-            case DiskFull(room):
-                self.state.room = Room(room)
+            case DiskFull(capacity):
+                self.state.capacity = Capacity(capacity)
             case MemoryFull(detail):
                 self.state.memory_full = detail
             case Damaged(number):

@@ -104,14 +104,14 @@ class SplitCoordinator(GroupReader):
         left = len(shares)
         for target, some in shares.items():
             share = -(-messages // left)
-            room = -(-size // left)
-            messages, size, left = messages - share, size - room, left - 1
-            if share <= 0 or room <= 0:
+            capacity = -(-size // left)
+            messages, size, left = messages - share, size - capacity, left - 1
+            if share <= 0 or capacity <= 0:
                 continue
             wait = max(0.0, self.park_until - now.mono)
             sub_fetch = self.request._replace(
                 max_messages=share,
-                max_bytes=room,
+                max_bytes=capacity,
                 min_messages=max(1, min(share, self.request.min_messages - self.won_messages)),
                 min_bytes=0,
                 max_wait=wait,

@@ -245,7 +245,7 @@ def restore(context: Context, stop: CleanStopped, now: Now) -> None:
 
 def at_stop(context: Context, now: Now) -> list[tuple[JournalRecord, ...]]:
     """Return the records of a clean stop, if any: they save the next start its quarantine, and cost room."""
-    able = context.state.trusted and not context.state.no_room(CleanStopped)
+    able = context.state.trusted and not context.state.no_capacity(CleanStopped)
     return [(clean_stop(context, now),)] if able else []
 
 

@@ -210,11 +210,11 @@ class RequestRouter:
             return m.CreateTopicReply(known)
         if request.implicit and not self.context.config.auto_create_topics:
             return self.context.catalogue.not_found(request.name)
-        full = self.context.state.no_room(BatchStored) if known is None else ""
+        full = self.context.state.no_capacity(BatchStored) if known is None else ""
         if full:
             return m.Failed(Code.STORAGE_FULL, full)
-        no_room = self.context.catalogue.why_no_room(request) if known is None else None
-        return no_room or CreateTopicCoordinator(key, request)
+        no_capacity = self.context.catalogue.why_no_capacity(request) if known is None else None
+        return no_capacity or CreateTopicCoordinator(key, request)
 
     def _alter_topic(self, key: int, request: m.AlterTopic) -> Admitted:
         topic = self.context.catalogue.topic_named(request.name)
@@ -223,11 +223,13 @@ class RequestRouter:
         problem = check_alteration(request, topic)
         if problem:
             return m.Failed(Code.USAGE, problem)
-        full = self.context.state.no_room(Kind.OPEN)
+        full = self.context.state.no_capacity(Kind.OPEN)
         if full:
             return m.Failed(Code.STORAGE_FULL, full)
-        no_room = self.context.catalogue.why_no_room(request) if request.partitions is not None else None
-        return no_room or AlterTopicCoordinator(key, request, topic)
+        no_capacity = (
+            self.context.catalogue.why_no_capacity(request) if request.partitions is not None else None
+        )
+        return no_capacity or AlterTopicCoordinator(key, request, topic)
 
     def _delete_topic(self, key: int, request: m.DeleteTopic) -> Admitted:
         topic = self.context.catalogue.topics.get(request.id)
@@ -271,12 +273,12 @@ class RequestRouter:
         topic = self.context.catalogue.topic_named(request.topic)
         if topic is None:
             return self.context.catalogue.not_found(request.topic)
-        full = self._no_room_for_group(topic, request.group) or self.context.state.no_room(Kind.OPEN)
+        full = self._no_capacity_for_group(topic, request.group) or self.context.state.no_capacity(Kind.OPEN)
         if full:
             return m.Failed(Code.STORAGE_FULL, full)
         there = request.rewind or self.context.catalogue.reads(topic.id, request.group)
-        no_room = None if there else self.context.catalogue.why_no_groups((topic,), request.group)
-        return no_room or GroupCoordinator(key, request, topic.id)
+        no_capacity = None if there else self.context.catalogue.why_no_groups((topic,), request.group)
+        return no_capacity or GroupCoordinator(key, request, topic.id)
 
     def _delete_group(self, key: int, request: m.DeleteGroup) -> Admitted:
         topic = self.context.catalogue.topic_named(request.topic)
@@ -284,13 +286,13 @@ class RequestRouter:
             return self.context.catalogue.not_found(request.topic)
         return DeleteGroupCoordinator(key, request, topic.id)
 
-    def _no_room_for_group(self, topic: Topic, group: str) -> str:
+    def _no_capacity_for_group(self, topic: Topic, group: str) -> str:
         """Return why a group that is new here cannot be made; "" if it can, or is there.
 
         Within the disk's reserve it can: it costs little, and in a topic without groups no ack would make space.
         """
         state = self.context.state
-        full = state.memory_full or state.no_room(Kind.OPEN)
+        full = state.memory_full or state.no_capacity(Kind.OPEN)
         return full if full and self._is_new(topic, group) else ""
 
     def _is_new(self, topic: Topic, group: str) -> bool:
@@ -302,7 +304,7 @@ class RequestRouter:
         return bool(here) and not any(group in replica.views.groups for replica in here)
 
     def _purge(self, key: int, request: m.PurgeRequest) -> Admitted:
-        full = self.context.state.no_room(Kind.PURGED)
+        full = self.context.state.no_capacity(Kind.PURGED)
         if full:
             return m.Failed(Code.STORAGE_FULL, full)
         topics, group = dead_letter_names((request.topic,), request.group)
@@ -413,11 +415,11 @@ class RequestRouter:
             if isinstance(found, m.Failed):
                 return found
             asked += found
-        no_room = (
+        no_capacity = (
             context.catalogue.why_no_groups(new, request.group.removesuffix(DEAD_SUFFIX)) if new else None
         )
-        if no_room is not None:
-            return no_room
+        if no_capacity is not None:
+            return no_capacity
         context.fetches += 1
         if len(asked) > limits.FETCH_PARTITIONS_MAX:
             start = context.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
@@ -450,7 +452,7 @@ class RequestRouter:
                     return catalogue.no_group(name, source)
             seen[topic.id] = None
             state = self.context.state
-            full = self._no_room_for_group(topic, source) if state.room or state.memory_full else ""
+            full = self._no_capacity_for_group(topic, source) if state.capacity or state.memory_full else ""
             if full:
                 return m.Failed(Code.STORAGE_FULL, full)
             for number in request.partitions or range(topic.partitions):

@@ -127,10 +127,10 @@ class SettleCoordinator(Coordinator):
 
     def go_on(self, context: Context, now: Now) -> list[Effect]:
         effects: list[Effect] = []
-        room = limits.RUNS_PER_STEP
-        while self.asks and room > 0:
+        capacity = limits.RUNS_PER_STEP
+        while self.asks and capacity > 0:
             ask = self.asks.pop(0)
-            room -= ask.runs + limits.ROUND_RUNS
+            capacity -= ask.runs + limits.ROUND_RUNS
             effects += self.put(context, ask, now)
         if self.asks:
             context.state.at(now.mono, ("again", self.key))

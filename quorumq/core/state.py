@@ -14,7 +14,7 @@ from typing import Final, Literal
 from quorumq.core import limits
 from quorumq.core.catalogue import Catalogue
 from quorumq.core.clock import HybridClock
-from quorumq.core.diskroom import WRITTEN, Room, Written, bare, is_written, why_full
+from quorumq.core.diskroom import WRITTEN, Capacity, Written, bare, is_written, why_full
 from quorumq.core.errors import UsageError
 from quorumq.core.fairqueue import Caller
 from quorumq.core.messages import Freed
@@ -175,7 +175,7 @@ class NodeState:
     next_batch: int = 1
     producer_ids: dict[bytes, int] = field(default_factory=dict)  # with messages here, by topic and partition
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
-    room: Room = Room.PLENTY  # on the disk
+    capacity: Capacity = Capacity.PLENTY  # on the disk
     memory_full: str = ""  # reason why nothing new is taken in; "" if it is
     # Runs of messages that this step may still look at for groups that begin, and partitions with more of them.
     looks_left: float = NO_END
@@ -332,17 +332,17 @@ class NodeState:
     @property
     def disk_full(self) -> bool:
         """Return True if the disk has no more than its reserve left."""
-        return self.room > Room.PLENTY
+        return self.capacity > Capacity.PLENTY
 
-    def no_room(self, kind: Written) -> str:
+    def no_capacity(self, kind: Written) -> str:
         """Return why this is not written now, and what to do; "" if it is."""
-        if not is_written(kind, self.room):
-            return why_full(self.room, self.me)
-        return self.memory_full if WRITTEN[kind] == Room.PLENTY else ""
+        if not is_written(kind, self.capacity):
+            return why_full(self.capacity, self.me)
+        return self.memory_full if WRITTEN[kind] == Capacity.PLENTY else ""
 
     def fitted(self, record: Record) -> Record:
         """Return the record as it is kept: if there is little room, with next to nothing of its letter."""
-        return bare(record) if record.letter is not None and (self.room or self.memory_full) else record
+        return bare(record) if record.letter is not None and (self.capacity or self.memory_full) else record
 
     def check(self) -> None:
         """Assert all that holds between any two events."""

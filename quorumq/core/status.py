@@ -42,7 +42,7 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "quarantine_s": round(context.quarantine_left(now), 3),
         "hold_time_max": state.config.hold_time_max,
         "disk_full": state.disk_full,
-        "disk_room": state.room.name.lower(),
+        "disk_capacity": state.capacity.name.lower(),
         "names": context.catalogue.names_used()._asdict(),
         "memory_full": bool(state.memory_full),
         "requests": len(context.requests),
@@ -63,20 +63,20 @@ def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = Non
         several pages, each with some of its groups.
     """
     rows: list[dict[str, object]] = []
-    room = limits.STATUS_ROWS_MAX
+    capacity = limits.STATUS_ROWS_MAX
     first, group = begin if begin is not None else (None, "")
     order = sorted(context.replicas)
     for partition in order if first is None else order[bisect_left(order, first) :]:
-        if room <= 0:
+        if capacity <= 0:
             return rows, (partition, "")
         replica = context.replicas[partition]
         groups = replica.views.groups
         names = sorted(groups)
         if partition == first:
             names = names[bisect_left(names, group) :]
-        told = names[: room - 1]
+        told = names[: capacity - 1]
         rows.append(row_of(replica, [groups[name] for name in told], now))
-        room -= 1 + len(told)
+        capacity -= 1 + len(told)
         if len(told) < len(names):
             return rows, (partition, names[len(told)])
     return rows, None

@@ -120,7 +120,7 @@ class Inbound:
         node, timeout = self.node, self.node.config.stall_timeout
         self.host = self.address.rpartition(":")[0]
         self.name = self.address  # name for the log
-        self._in = Inflow(node.turns, node.room, self.transport, self, timeout)
+        self._in = Inflow(node.turns, node.capacity, self.transport, self, timeout)
         self._out = Outflow(self.transport, nursery, timeout, node.driver, self._on_lost, self._on_drained)
 
     # -------------------------------------------------------------------------- life
@@ -178,8 +178,8 @@ class Inbound:
             if node.callers.pop(key, None) is not None and key not in queued:
                 events.append(Gone(key))
         self._open.clear()
-        node.room.take(-self._weight)
-        node.room.begun(self, 0)
+        node.capacity.take(-self._weight)
+        node.capacity.begun(self, 0)
         self._weight = 0
         self._changed.set()
         self._resting.set()
@@ -351,7 +351,7 @@ class Inbound:
 
     def _take_requests(self, events: list[Event]) -> bool:
         """Take the frames that have come from a client, as far as there is room."""
-        room, shares, reader = self.node.room, self.node.shares, self._in.reader
+        capacity, shares, reader = self.node.capacity, self.node.shares, self._in.reader
         while not self.closed:
             if shares.is_spent(self.whose):
                 return not reader.pending_bytes
@@ -361,7 +361,7 @@ class Inbound:
             event = self._take(frame)
             if event is not None:
                 events.append(event)
-            if self._full or room.pressed or room.paused:
+            if self._full or capacity.pressed or capacity.paused:
                 return False
         return True
 
@@ -374,7 +374,7 @@ class Inbound:
         """Wait until there is room for requests."""
         while self._full and not self.closed:
             await self._wait_for_change()
-        await self.node.room.wait()
+        await self.node.capacity.wait()
         if not self.may_read() and not self.closed:
             self._resting = trio.Event()
             await self.node.shares.wait(self.whose, self._resting)
@@ -442,7 +442,7 @@ class Inbound:
         self.node.callers[key] = self
         self._open[key] = (number, weight, counted)
         self._weight += weight
-        self.node.room.take(weight)
+        self.node.capacity.take(weight)
         return key
 
     def _note_broken(self, size: int) -> None:
@@ -527,7 +527,7 @@ class Inbound:
             self.credentials.usage.answered(reply, sum(map(len, pieces)), self.node.clock().mono)
         # Before it is sent: if that ends the connection, `close` takes back the rest.
         self._weight -= weight
-        self.node.room.take(-weight)
+        self.node.capacity.take(-weight)
         self._put(pieces)
         self._changed.set()
 

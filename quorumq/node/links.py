@@ -50,7 +50,7 @@ class PeerLink:
     def waiting(self) -> int:
         return self.out.waiting
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         return self.out.waiting < self._most
 
     def send(self, pieces: list[bytes | memoryview], answer: RemoteFetchReply | None = None) -> bool:

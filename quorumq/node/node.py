@@ -42,6 +42,7 @@ from quorumq.core.records import JournalRecord
 from quorumq.core.types import Batch, NodeId, Now, PartitionId
 from quorumq.driver import Driver
 from quorumq.history import HistoryWriter
+from quorumq.node.capacity import Capacity
 from quorumq.node.changes import Changes
 from quorumq.node.clients import Clients
 from quorumq.node.commits import CommitRunner
@@ -50,7 +51,6 @@ from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
 from quorumq.node.producers import ProducerClocks
 from quorumq.node.readers import Readers
-from quorumq.node.room import Room
 from quorumq.node.shares import Shares
 from quorumq.node.trace import Trace
 from quorumq.node.traffic import Traffic
@@ -115,7 +115,7 @@ class Link(Flushing, Protocol):
             answer: message to give back if the link ends before the frame is begun; None if it need not be.
         """
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Return True if anything can be queued now."""
 
 
@@ -161,7 +161,7 @@ class Node:
         self.turns = Turns(self.feed, self.shares.begin)
         self.keys = {key_number(secret): secret for secret in config.secrets}  # the cluster's, by number
         self.secret_number, self.secret = next(iter(self.keys.items()))  # signed with, and shown to peers
-        self.room = Room(config, store, log)
+        self.capacity = Capacity(config, store, log)
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
         self.clients = Clients(config.clients_file, log) if config.clients_file else None
@@ -309,7 +309,7 @@ class Node:
 
     def send(self, to: NodeId, message: m.PeerMessage) -> None:
         link = self.links.get(to)
-        if link is None or not link.has_room():
+        if link is None or not link.has_capacity():
             self._drop(message)
             return
         stamp = self.core.state.clock.value
@@ -376,7 +376,7 @@ class Node:
     def send_stored(self, effect: SendStored) -> None:
         to, epoch, number, age_ms = effect
         link = self.links.get(to)
-        if link is None or not link.has_room():
+        if link is None or not link.has_capacity():
             self.health.count("sends_dropped")
             return
         try:
@@ -400,7 +400,7 @@ class Node:
                 self.trace.given_back(reply, "the client is gone")
             return
         if isinstance(reply, m.StatusReply) and "node" in reply.facts:  # else it goes on with partitions
-            facts = {**reply.facts, **self.health.facts(self.room.inflight_bytes, self.store)}
+            facts = {**reply.facts, **self.health.facts(self.capacity.inflight_bytes, self.store)}
             facts |= self.producer_clocks.facts(self.driver.mono)
             facts["insecure"] = bool(self.config.exposed)
             facts["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
@@ -418,24 +418,24 @@ class Node:
 
     def appended(self) -> None:
         """Note that more waits for a commit."""
-        if self.room.check_due:
+        if self.capacity.check_due:
             self._check_space()
 
     def wrote(self) -> None:
         """Note that a commit has taken the records that waited in memory."""
-        self.room.wake()
+        self.capacity.wake()
 
     def synced(self, seconds: float, size: int) -> None:
         """Note that an fsync is over."""
         self.health.synced(seconds, self.driver.mono)
         self.traffic.fsyncs.note(seconds)
-        self.room.committed(size)
+        self.capacity.committed(size)
         self._or_stop(self.driver.synced)
         if not self.driver.silent:  # nothing may stand behind CLEAN_STOP
             self.committer.roll_if_due()
             self.committer.reclaim()
-        self.room.wake()
-        if self.room.check_due or self.core.state.room or self.store.owed_bytes:
+        self.capacity.wake()
+        if self.capacity.check_due or self.core.state.capacity or self.store.owed_bytes:
             self._check_space()
         if not self.driver.busy:  # else the step that began it goes on
             self.feed()
@@ -493,14 +493,14 @@ class Node:
     def _check_space(self) -> None:
         if self.failed is not None:
             return
-        before = self.core.state.room
+        before = self.core.state.capacity
         try:
-            room = self.room.look(before, stalled=self.committer.stalled)
+            capacity = self.capacity.look(before, stalled=self.committer.stalled)
         except StorageError as error:
             self.fail(EXIT_STORAGE, str(error))
             return
-        if room != before:
-            self.feed(DiskFull(room))
+        if capacity != before:
+            self.feed(DiskFull(capacity))
 
     def _check_memory(self) -> None:
         """Refuse new messages above `memory_max`, until a tenth of it is free again."""
@@ -516,7 +516,7 @@ class Node:
             )
             self.feed(MemoryFull(refusal))
         elif full and used <= most - most // 10:
-            self.log.info("memory_has_room", rss=used, memory_max=most)
+            self.log.info("memory_has_capacity", rss=used, memory_max=most)
             self.feed(MemoryFull(""))
 
     async def watch(self) -> None:

@@ -164,7 +164,7 @@ class Unsettled:
             if key in self._handed:
                 self._handed[key] = (self._handed[key][0], until)
 
-    def room(self, now: float) -> int:
+    def capacity(self, now: float) -> int:
         """Return the number of further messages that may be unsettled."""
         if self.count >= self.most:
             for key, (spans, until) in list(self._handed.items()):
@@ -242,11 +242,11 @@ class Usage:
                 raise self._busy(client, f"producer_ids_per_s is {self._producer_ids.rate:g}", delay)
             self._producer_ids.spend(count, now)
         if isinstance(request, m.Fetch) and self._unsettled is not None:
-            room = self._unsettled.room(now)
-            if not room:
+            capacity = self._unsettled.capacity(now)
+            if not capacity:
                 most = self._unsettled.most
                 raise self._busy(client, f"unsettled is {most}, and so many are", UNSETTLED_DELAY_S)
-            few = min(request.max_messages, room)
+            few = min(request.max_messages, capacity)
             request = request._replace(max_messages=few, min_messages=min(request.min_messages, few))
         self._count_made(client, request, catalogue, now)
         if self._unsettled is not None:

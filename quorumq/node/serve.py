@@ -379,7 +379,7 @@ class Service:
     async def _finish(self) -> None:
         """Do the clean part of a stop: answer what can be answered soon, fall silent, and journal the holds."""
         node = self.node
-        node.room.paused = True
+        node.capacity.paused = True
         for inbound in list(self._inbound.values()):
             inbound.stop_waiting()
         with trio.move_on_after(node.config.stop_timeout):
@@ -406,8 +406,8 @@ class Service:
             if node.committer.stalled:
                 raise NoRoom("a commit waits for room on the disk")
             node.store.close()
-            if node.core.state.no_room(CleanStopped):
-                raise NoRoom(why_full(node.core.state.room, node.config.node))
+            if node.core.state.no_capacity(CleanStopped):
+                raise NoRoom(why_full(node.core.state.capacity, node.config.node))
         except NoRoom as error:  # unwritten records were promised to no client
             node.store.abandon()
             node.log.warning("node_stopped", clean=False, reason=str(error))
@@ -449,7 +449,7 @@ class Service:
                 listens_for,
             )
 
-    def _make_room(self) -> bool:
+    def _make_capacity(self) -> bool:
         """Return True if one more connection may be accepted. One that has not said who it is may end for it.
 
         The oldest one ends, of the address that has the most of them: an address that floods a node crowds out itself.
@@ -473,7 +473,7 @@ class Service:
             listens_for: kind of connection that may come in there.
         """
         assert self._nursery is not None, "the service runs"
-        if not self._make_room():
+        if not self._make_capacity():
             self.node.log.warning("connections_max", connections=len(self._inbound), client=address)
             transport.close()
             return

@@ -16,8 +16,8 @@ import trustme
 
 from quorumq.core.effects import Event, Unsent
 from quorumq.node import inflow, turns
+from quorumq.node.capacity import Room
 from quorumq.node.inflow import Inflow
-from quorumq.node.room import Room
 from quorumq.node.tls import TlsTransport
 from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, SocketTransport, Transport
 from quorumq.node.turns import Turns

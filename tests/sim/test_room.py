@@ -9,9 +9,9 @@ import pytest
 from quorumq.core import limits, timers
 from quorumq.core.partition import views
 from quorumq.core.settle import SettleCoordinator
-from sim.room import TIMES, little_room, places
 from sim.runner import run_schedule
 from sim.schedule import draw
+from sim.step_limits import TIMES, little_room, places
 
 
 def test_every_limit_is_lowered_wherever_the_core_reads_it_and_is_back_afterwards() -> None:

@@ -47,7 +47,7 @@ class Learning(Duty):
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
         """Anti-entropy: merge a peer's state of a group. It comes again if there is no room for it."""
-        if self.node.no_room(Kind.ACKED):
+        if self.node.no_capacity(Kind.ACKED):
             return []
         name = state.group
         effects = self.repair(name, state.records, now) + self.adopt_delays(name, state.delays, now)

@@ -34,7 +34,7 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     """
     items: list[Peeked] = []
     limit = min(message.limit, limits.PEEK_ITEMS_MAX)
-    room = PEEK_BYTES_MAX
+    capacity = PEEK_BYTES_MAX
     at = batches.stored.get(message.cursor[0])
     scanned = 0
     for _, number in batches.order.onward(at.key if at is not None else None):
@@ -54,20 +54,20 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
                     for item in peek(batches, view, piece, batch, now):
                         if not is_shown(item, message.group, message.which):
                             continue
-                        if len(items) >= limit or room <= 0:
+                        if len(items) >= limit or capacity <= 0:
                             cursor = (number, item.span.start + slot.shift)
                             return PeekReply(message.round, tuple(items), cursor, "")
-                        room -= append(items, item, first)
+                        capacity -= append(items, item, first)
     return PeekReply(message.round, tuple(items), None, "")
 
 
 def slices_of(batches: Batches, topic: str, spans: Iterable[Span]) -> tuple[Slice, ...]:
     """Return the locations of the bytes of the first messages, up to the size of one answer."""
     slices: list[Slice] = []
-    room = limits.FETCH_BYTES_MAX
+    capacity = limits.FETCH_BYTES_MAX
     for span in spans:
-        room -= batches.bytes_of(span)
-        if room < 0:
+        capacity -= batches.bytes_of(span)
+        if capacity < 0:
             break
         for part, (number, shift) in batches.index.within(span):
             slices.append(
@@ -93,17 +93,17 @@ def survey_of(
         The states found, and the last span that was looked at; None if that is all.
     """
     items: list[Peeked] = []
-    room, scanned = PEEK_BYTES_MAX, 0
+    capacity, scanned = PEEK_BYTES_MAX, 0
     limit = max(1, min(message.limit, limits.PEEK_ITEMS_MAX))
     last = message.after
     for part, batch in known_after(batches, last):
         for piece, runs in view.pieces(part):
-            if len(items) >= limit or room <= 0 or scanned > limits.SURVEY_SCAN_MAX:
+            if len(items) >= limit or capacity <= 0 or scanned > limits.SURVEY_SCAN_MAX:
                 return tuple(items), last
             scanned += runs
             last = piece
             for item in peek(batches, view, piece, batch, now):
-                room -= append(items, item)
+                capacity -= append(items, item)
     return tuple(items), None
 
 
@@ -134,19 +134,19 @@ def unsettled_of(
     left: list[Span] = []
     least = record_rank(Record(message.generation, 0, Kind.SKIPPED))
     records = view.home.records
-    room, last = float(min(message.limit, limits.BEGIN_RUNS_MAX)), message.after
+    capacity, last = float(min(message.limit, limits.BEGIN_RUNS_MAX)), message.after
     for part in known_spans(batches, last):
-        if room <= 0:
+        if capacity <= 0:
             return tuple(settled), tuple(left), last
         if part.producer_id not in records.runs:  # nearly all
-            room -= 1
+            capacity -= 1
             last = part
             left.append(part)
             continue
         for piece, runs in view.pieces(part):
-            if room <= 0:
+            if capacity <= 0:
                 return tuple(settled), tuple(left), last
-            room -= runs * limits.BEGIN_RUNS_MAX / limits.SURVEY_SCAN_MAX
+            capacity -= runs * limits.BEGIN_RUNS_MAX / limits.SURVEY_SCAN_MAX
             last = piece
             for known, record in records.split(piece):
                 if record is None or record_rank(record) < least:

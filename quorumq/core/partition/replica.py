@@ -290,7 +290,7 @@ class Replica:
             view, message.generation, [(span, n) for span, _, n in message.entries]
         ):
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
-        if self.node.room and self.node.no_room(Kind.ACKED):
+        if self.node.capacity and self.node.no_capacity(Kind.ACKED):
             return [Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))]
         exclusive: list[m.Owned] = []
         higher: list[m.Owned] = []
@@ -329,7 +329,7 @@ class Replica:
         view = self.group(message.group)
         if self.is_stale(view, message.generation, [(span, n) for span, _, n in message.entries]):
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
-        if self.no_room_for(message):
+        if self.no_capacity_for(message):
             return [Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))]
         applied: list[m.Owned] = []
         refused: list[m.Owned] = []
@@ -356,15 +356,15 @@ class Replica:
         )
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
-    def no_room_for(self, message: m.Reject) -> str:
+    def no_capacity_for(self, message: m.Reject) -> str:
         """Return the reason why there is no room for the records of a REJECT; "" if there is room.
 
         A dead letter that the topic's limits make is written as an ACK is: without it nothing would come to an end.
         """
         letter = message.letter
         if letter is None:
-            return self.node.no_room(Kind.SKIPPED if message.drop else "delay")
-        return self.node.no_room(Kind.DEAD if letter.reason == "rejected" else Kind.ACKED)
+            return self.node.no_capacity(Kind.SKIPPED if message.drop else "delay")
+        return self.node.no_capacity(Kind.DEAD if letter.reason == "rejected" else Kind.ACKED)
 
     # ---------------------------------------------------- MERGE (REDRIVE, repair)
 
@@ -379,7 +379,7 @@ class Replica:
         ):
             # A redrive through a node that has not heard that the group was deleted, and created again.
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
-        if any(self.node.no_room(record.kind) for _, record in message.entries):
+        if any(self.node.no_capacity(record.kind) for _, record in message.entries):
             refusal = Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))
             return [refusal] if message.round else []  # anti-entropy comes again
         exact: list[Span] = []

@@ -85,8 +85,8 @@ class Storing(ClosingDuty):
                 detail = f"the session {section.producer_id} is being closed: open another"
         if not asked:
             error = ""  # anti-entropy brings what else is in the batch
-        if (self.node.room or self.node.memory_full) and new and not error:
-            error, detail = Code.STORAGE_FULL, self.node.no_room(BatchStored)
+        if (self.node.capacity or self.node.memory_full) and new and not error:
+            error, detail = Code.STORAGE_FULL, self.node.no_capacity(BatchStored)
         there = self.batches.present.runs
         in_all = self.node.producer_ids.get(header.partition.topic, 0)
         full = len(there) >= SESSIONS_PER_PARTITION_MAX or in_all >= PRODUCER_IDS_PER_TOPIC_MAX

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from quorumq.core.diskroom import Room as DiskRoom
+from quorumq.core.diskroom import Capacity as DiskCapacity
 from quorumq.core.diskroom import why_full
 from quorumq.core.limits import MIB
 from quorumq.node.config import ServeConfig
@@ -29,7 +29,7 @@ class Connection(Protocol):
 
 
 @dataclass(eq=False)
-class Room:
+class Capacity:
     """Pushes back."""
 
     config: ServeConfig
@@ -103,7 +103,7 @@ class Room:
         """True if more than `SPACE_CHECK_BYTES` were appended since the disk was asked."""
         return self._committed + self.store.pending_bytes > SPACE_CHECK_BYTES
 
-    def look(self, before: DiskRoom, *, stalled: bool) -> DiskRoom:
+    def look(self, before: DiskCapacity, *, stalled: bool) -> DiskCapacity:
         """Return how much room the disk has, and make its last reserve anew if that fits.
 
         At the edge it would flap with every commit: so it counts as fuller until there is a tenth more.
@@ -126,23 +126,23 @@ class Room:
         ):
             store.reserve()
         free = store.free_bytes
-        room = DiskRoom.NONE if stalled else self._room(free)
-        if room < before and self._room(free - more) >= before:
-            room = before
-        if room > before:
-            reason = why_full(room, self.config.node)
+        capacity = DiskCapacity.NONE if stalled else self._capacity(free)
+        if capacity < before and self._capacity(free - more) >= before:
+            capacity = before
+        if capacity > before:
+            reason = why_full(capacity, self.config.node)
             facts = {"free": free, "reserve": reserve, "data_dir": self.config.data_dir}
-            self.log.warning("disk_full", room=room.name.lower(), reason=reason, **facts)
-        elif room < before:
-            self.log.info("disk_has_room", room=room.name.lower(), free=free, reserve=reserve)
-        return room
+            self.log.warning("disk_full", capacity=capacity.name.lower(), reason=reason, **facts)
+        elif capacity < before:
+            self.log.info("disk_has_capacity", capacity=capacity.name.lower(), free=free, reserve=reserve)
+        return capacity
 
-    def _room(self, free: int) -> DiskRoom:
+    def _capacity(self, free: int) -> DiskCapacity:
         """Return the room that ``free`` bytes are, once the last reserve, if missing, is made of them."""
         store = self.store
         free -= store.owed_bytes
         if free >= store.kept_free:
-            return DiskRoom.PLENTY
+            return DiskCapacity.PLENTY
         if not store.last_bytes or free >= store.start_bytes:
-            return DiskRoom.FIRST
-        return DiskRoom.SECOND if free + store.last_bytes >= store.start_bytes else DiskRoom.NONE
+            return DiskCapacity.FIRST
+        return DiskCapacity.SECOND if free + store.last_bytes >= store.start_bytes else DiskCapacity.NONE
