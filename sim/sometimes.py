@@ -33,7 +33,7 @@ SOMETIMES: tuple[str, ...] = (
     "an ACK heard unknown",
     "an ACK heard stale-generation",
     "an ACK of a dead letter heard acked",
-    "an ACK of a dead letter heard already-resolved",
+    "an ACK of a dead letter heard already-settled",
     "a delivery of a new generation",
     "two rewinds at once",
     "a group was created from latest",

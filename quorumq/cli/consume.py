@@ -29,7 +29,7 @@ from quorumq.cli.common import (
     start_option,
 )
 from quorumq.core import limits
-from quorumq.core.errors import AlreadyResolved, HoldLost, QuorumqError, UsageError
+from quorumq.core.errors import AlreadySettled, HoldLost, QuorumqError, UsageError
 from quorumq.core.printable import plural
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> No
             await client.dead_letter(messages, reason=plan.dead_letter)
         elif plan.ack:
             await client.ack(messages)
-    except (HoldLost, AlreadyResolved) as error:
+    except (HoldLost, AlreadySettled) as error:
         lost = sum(message.failure is not None for message in messages)
         say(f"{plural(lost, 'message')}: {error}", err=True)
     _doubts(messages)
@@ -395,7 +395,7 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
                 first = BACKOFF_S if plan.backoff is None else plan.backoff
                 doubled = min(BACKOFF_MAX_S, first * 2 ** min(message.attempt - 1, 16))
                 await message.reject(None if plan.backoff is None and topic.backoff else doubled)
-    except (HoldLost, AlreadyResolved) as error:
+    except (HoldLost, AlreadySettled) as error:
         outcome = error.code.replace("-", "_")
         say(f"{message.id}: {error}", err=True)
     if message.outcome is not None:

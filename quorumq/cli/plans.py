@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 from quorumq.cli.common import Where, cluster, print_json, say
 from quorumq.cli.pieces import each, pieces
 from quorumq.client.message import MessageId
-from quorumq.core.errors import AlreadyResolved, ClusterMismatch, NotFound, StorageError, UsageError
+from quorumq.core.errors import AlreadySettled, ClusterMismatch, NotFound, StorageError, UsageError
 from quorumq.core.printable import plural
 from quorumq.core.types import Kind, Record
 
@@ -273,7 +273,7 @@ async def _redrive(
             done = await client.redrive(decision.topic, decision.group, piece)
             counts["redriven"] += done.messages
             for span, error in done.refused:
-                if not isinstance(error, AlreadyResolved):
+                if not isinstance(error, AlreadySettled):
                     raise error
                 counts["changed"] += span.size
 

@@ -184,8 +184,8 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 total["held"] += held
                 total["dead"] += dead
                 # A redriven message has a record too, and is not done.
-                resolved = max(facts["resolved"] for facts in of_group) - dead
-                total["done"] += max(min(resolved, here - ready - held - dead), 0)
+                settled = max(facts["settled"] for facts in of_group) - dead
+                total["done"] += max(min(settled, here - ready - held - dead), 0)
         found.append(
             {
                 "topic": topic,

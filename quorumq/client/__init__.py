@@ -27,7 +27,7 @@ from quorumq.client.producer import Producer, ProducerOptions
 from quorumq.client.show import Life, Replica, Seen
 from quorumq.client.work import Task, Worked
 from quorumq.core.errors import (
-    AlreadyResolved,
+    AlreadySettled,
     BadReceipt,
     Busy,
     ClusterMismatch,
@@ -80,7 +80,7 @@ __all__ = [
     "Letter",
     "Stamp",
     "Topic",
-    "AlreadyResolved",
+    "AlreadySettled",
     "BadReceipt",
     "Closed",
     "ClusterMismatch",

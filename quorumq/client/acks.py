@@ -14,7 +14,7 @@ from quorumq.client.nodes import Nodes, Watch, left_of
 from quorumq.client.settle import Failures, count_of, most_retryable, note_failures, settle
 from quorumq.core import messages as m
 from quorumq.core.errors import (
-    AlreadyResolved,
+    AlreadySettled,
     NotStored,
     OutcomeUnknown,
     QuorumqError,
@@ -169,7 +169,7 @@ class AckQueue:
 
 def was_refused(failure: QuorumqError | None) -> bool:
     """Return True if the failure says that a request was refused as a whole."""
-    return isinstance(failure, UsageError) and not isinstance(failure, AlreadyResolved)
+    return isinstance(failure, UsageError) and not isinstance(failure, AlreadySettled)
 
 
 _OUTCOMES: Final = {
@@ -189,11 +189,11 @@ def on_acked(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleR
 
 def ack_refused(ticket: Settleable, verdict: m.Verdict) -> QuorumqError:
     """Return the error for a refused ack."""
-    if verdict.outcome == AlreadyResolved.code:
+    if verdict.outcome == AlreadySettled.code:
         where = (
             f"{ticket.delivery.receipt.span.producer_id}[{ticket.seq}] of {ticket.delivery.receipt.group!r}"
         )
-        return AlreadyResolved(
+        return AlreadySettled(
             f"{where} is no dead letter any more: {verdict.detail or 'it was redriven or purged'}"
         )
     return error_from(verdict.outcome, verdict.detail or f"the ack was refused: {verdict.outcome}")

@@ -12,7 +12,7 @@ from quorumq.client.message import MessageId, check_topic, ids_of
 from quorumq.client.nodes import after_some
 from quorumq.core import messages as m
 from quorumq.core.errors import (
-    AlreadyResolved,
+    AlreadySettled,
     Code,
     NotFound,
     OutcomeUnknown,
@@ -227,11 +227,11 @@ class BrowseCalls(Calls):
             OutcomeUnknown: too few replicas answered, and some may be redriven: redrive the same items again.
         """
         topic, group = source_of(topic, group)
-        by_partition: dict[int, list[m.Resolved]] = {}
+        by_partition: dict[int, list[m.SpanRecord]] = {}
         for item in await self._peeks_of(topic, group, items, timeout):
             if item.peeked.record.kind != Kind.DEAD:
                 raise UsageError(f"{item.peeked.span} is {item.peeked.record.kind.name}, not a dead letter")
-            entry = m.Resolved(item.peeked.span, item.peeked.record)
+            entry = m.SpanRecord(item.peeked.span, item.peeked.record)
             by_partition.setdefault(item.partition, []).append(entry)
         count = 0
         refused: list[tuple[Span, QuorumqError]] = []
@@ -272,7 +272,7 @@ class BrowseCalls(Calls):
 def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
     """Ask again as a whole while anything is unknown: redriving twice is redriving once."""
     for verdict in cast("m.SettleReply", reply).verdicts:
-        if verdict.outcome not in ("ok", AlreadyResolved.code, Code.USAGE):
+        if verdict.outcome not in ("ok", AlreadySettled.code, Code.USAGE):
             error = error_from(verdict.outcome, verdict.detail)
             return error if isinstance(error, Unanswered) else OutcomeUnknown(str(error))
     return None

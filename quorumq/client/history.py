@@ -270,7 +270,7 @@ class Settled:
             if index >= len(self._items):
                 continue
             known = said in ("acked", "acked_after_expiry", "acked_unproven", "ok")
-            known = known or (self.kind != "ack" and said in (Code.HOLD_LOST, Code.ALREADY_RESOLVED))
+            known = known or (self.kind != "ack" and said in (Code.HOLD_LOST, Code.ALREADY_SETTLED))
             more = {} if known else {"detail": said}
             if self.kind == "extend" and said == "ok":
                 more["until"] = deadline_of(reply.sent_at, self._hold_time)

@@ -342,7 +342,7 @@ class Message(Settleable):
 
         Raises:
             OutcomeUnknown, NotStored: not confirmed within ``timeout``; call it again, with the same message.
-            AlreadyResolved: it was read as a dead letter, and is none any more: it was redriven or purged meanwhile.
+            AlreadySettled: it was read as a dead letter, and is none any more: it was redriven or purged meanwhile.
         """
         await self.delivery.settler.ack((self,), timeout=timeout)
         assert self.outcome is not None

@@ -17,7 +17,7 @@ from quorumq.client.settle import Failures, count_of, failures_of, most_retryabl
 from quorumq.client.times import Duration, number_of, seconds_of
 from quorumq.core import messages as m
 from quorumq.core.errors import (
-    AlreadyResolved,
+    AlreadySettled,
     BadReceipt,
     Code,
     QuorumqError,
@@ -279,5 +279,5 @@ def note_settled(messages: Sequence[Settleable]) -> None:
     for holder, found in groupby(messages, key=_holder):
         if holder is not None:
             holder.settled(
-                [one for one in found if one.outcome is not None or isinstance(one.failure, AlreadyResolved)]
+                [one for one in found if one.outcome is not None or isinstance(one.failure, AlreadySettled)]
             )

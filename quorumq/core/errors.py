@@ -8,7 +8,7 @@ QuorumqError
 │   ├── Conflict              other bytes are stored under the same message id
 │   ├── SessionClosed          the producer session is closed and the batch not stored; open another
 │   ├── StaleGeneration       the group was rewound since
-│   ├── AlreadyResolved       the message's record is higher than the one asked for; carries it
+│   ├── AlreadySettled       the message's record is higher than the one asked for; carries it
 │   ├── Unauthorized          not allowed here
 │   ├── ClusterMismatch       another cluster id, node list or hold_time_max, or no common protocol version
 │   └── Superseded            a newer start of the same node is known, or its directory is not the one known
@@ -49,7 +49,7 @@ class Code(StrEnum):
     CONFLICT = "conflict"
     SESSION_CLOSED = "session-closed"
     STALE_GENERATION = "stale-generation"
-    ALREADY_RESOLVED = "already-resolved"
+    ALREADY_SETTLED = "already-settled"
     UNAUTHORIZED = "unauthorized"
     CLUSTER_MISMATCH = "cluster-mismatch"
     SUPERSEDED = "superseded"
@@ -122,10 +122,10 @@ class StaleGeneration(UsageError):
     code = Code.STALE_GENERATION
 
 
-class AlreadyResolved(UsageError):
+class AlreadySettled(UsageError):
     """The message's record is higher than the one asked for."""
 
-    code = Code.ALREADY_RESOLVED
+    code = Code.ALREADY_SETTLED
 
 
 class Unauthorized(UsageError):

@@ -331,12 +331,12 @@ class FetchCoordinator(GroupReader):
             if remaining > 0 and sender != context.state.me:
                 self._hint(replica, span, remaining, now)
         if sender != context.state.me:
-            if reply.resolved:
-                effects += replica.learning.repair(group, reply.resolved, now)
+            if reply.settled:
+                effects += replica.learning.repair(group, reply.settled, now)
             if reply.not_due:
                 effects += replica.learning.adopt_delays(group, reply.not_due, now)
-        for item in reply.resolved:
-            backfill = this.lose_resolved(item, replica.group(group).asked(this.generation, 0))
+        for item in reply.settled:
+            backfill = this.lose_settled(item, replica.group(group).asked(this.generation, 0))
             if backfill and sender != context.state.me:  # it does not know of the dead letter, and gets it
                 effects += replica.learning.tell(sender, group, backfill, replica.topic.epoch)
         return effects

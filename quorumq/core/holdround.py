@@ -6,7 +6,7 @@ import random
 from typing import Any, NamedTuple
 
 from quorumq.core import limits
-from quorumq.core.messages import Granted, Hold, HoldReply, Resolved, Want
+from quorumq.core.messages import Granted, Hold, HoldReply, SpanRecord, Want
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater
 from quorumq.core.partition.replica import Replica
 from quorumq.core.rounds import Round, Votes
@@ -122,11 +122,11 @@ class HoldRound(Round):
         if reply.abstained:
             self.abstained = True
             self.votes.add(self.pending.items(), bit << NO)
-        for items in (reply.resolved, reply.not_due, reply.refused):
+        for items in (reply.settled, reply.not_due, reply.refused):
             if items:
                 self.votes.add([item.span for item in items], bit << NO)
 
-    def lose_resolved(self, item: Resolved, asked: Record) -> list[Span]:
+    def lose_settled(self, item: SpanRecord, asked: Record) -> list[Span]:
         """Lose the requested messages to a TOMB, despite any OK. If its record is older than the request, lose nothing.
 
         Args:

@@ -51,7 +51,7 @@ class PurgeCoordinator(SurveyCoordinator):
         self.writes = False  # something was written, perhaps
         self.upto: Span | None = None
         self._skip()
-        self.wanted: tuple[m.Resolved, ...] = ()
+        self.wanted: tuple[m.SpanRecord, ...] = ()
         self.votes = Votes()
 
     def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
@@ -59,14 +59,14 @@ class PurgeCoordinator(SurveyCoordinator):
         below = Kind.DEAD if self.which == "dead" else Kind.OPEN
         self.upto = upto
         self.wanted = tuple(
-            m.Resolved(span, Record(item.record.generation, item.record.n, kind))
+            m.SpanRecord(span, Record(item.record.generation, item.record.n, kind))
             for item in items
             if is_shown(item, self.group, self.which) and item.record.kind == below
             for span in self.chosen(item.span)
         )
         if self.which == "open":
             self.wanted += tuple(
-                m.Resolved(span, record)
+                m.SpanRecord(span, record)
                 for part, record in settled_by_few(items, self.answers)
                 for span in self.chosen(part)
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
-from quorumq.core.messages import Counted, NotDue, Resolved
+from quorumq.core.messages import Counted, NotDue, SpanRecord
 from quorumq.core.types import (
     Batch,
     Decision,
@@ -145,7 +145,7 @@ class RecordsMerged(NamedTuple):
 
     partition: PartitionId
     group: str
-    entries: tuple[Resolved, ...]
+    entries: tuple[SpanRecord, ...]
     again: tuple[tuple[int, int], ...] = ()
 
 

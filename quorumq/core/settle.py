@@ -65,7 +65,7 @@ class Ballot:
     If it asks ``again``, the request may have been written before this round, in ways that no replica votes on.
     """
 
-    __slots__ = ("answered", "ask", "errors", "no", "resolved", "round", "stood", "yes")
+    __slots__ = ("answered", "ask", "errors", "no", "settled", "round", "stood", "yes")
 
     def __init__(self, this: Round, ask: Ask) -> None:
         self.round = this
@@ -74,7 +74,7 @@ class Ballot:
         self.no: dict[Owner, Votes] = {}
         self.answered = 0  # bits of replicas that did it, or looked at it
         self.errors: dict[NodeId, str] = {}
-        self.resolved: list[m.Resolved] = []
+        self.settled: list[m.SpanRecord] = []
         self.stood = Votes()  # a higher record stood: the record asked for was not written
         for _, (_, owner, _) in ask.items:
             self.yes.setdefault(owner, Votes())
@@ -187,8 +187,8 @@ class SettleCoordinator(Coordinator):
             return f"needed {needed}, {answered} answered: retry it, through any node{why}"
         if outcome == Code.NOT_FOUND:
             return "the group was deleted"
-        if outcome == Code.ALREADY_RESOLVED:
-            stands = [item.record for item in ballot.resolved if overlap(item.span, span)]
+        if outcome == Code.ALREADY_SETTLED:
+            stands = [item.record for item in ballot.settled if overlap(item.span, span)]
             kinds = sorted({f"{record.kind.name} at n={record.n}" for record in stands})
             return f"its record is now {', '.join(kinds)}" if kinds else "it is no dead letter"
         return ""
@@ -204,7 +204,7 @@ class SettleCoordinator(Coordinator):
                 wrote = valid & ~stood
                 outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
                 if stood and ballot.round.is_refused(stood & valid):
-                    outcome = Code.ALREADY_RESOLVED
+                    outcome = Code.ALREADY_SETTLED
                 if outcome in self.refusals and (yes or not ballot.round.everyone):
                     # An effect at one replica, in any start of it, spreads.
                     outcome = Code.OUTCOME_UNKNOWN if last else None
@@ -270,9 +270,9 @@ class AckCoordinator(SettleCoordinator):
 
     def count(self, ballot: Ballot, reply: m.AckReply, bit: int) -> None:
         ballot.count(reply.exclusive, reply.higher, bit)
-        if reply.resolved:
-            ballot.stood.add([item.span for item in reply.resolved], bit)
-            ballot.resolved += reply.resolved
+        if reply.settled:
+            ballot.stood.add([item.span for item in reply.settled], bit)
+            ballot.settled += reply.settled
 
     def on_open(self, context: Context, ballot: Ballot, valid: int, now: Now) -> None:
         if ballot.round.is_majority(ballot.answered & valid):
@@ -296,7 +296,7 @@ class RejectCoordinator(SettleCoordinator):
     """REJECT: a majority applied it: ok. A majority refused, and no replica applied it: hold-lost. Else unknown.
 
     An effect at one replica spreads: then the message is delayed, or a dead letter, whichever way the others answered.
-    But if a majority held it and has a higher record, that replaces it: already-resolved.
+    But if a majority held it and has a higher record, that replaces it: already-settled.
     """
 
     __slots__ = ()
@@ -310,7 +310,7 @@ class RejectCoordinator(SettleCoordinator):
 
     def count(self, ballot: Ballot, reply: m.RejectReply, bit: int) -> None:
         ballot.count(reply.applied, reply.refused, bit)
-        ballot.resolved += reply.resolved
+        ballot.settled += reply.settled
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         this = ballot.round
@@ -319,7 +319,7 @@ class RejectCoordinator(SettleCoordinator):
         if this.is_majority(no):
             return Code.HOLD_LOST
         if this.is_majority(ballot.answered & valid & ~yes & ~no):
-            return Code.ALREADY_RESOLVED
+            return Code.ALREADY_SETTLED
         return self.unknown(ballot) if last else None
 
 
@@ -393,7 +393,7 @@ class RedriveCoordinator(SettleCoordinator):
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.Merge:
         entries = tuple(
-            m.Resolved(entry.span, Record(ask.generation, entry.n, Kind.OPEN)) for _, entry in ask.items
+            m.SpanRecord(entry.span, Record(ask.generation, entry.n, Kind.OPEN)) for _, entry in ask.items
         )
         return m.Merge(number, ask.partition, epoch, ask.group, entries, redrive=not ask.again)
 
@@ -401,7 +401,7 @@ class RedriveCoordinator(SettleCoordinator):
         ballot.yes[NOBODY].add(reply.exact, bit)
         ballot.no[NOBODY].add([item.span for item in reply.higher], bit)
         ballot.stood.add(reply.unheard, bit)
-        ballot.resolved += reply.higher
+        ballot.settled += reply.higher
 
     def decide(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
         """Close the round if every piece has its outcome, or waits for replicas that have not heard of it; ask them."""
@@ -443,14 +443,14 @@ class RedriveCoordinator(SettleCoordinator):
         if this.is_majority(yes & valid):
             return "ok"
         if this.is_refused(no & valid):
-            return Code.ALREADY_RESOLVED
+            return Code.ALREADY_SETTLED
         against = (no | unheard) & valid
         if yes & valid and unheard & valid and (last or this.is_out_of_reach(against)):
             return UNHEARD
         if not last:
             return None
         if this.is_refused(against) and this.everyone and not (yes or ballot.ask.again):
-            return Code.ALREADY_RESOLVED
+            return Code.ALREADY_SETTLED
         return self.unknown(ballot)
 
 

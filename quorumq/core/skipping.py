@@ -40,7 +40,7 @@ from quorumq.core.types import (
 AT_ONCE = 16
 """Partitions that are gone through at a time."""
 
-Wanted = tuple[m.Resolved, ...]
+Wanted = tuple[m.SpanRecord, ...]
 
 
 class Writing:
@@ -227,17 +227,17 @@ class Skipping:
     def _open(self, items: list[m.Peeked], answers: list[m.SurveyReply]) -> Wanted:
         """Return what is open, and what is settled at a few, as a purge of the backlog does."""
         found = [
-            m.Resolved(item.span, item.record._replace(kind=Kind.SKIPPED))
+            m.SpanRecord(item.span, item.record._replace(kind=Kind.SKIPPED))
             for item in items
             if item.record.kind == Kind.OPEN and is_shown(item, self.group.name, "open")
         ]
-        return (*found, *(m.Resolved(*item) for item in settled_by_few(items, answers)))
+        return (*found, *(m.SpanRecord(*item) for item in settled_by_few(items, answers)))
 
     def _skip_found(self, context: Context, part: Part, now: Now) -> list[Effect]:
         """Skip the messages that the page before has shown: all by one record."""
         first, part.found = part.found[:1], part.found[1:]
         skipped = Record(self.group.generation, 0, Kind.SKIPPED)
-        wanted = tuple(m.Resolved(span, skipped) for span in first)
+        wanted = tuple(m.SpanRecord(span, skipped) for span in first)
         effects = self._skip(context, part, wanted, part.found, now)
         part.found = ()
         return effects

@@ -124,7 +124,7 @@ def _kind(writers: str, required: str, optional: str, outcomes: str, meaning: st
 _MESSAGES: Final = "topic partition spans"
 _DELIVERED: Final = "topic partition group generation n spans owner"
 _CALL: Final = "invoke ok unknown fail"
-_SETTLED: Final = "invoke ok hold-lost already-resolved stale-generation unknown fail"
+_SETTLED: Final = "invoke ok hold-lost already-settled stale-generation unknown fail"
 
 KINDS: Final[dict[str, KindOf]] = {
     "settings": _kind("node client sim", "history settings", "clock detail", "",
@@ -156,7 +156,7 @@ KINDS: Final[dict[str, KindOf]] = {
     "deliver": _kind("client", _DELIVERED + " token attempt until asked", "crcs op via detail", "",
         "Messages were handed to the application. `crcs` are of the bytes that it got."),
     "ack": _kind("client", _DELIVERED + " op outcome", "via detail",
-        "invoke acked acked_after_expiry acked_unproven already-resolved stale-generation unknown fail",
+        "invoke acked acked_after_expiry acked_unproven already-settled stale-generation unknown fail",
         "ACK and its verdict (docs/protocol.md, ACK)."),
     "reject": _kind("client", _DELIVERED + " op outcome", "delay via detail", _SETTLED,
         "REJECT with a delay: deliver it again later."),
@@ -171,7 +171,7 @@ KINDS: Final[dict[str, KindOf]] = {
         "What was delivered is given back: the reply was never begun (`reason` says why), or a client asks this node "
         "to, by LEAVE (`left`) or REJECT (`rejected`). The hold may be over from now on."),
     "redrive": _kind("client", "topic partition group generation n spans op outcome", "via detail",
-        "invoke ok already-resolved unknown fail",
+        "invoke ok already-settled unknown fail",
         "REDRIVE of dead letters that were listed at redrive number `n`."),
     "purge": _kind("client", "topic partition group op outcome", "spans messages via detail",
         "invoke ok named unknown fail",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import records as core
-from quorumq.core.messages import Resolved
+from quorumq.core.messages import SpanRecord
 from quorumq.core.records import BatchStored, JournalRecord
 from quorumq.core.types import STAMP_ZERO, Letter, NodeId
 from quorumq.storage.disk import Buffer
@@ -211,7 +211,7 @@ def _letters_once(record: core.RecordsMerged) -> core.RecordsMerged:
         first = there.setdefault(found.letter._replace(ballot=STAMP_ZERO, redrives=0), at)
         if first != at:
             again.append((at, first))
-            entries[at] = Resolved(span, found._replace(letter=Letter(ballot, "", redrives=redrives)))
+            entries[at] = SpanRecord(span, found._replace(letter=Letter(ballot, "", redrives=redrives)))
     return record._replace(entries=tuple(entries), again=tuple(again)) if again else record
 
 
@@ -229,7 +229,7 @@ def _letters_again(record: core.RecordsMerged) -> core.RecordsMerged:
         if found is None or other is None:
             raise cbor.BadValue(f"entry {at} is said to have the letter of {first}: one of them has none")
         letter = other._replace(ballot=found.ballot, redrives=found.redrives)
-        entries[at] = Resolved(entries[at].span, entries[at].record._replace(letter=letter))
+        entries[at] = SpanRecord(entries[at].span, entries[at].record._replace(letter=letter))
     return record._replace(entries=tuple(entries), again=())
 
 

@@ -65,7 +65,7 @@ OUTCOMES = (
     "acked_after_expiry",
     "acked_unproven",
     Code.HOLD_LOST,
-    Code.ALREADY_RESOLVED,
+    Code.ALREADY_SETTLED,
     Code.STALE_GENERATION,
 )
 

@@ -22,10 +22,10 @@ from quorumq.core.messages import (
     ReceiptPart,
     RedriveRequest,
     RejectRequest,
-    Resolved,
     SetGroup,
     SettleReply,
     ShowRequest,
+    SpanRecord,
     StatusReply,
     StatusRequest,
 )
@@ -138,8 +138,8 @@ class Inspector(Client):
             fetch._replace(partitions=(10_000,)),
             RejectRequest((), -2.0),
             RejectRequest((ReceiptPart(dead, (some,)),), letter=Letter(nobody.ballot, "dead once more")),
-            RedriveRequest("jobs", 0, group, (Resolved(some, Record(0, 0, Kind.OPEN)),)),
-            RedriveRequest("jobs", 0, group, (Resolved(some, Record(0, NUMBERS_END, Kind.DEAD)),)),
+            RedriveRequest("jobs", 0, group, (SpanRecord(some, Record(0, 0, Kind.OPEN)),)),
+            RedriveRequest("jobs", 0, group, (SpanRecord(some, Record(0, NUMBERS_END, Kind.DEAD)),)),
             ShowRequest(partition, some),
         )
         return rng.choice(mistakes)

@@ -24,10 +24,10 @@ from quorumq.core.messages import (
     PurgeReply,
     PurgeRequest,
     RedriveRequest,
-    Resolved,
     SetGroup,
     SetGroupReply,
     SettleReply,
+    SpanRecord,
 )
 from quorumq.core.topics import SETTINGS
 from quorumq.core.types import Span, Topic
@@ -454,7 +454,7 @@ class Operator(Caller):
                 return
             chosen = [item for item in answer.items if rng.random() < self.options.redrive]
             for life in sorted({item.record[:2] for item in chosen}):
-                entries = tuple(Resolved(x.span, x.record) for x in chosen if x.record[:2] == life)
+                entries = tuple(SpanRecord(x.span, x.record) for x in chosen if x.record[:2] == life)
                 self.redrive(number, group, entries, node)
                 if rng.random() < 0.3:  # done twice, by any operator, it is done once
                     again = rng.choice(self.operators).redrive
@@ -466,7 +466,7 @@ class Operator(Caller):
         ask = BrowseRequest("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
         self.ask(node, ask, self.timeout, then)
 
-    def redrive(self, number: int, group: str, entries: tuple[Resolved, ...], tried: str) -> None:
+    def redrive(self, number: int, group: str, entries: tuple[SpanRecord, ...], tried: str) -> None:
         """Ask for another life for these dead letters, all at the same redrive number."""
         node = self.node(tried)
         op = self.next_op()
@@ -487,7 +487,7 @@ class Operator(Caller):
                 outcome, extra = told_by(verdict)
                 if outcome == "ok" and n >= 1:
                     self.world.saw("a redrive of a redrive")
-                if outcome == Code.ALREADY_RESOLVED:
+                if outcome == Code.ALREADY_SETTLED:
                     self.world.saw("a redrive came too late")
                 here = spans_value((verdict.span,))
                 self.world.note(self.who, "redrive", **common, spans=here, outcome=outcome, **extra)

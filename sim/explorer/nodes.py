@@ -172,12 +172,12 @@ class Nodes:
         coordinator = core.context.rounds.get(reply.round)
         if coordinator is not None:
             heard = coordinator.rounds[reply.round].heard
-            repeats = isinstance(reply, HoldReply) and bool(reply.resolved or reply.not_due or reply.refused)
+            repeats = isinstance(reply, HoldReply) and bool(reply.settled or reply.not_due or reply.refused)
             if envelope.sender not in heard or repeats:
                 return False
         elif isinstance(reply, RemoteFetchReply):
             return not reply.slices
-        elif not isinstance(reply, HoldReply) or not reply.resolved:
+        elif not isinstance(reply, HoldReply) or not reply.settled:
             return True
         outcome = self.deliver(local, message, tick)
         return outcome.local == local and not outcome.sent and not outcome.replies

@@ -17,8 +17,8 @@ from quorumq.core.messages import (
     ReceiptPart,
     RedriveRequest,
     RejectRequest,
-    Resolved,
     SetGroup,
+    SpanRecord,
 )
 from quorumq.core.types import Kind, Letter, Now, ProducerId, Receipt, Record, Span
 from sim.explorer.scenario import HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
@@ -98,7 +98,7 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
     and makes it again."""
     match kind:
         case "redrive":
-            return RedriveRequest(TOPIC, 0, GROUP, (Resolved(SPAN, Record(*life, Kind.DEAD)),))
+            return RedriveRequest(TOPIC, 0, GROUP, (SpanRecord(SPAN, Record(*life, Kind.DEAD)),))
         case "purge":
             return PurgeRequest(TOPIC, 0, DEAD_GROUP)
         case "clear":

@@ -337,8 +337,8 @@ class Teller:
             return "ABSTAIN"
         if reply.granted:
             return "OK"
-        if reply.resolved:
-            return f"TOMB {self.record(reply.resolved[0].record)}"
+        if reply.settled:
+            return f"TOMB {self.record(reply.settled[0].record)}"
         if reply.not_due:
             return "NOT-DUE"
         if reply.refused:

@@ -278,7 +278,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no-read-repair",
         "a TOMB is written here",
-        ((Learning, "repair", lambda self, name, resolved, now: []),),
+        ((Learning, "repair", lambda self, name, settled, now: []),),
     ),
     Rule(
         "repair-not-journaled",

@@ -26,7 +26,7 @@ READ: Final = {
     "bodies": "false: key, headers, payload, size and digest are null, and no bodies are read for them (default true)",
     "verify": "false: bodies are not read to see whether they are intact; what nobody knows to be damaged counts as "
     "intact (default true)",
-    "resolved": "false: of `deadletters` only what is a dead letter now (default true: those that were settled too, as "
+    "settled": "false: of `deadletters` only what is a dead letter now (default true: those that were settled too, as "
     "far as the journals still have them)",
     "onDamage": "fail (default): whatever cannot be read ends the read; report: go on without it, and `problems` lists "
     "it",
@@ -78,7 +78,7 @@ class Options(NamedTuple):
     groups: frozenset[str] | None = None
     bodies: bool = True
     verify: bool = True
-    resolved: bool = True
+    settled: bool = True
     report: bool = False
     split_bytes: int = SPLIT_BYTES
     buckets: int = 1
@@ -182,7 +182,7 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
         frozenset(groups) if groups else None,
         flag(options, "bodies", True),
         flag(options, "verify", True),
-        flag(options, "resolved", True),
+        flag(options, "settled", True),
         one_of(options, "onDamage", ("fail", "report")) == "report",
         int(number(options, "splitBytes", SPLIT_BYTES, 1)),
         int(number(options, "buckets", 1, 1)),

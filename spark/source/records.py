@@ -195,7 +195,7 @@ class LettersReader(RecordsReader):
     def settled_too(self) -> bool:
         """True if letters of messages that are no longer dead letters are wanted."""
         only = self.wanted.values.get("resolution")
-        return self.options.resolved and (only is None or bool(only - {"dead"}))
+        return self.options.settled and (only is None or bool(only - {"dead"}))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         self.scan(self.take_record, state_only=not self.settled_too)
@@ -264,7 +264,7 @@ class LettersReader(RecordsReader):
                 if not published and numbers:
                     published = min(self.index.places[number].published_ms for number in numbers)
                 what = "closed" if closed else self.resolution(key, group, generation, n, now, published)
-                if what != "dead" and not self.options.resolved:
+                if what != "dead" and not self.options.settled:
                     continue
                 if not self.wanted.may_be("resolution", what):
                     continue

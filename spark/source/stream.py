@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from quorumq.core.errors import StorageError
-from quorumq.core.messages import Resolved
+from quorumq.core.messages import SpanRecord
 from quorumq.core.spans import SpanMap
 from quorumq.core.types import Kind, PartitionId, Record, Span, record_rank
 from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, SegmentStart
@@ -327,7 +327,7 @@ class StreamReader(LettersReader):
     def _entries(self, died: Died) -> Any:
         if died.directory == -1:
             entry = self.shipped[died.offset]
-            return (Resolved(entry.span, entry.record),)
+            return (SpanRecord(entry.span, entry.record),)
         return super()._entries(died)
 
     def _segment(self, at: int, plan: SegmentPlan) -> None:

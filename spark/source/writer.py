@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from quorumq.client import Client, DefaultPartitioner, MessageId, Peek, connect
 from quorumq.client.derived import derived_partition, derived_producer_id, runs_of
 from quorumq.core import messages as m
-from quorumq.core.errors import AlreadyResolved, Conflict, QuorumqError, SessionClosed, TooLarge, UsageError
+from quorumq.core.errors import AlreadySettled, Conflict, QuorumqError, SessionClosed, TooLarge, UsageError
 from quorumq.core.limits import BATCH_MESSAGES_MAX
 from quorumq.core.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.wire.batch import SECTIONS_MAX, SEQ_MAX, Message, encode_record, pack_sections
@@ -324,5 +324,5 @@ async def redrive(client: Client, rows: Iterator[Row]) -> None:
 async def _redrive(client: Client, topic: str, group: str, items: list[Peek]) -> None:
     found: Any = await client.redrive(topic, group, items)
     for _, error in found.refused:
-        if not isinstance(error, AlreadyResolved):
+        if not isinstance(error, AlreadySettled):
             raise error

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from quorumq.client import (
-    AlreadyResolved,
+    AlreadySettled,
     Client,
     GroupConsumer,
     Message,
@@ -212,7 +212,7 @@ async def test_a_dead_letter_that_was_redriven_meanwhile_says_so_and_is_not_held
         async with client.consumer("jobs", "g!dead", hold_time=5.0) as consumer:
             (letter,) = await take(consumer, 1)
             assert (await client.redrive("jobs.deadletters", "g", await listed(client, "dead"))).messages == 1
-            with pytest.raises(AlreadyResolved, match="OPEN at n=1"):
+            with pytest.raises(AlreadySettled, match="OPEN at n=1"):
                 await letter.ack()
             assert consumer.unsettled == 0
         again = [message for message in await client.fetch("jobs", "g") if message.payload == b"0"]
@@ -261,7 +261,7 @@ async def test_one_redriven_letter_does_not_fail_the_acks_it_went_with() -> None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ack, one)
             nursery.start_soon(ack, two)
-        assert results == {0: AlreadyResolved, 1: Outcome.ACKED}
+        assert results == {0: AlreadySettled, 1: Outcome.ACKED}
         assert len(cluster.of(AckRequest)) == 1, "and nothing was asked twice"
 
 

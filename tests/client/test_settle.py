@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.client import (
-    AlreadyResolved,
+    AlreadySettled,
     BadReceipt,
     Client,
     HoldLost,
@@ -39,8 +39,8 @@ from quorumq.core.messages import (
     Failed,
     RedriveRequest,
     RejectRequest,
-    Resolved,
     SettleReply,
+    SpanRecord,
     Store,
     Verdict,
 )
@@ -140,7 +140,7 @@ def test_the_foremost_failure() -> None:
     assert most_retryable([]) is None
     assert most_retryable([lost]) is lost
     assert most_retryable([lost, unknown, other]) is unknown
-    assert most_retryable([lost, AlreadyResolved("d")]) is lost
+    assert most_retryable([lost, AlreadySettled("d")]) is lost
 
 
 async def test_one_refused_receipt_refuses_no_other() -> None:
@@ -347,7 +347,7 @@ async def test_a_repeated_reject_that_comes_too_late_does_not_say_that_nothing_w
                 return False
             if dead:
                 (item,) = cluster.ask("b", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
-                cluster.ask("b", RedriveRequest("jobs", 0, "g", (Resolved(item.span, item.record),)))
+                cluster.ask("b", RedriveRequest("jobs", 0, "g", (SpanRecord(item.span, item.record),)))
             else:
                 cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch()))))
             return True
@@ -371,11 +371,11 @@ async def test_a_repeated_ack_of_a_dead_letter_that_was_redriven_does_not_say_th
         def meanwhile(node: str, request: object) -> bool:
             if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
                 return False
-            cluster.ask("b", RedriveRequest("jobs", 0, "g", (Resolved(item.span, item.record),)))
+            cluster.ask("b", RedriveRequest("jobs", 0, "g", (SpanRecord(item.span, item.record),)))
             return True
 
         cluster.lose = meanwhile
-        with pytest.raises(AlreadyResolved, match="no dead letter any more") as raised:
+        with pytest.raises(AlreadySettled, match="no dead letter any more") as raised:
             await letter.ack()
         assert "nothing was done" not in str(raised.value)
 

@@ -363,14 +363,14 @@ def _() -> Callable[[], object]:
     return asking(cluster, m.PurgeRequest("jobs", 0, got.receipt.group, spans))
 
 
-def buried(count: int) -> tuple[Cluster, list[m.Resolved]]:
+def buried(count: int) -> tuple[Cluster, list[m.SpanRecord]]:
     cluster, got = by_one_each(count)
     answered(cluster, "c", m.RejectRequest(got, 0.0, LETTER))
     page: Any = answered(cluster, "a", m.BrowseRequest("jobs", 0, "g!dead", "dead", (0, 0), 256))
-    found = [m.Resolved(item.span, item.record) for item in page.items]
+    found = [m.SpanRecord(item.span, item.record) for item in page.items]
     while page.cursor is not None:
         page = answered(cluster, "a", m.BrowseRequest("jobs", 0, "g!dead", "dead", page.cursor, 256))
-        found += [m.Resolved(item.span, item.record) for item in page.items]
+        found += [m.SpanRecord(item.span, item.record) for item in page.items]
     return cluster, found
 
 

@@ -19,8 +19,8 @@ from quorumq.core.messages import (
     ReceiptPart,
     RedriveRequest,
     RejectRequest,
-    Resolved,
     SettleReply,
+    SpanRecord,
     StoreReply,
 )
 from quorumq.core.types import Letter, ProducerId, Span, Stamp, Topic
@@ -139,14 +139,14 @@ def test_dead_letter_and_redrive() -> None:
     assert receipts(cluster.ask("c", fetch())) == ()
     page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert [item.record.letter.error_class for item in page.items] == ["ValueError"]
-    entries = tuple(Resolved(item.span, item.record) for item in page.items)
+    entries = tuple(SpanRecord(item.span, item.record) for item in page.items)
     for node in "aab":
         assert outcomes(cluster.ask(node, RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     again = receipts(cluster.ask("c", fetch()))
     assert len(again) == 1
     assert again[0].receipt.n == 1
     assert outcomes(cluster.ask("c", AckRequest(again))) == ["acked"]
-    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["already-resolved"]
+    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
 
 
 def test_a_repeated_reject_to_the_dead_letters_finds_its_own_ballot_in_the_record() -> None:

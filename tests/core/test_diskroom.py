@@ -44,7 +44,7 @@ class World:
             m.ReceiptPart(held, (held.span._replace(start=at, stop=at + 1),)) for at in range(held.span.size)
         ]
         assert outcomes(self.ask(m.RejectRequest(self.parts[4:5], letter=LETTER))) == ["ok"]
-        self.dead = m.Resolved(
+        self.dead = m.SpanRecord(
             Span(self.producer_id, 4, 5), Record(held.generation, 0, Kind.DEAD, LETTER._replace(redrives=0))
         )
 

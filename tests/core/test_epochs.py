@@ -23,8 +23,8 @@ from quorumq.core.messages import (
     PutTopic,
     RedriveRequest,
     RejectRequest,
-    Resolved,
     SettleReply,
+    SpanRecord,
     Store,
     StoreReply,
     SyncListed,
@@ -82,15 +82,15 @@ def lively(cluster: Cluster) -> tuple[Topic, ProducerId, list[Envelope]]:
     return topic, producer_id, sent
 
 
-def first_half(entries: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
+def first_half(entries: tuple[SpanRecord, ...]) -> tuple[SpanRecord, ...]:
     """The first of two messages that were listed together."""
     (entry,) = entries
     return (entry._replace(span=entry.span._replace(stop=entry.span.start + 1)),)
 
 
-def letters(cluster: Cluster) -> tuple[Resolved, ...]:
+def letters(cluster: Cluster) -> tuple[SpanRecord, ...]:
     page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    return tuple(Resolved(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
+    return tuple(SpanRecord(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
 
 
 def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None:

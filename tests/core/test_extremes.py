@@ -78,7 +78,9 @@ letters = made(
     "",
     numbers,
 )
-resolved = made(m.Resolved, spans, made(Record, numbers, numbers, st.sampled_from(Kind), st.none() | letters))
+settled = made(
+    m.SpanRecord, spans, made(Record, numbers, numbers, st.sampled_from(Kind), st.none() | letters)
+)
 
 
 def far_batch(producer_id: ProducerId, start: int, published_ms: int, ttl_ms: int, topic: bytes) -> Batch:
@@ -103,7 +105,7 @@ def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[
             m.Fetch, ("jobs",), "g", small, small, 1, 1, 0.0, 1.0, 0.0, "", (0,), "earliest", st.booleans(), "",
             st.tuples(spans, spans),
         ),
-        made(m.RedriveRequest, "jobs", 0, "g", st.tuples(resolved)),
+        made(m.RedriveRequest, "jobs", 0, "g", st.tuples(settled)),
         made(m.SetGroup, "jobs", "g", "time", times, st.booleans()),
         made(m.AlterTopic, "jobs", st.none() | numbers, st.none() | numbers),
         made(
@@ -184,7 +186,7 @@ def test_each_number_of_each_request_at_and_near_each_limit() -> None:
         reply = cluster.ask("a", m.Publish(far_batch(plain._replace(k=200 + at), far, 0, 0, topic.id)))
         assert isinstance(reply, m.PublishReply) == (far < NUMBERS_END), (far, reply)
         for span in (LAST._replace(stop=LAST.start + 1), LAST._replace(start=LAST.stop - 1)):
-            entry = m.Resolved(span, Record(far, min(far, NUMBERS_END - 1), Kind.DEAD))
+            entry = m.SpanRecord(span, Record(far, min(far, NUMBERS_END - 1), Kind.DEAD))
             cluster.ask("b", m.RedriveRequest("jobs", 0, "g", (entry,)))
         for ms in (far, -far):
             cluster.ask("c", m.SetGroup("jobs", "far", "time", ms, True))

@@ -31,9 +31,9 @@ from quorumq.core.messages import (
     RedriveRequest,
     Reject,
     RejectRequest,
-    Resolved,
     SetGroup,
     SetGroupReply,
+    SpanRecord,
     SurveyReply,
     SyncState,
     SyncTopics,
@@ -344,7 +344,7 @@ def test_nor_does_any_message_of_a_node_that_has_not_heard(kind: type) -> None:
     elif kind is Reject:
         cluster.submit("c", RejectRequest(got, 0.0, LETTER))
     elif kind is Merge:
-        letters = Resolved(got[0].receipt.span, Record(0, 0, Kind.DEAD, LETTER))
+        letters = SpanRecord(got[0].receipt.span, Record(0, 0, Kind.DEAD, LETTER))
         cluster.submit("c", RedriveRequest("jobs", 0, "g", (letters,)))
     cluster.advance(20)
     assert seen, f"no {kind.__name__} was sent"
@@ -380,7 +380,7 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
     cluster.ask("a", RejectRequest(got, 0.0, LETTER))
     listed = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
     assert isinstance(listed, BrowseReply)
-    letters = tuple(Resolved(item.span, item.record) for item in listed.items)
+    letters = tuple(SpanRecord(item.span, item.record) for item in listed.items)
     assert letters
     deleted(cluster)
     cluster.advance(1)

@@ -29,9 +29,9 @@ from quorumq.core.messages import (
     RedriveRequest,
     Reject,
     RejectRequest,
-    Resolved,
     SetGroup,
     SetGroupReply,
+    SpanRecord,
     Store,
     Survey,
     SurveyReply,
@@ -312,7 +312,7 @@ def test_what_another_delivery_acked_is_not_rejected() -> None:
         cluster.advance(1.1)
         new = receipts(cluster.ask("b", fetch()))
         cluster.ask("c", AckRequest(old))
-        assert outcomes(cluster.ask("c", request(new))) == ["already-resolved"]
+        assert outcomes(cluster.ask("c", request(new))) == ["already-settled"]
         cluster.advance(60)
         assert spans(cluster.ask("c", fetch())) == []
 
@@ -386,10 +386,10 @@ def test_a_replica_that_missed_the_dead_letter_is_told_and_votes_then() -> None:
     assert spans(cluster.replies[key]) == [(0, 1)], "c had to vote"
 
 
-def dead_entries(cluster: Cluster) -> tuple[Resolved, ...]:
+def dead_entries(cluster: Cluster) -> tuple[SpanRecord, ...]:
     page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert isinstance(page, BrowseReply)
-    return tuple(Resolved(item.span, item.record) for item in page.items)
+    return tuple(SpanRecord(item.span, item.record) for item in page.items)
 
 
 def test_redriven_twice_it_is_once_and_a_reader_of_the_dead_letter_hears_it() -> None:
@@ -399,7 +399,7 @@ def test_redriven_twice_it_is_once_and_a_reader_of_the_dead_letter_hears_it() ->
     entries = dead_entries(cluster)
     assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g!dead", entries))) == ["ok"]
-    assert outcomes(cluster.ask("b", AckRequest(held))) == ["already-resolved"], "it is redriven, not purged"
+    assert outcomes(cluster.ask("b", AckRequest(held))) == ["already-settled"], "it is redriven, not purged"
     got = cluster.ask("b", fetch())
     assert spans(got)[0] == (0, 3)
     assert spans(cluster.ask("b", fetch())) == []
@@ -408,7 +408,7 @@ def test_redriven_twice_it_is_once_and_a_reader_of_the_dead_letter_hears_it() ->
     assert {item.receipt.n for item in again} == {1}
     assert outcomes(cluster.ask("a", RejectRequest(again, letter=LETTER))) == ["ok"]
     assert [item.record.n for item in dead_entries(cluster)] == [1]
-    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-resolved"]
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
     assert spans(cluster.ask("a", fetch(most=3))) == [(0, 3)]
 
@@ -596,9 +596,9 @@ def test_a_redrive_believes_no_generation_that_a_client_names() -> None:
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
     for generation in (0, 7, 1 << 61):
         for n in (0, 5):
-            made_up = Resolved(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
+            made_up = SpanRecord(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
             reply = cluster.ask("a", RedriveRequest("jobs", 0, "g", (made_up,)))
-            assert set(outcomes(reply)) == {"already-resolved"}, (generation, n, reply)
+            assert set(outcomes(reply)) == {"already-settled"}, (generation, n, reply)
     cluster.advance(3.0)
     assert spans(cluster.ask("c", fetch())) == [(1, 2)]
     rewind(cluster)
@@ -616,7 +616,7 @@ def test_a_redrive_tells_those_that_have_not_heard_of_the_dead_letter(of: int) -
     cluster.submit(heard, RejectRequest(got, letter=LETTER))
     cluster.advance(6.0)
     (dead,) = cluster.ask(heard, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10)).items
-    entries = (Resolved(dead.span, dead.record),)
+    entries = (SpanRecord(dead.span, dead.record),)
     assert outcomes(cluster.ask(others[0], RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     cluster.advance(60.0)  # who did not hear of the REJECT has it still held
     (again,) = receipts(cluster.ask(others[0], fetch()))
@@ -627,7 +627,7 @@ def test_a_redrive_does_not_make_a_group() -> None:
     """A view of a group that nobody reads would keep every message for ever."""
     cluster = Cluster()
     _, producer_id = published(cluster, 1)
-    dead = Resolved(Span(producer_id, 0, 1), Record(0, 0, Kind.DEAD, LETTER))
+    dead = SpanRecord(Span(producer_id, 0, 1), Record(0, 0, Kind.DEAD, LETTER))
     reply = cluster.ask("a", RedriveRequest("jobs", 0, "nobody", (dead,)))
     assert isinstance(reply, Failed)
     assert reply.code == "not-found"

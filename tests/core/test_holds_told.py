@@ -22,7 +22,7 @@ from quorumq.core.messages import (
     RedriveRequest,
     RejectRequest,
     Release,
-    Resolved,
+    SpanRecord,
     SyncOffer,
     SyncPull,
     SyncState,
@@ -73,10 +73,10 @@ def half_acked(cluster: Cluster, group: str = "g", name: str = "a") -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, compared)
 
 
-def listed(cluster: Cluster) -> tuple[Resolved, ...]:
+def listed(cluster: Cluster) -> tuple[SpanRecord, ...]:
     page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
     assert isinstance(page, BrowseReply)
-    return tuple(Resolved(item.span, item.record) for item in page.items)
+    return tuple(SpanRecord(item.span, item.record) for item in page.items)
 
 
 def died(cluster: Cluster) -> None:

@@ -17,8 +17,8 @@ from quorumq.core.messages import (
     RedriveRequest,
     Reject,
     RejectRequest,
-    Resolved,
     SetGroup,
+    SpanRecord,
 )
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted, lot_of, with_another
 from quorumq.core.types import STAMP_ZERO, Kind, Letter
@@ -165,7 +165,7 @@ def test_a_rewind_and_a_redrive_begin_anew() -> None:
     cluster.ask("a", RejectRequest(items, 0.0, Letter(STAMP_ZERO, "rejected")))
     reply = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
     assert isinstance(reply, BrowseReply)
-    entries = tuple(Resolved(item.span, item.record._replace(letter=None)) for item in reply.items)
+    entries = tuple(SpanRecord(item.span, item.record._replace(letter=None)) for item in reply.items)
     assert entries[0].record.kind == Kind.DEAD
     assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     assert got(cluster)[1] == [(1, 0)]

@@ -391,7 +391,7 @@ def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
     assert outcomes(cluster.ask("c", AckRequest(old))) == ["acked_unproven"]
     assert set(outcomes(cluster.ask("c", RejectRequest(old, letter=LETTER)))) <= {
         "hold-lost",
-        "already-resolved",
+        "already-settled",
     }
 
 
@@ -499,7 +499,7 @@ def test_a_dead_letter_whose_payload_is_gone_is_not_redriven() -> None:
     cluster.ask("c", PurgeRequest("jobs", 0, "g!dead"))
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
-    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["already-resolved"]
+    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
     for node in "abc":
         kinds = {record.kind for _, record in replica(cluster, node).group("g").home.records.items()}
         assert kinds == {Kind.ACKED, Kind.PURGED}, "it is open nowhere"

@@ -15,7 +15,7 @@ from quorumq.core.messages import (
     RedriveRequest,
     Reject,
     RejectRequest,
-    Resolved,
+    SpanRecord,
     SyncOffer,
     SyncState,
 )
@@ -25,11 +25,11 @@ from tests.core.test_definite import hears_all
 from tests.core.test_groups import LETTER, deaf_to_registers, died, peek, rewind, spans
 
 
-def dead_entries(cluster: Cluster, node: str = "a") -> tuple[Resolved, ...]:
+def dead_entries(cluster: Cluster, node: str = "a") -> tuple[SpanRecord, ...]:
     """The dead letters as ``node`` sees them."""
     page = cluster.ask(node, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert isinstance(page, BrowseReply)
-    return tuple(Resolved(item.span, item.record) for item in page.items)
+    return tuple(SpanRecord(item.span, item.record) for item in page.items)
 
 
 @pytest.mark.parametrize("covers", [True, False])
@@ -115,7 +115,7 @@ def test_an_acked_message_is_not_redriven_by_an_older_list_after_a_rewind_that_l
     entries = dead_entries(cluster, "c")
     rewind(cluster, "a", "time", cluster.now.wall_ms + 1)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, SyncOffer | SyncState)
-    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-resolved"]
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
     hears_all(cluster)
     cluster.advance(70)
     assert spans(cluster.ask("a", fetch())) == []

@@ -18,7 +18,7 @@ def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
     topic, producer_id = published(cluster)
     got = receipts(cluster.ask("a", fetch(most=5)))
     here, span = PartitionId(topic.id, 0), Span(producer_id, 0, 1)
-    dead = m.Resolved(span, Record(0, 1, Kind.DEAD))
+    dead = m.SpanRecord(span, Record(0, 1, Kind.DEAD))
     return Span(producer_id, 0, 100), [
         m.StatusRequest(),
         m.Metadata(("jobs",)),

@@ -33,7 +33,7 @@ def counted(cluster: Cluster) -> tuple[Any, ...]:
     (row,) = asked(cluster).facts["partitions"]
     facts = row["groups"]["g"]
     return tuple(
-        facts[name] for name in ("available", "held", "delayed", "dead", "resolved", "oldest_s", "kept_s")
+        facts[name] for name in ("available", "held", "delayed", "dead", "settled", "oldest_s", "kept_s")
     )
 
 

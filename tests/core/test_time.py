@@ -18,7 +18,7 @@ from quorumq.core.messages import (
     PublishReply,
     RedriveRequest,
     RejectRequest,
-    Resolved,
+    SpanRecord,
     Store,
     StoreReply,
     SyncOffer,
@@ -379,7 +379,7 @@ def test_a_redriven_message_neither_waits_nor_expires() -> None:
     cluster.advance(4)
     assert got(cluster, "a") == 0
     page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 9))
-    entries = tuple(Resolved(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
+    entries = tuple(SpanRecord(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
     assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     restart(cluster, "b", -YEAR_MS)  # for b it is not due again
     cluster.kill("a")

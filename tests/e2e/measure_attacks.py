@@ -147,7 +147,7 @@ def settling(make: Callable[[tuple[m.ReceiptPart, ...]], object]) -> Attack:
 FETCH: Final = m.Fetch(("jobs",), "g", 100, limits.FETCH_BYTES_MAX, 1, 1, 0.0, 5.0, 0.0)
 WAITING: Final = FETCH._replace(max_messages=1, max_wait=10.0)
 LETTER: Final = Letter(Stamp(0, ""), "rejected", "ValueError", "x" * 2000, "y" * 2000)
-LAST: Final = m.Resolved(Span(ProducerId("a", 1, 1, 1), 0, 1), Record(0, limits.NUMBERS_END - 1, Kind.DEAD))
+LAST: Final = m.SpanRecord(Span(ProducerId("a", 1, 1, 1), 0, 1), Record(0, limits.NUMBERS_END - 1, Kind.DEAD))
 WIDE: Final = FETCH._replace(topics=("wide",))
 ANY: Final = PartitionId(b"x" * 16, 0)
 MAPS: Final = cbor.array_head(2) + cbor.uint(TYPE_OF[m.Metadata]) + cbor.array_head(60_000) + b"\xa0" * 60_000

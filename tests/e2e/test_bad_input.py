@@ -169,8 +169,8 @@ def test_a_redrive_that_is_made_up_brings_nothing_back_and_keeps_no_rewind_from_
             got = tuple(raw.take("redriven", "g", 1))
             assert set(outcomes(raw.ask(request(got)))) <= {"acked", "ok"}
         for generation in (0, 7, 1 << 61):
-            for n, says in ((0, "already-resolved"), (5, "already-resolved"), (NUMBERS_END - 1, "usage")):
-                made_up = m.Resolved(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
+            for n, says in ((0, "already-settled"), (5, "already-settled"), (NUMBERS_END - 1, "usage")):
+                made_up = m.SpanRecord(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
                 reply = raw.ask(m.RedriveRequest("redriven", 0, "g", (made_up,)))
                 assert outcomes(reply) == [says], reply
         assert size_of(raw.fetch("redriven", "g", max_wait=0.2)) == 0

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from quorumq.client import AlreadyResolved, Client, HoldLost, Message, Outcome, Peek, QuorumqError
+from quorumq.client import AlreadySettled, Client, HoldLost, Message, Outcome, Peek, QuorumqError
 from quorumq.core.types import Kind
 from quorumq.history import HistoryWriter, read_history
 from quorumq.lab.local import LocalCluster
@@ -130,7 +130,7 @@ def test_a_dead_letter_s_life_through_a_node_without_replica(five: LocalCluster)
 
             rest = await here.take(10, "g!dead")
             assert (await client.redrive("life", "g!dead", await here.listed("dead"))).messages == 15
-            with pytest.raises(AlreadyResolved):
+            with pytest.raises(AlreadySettled):
                 await client.ack(rest)
             assert await here.states() == {"ready": 15, "purged": 5}
             got = await here.everything()
@@ -302,7 +302,7 @@ def test_a_late_ack_beats_the_letter_and_its_redrive_and_the_history_says_so(
     told = [(row["kind"], row["outcome"]) for row in rows if row.get("outcome") not in (None, "invoke", "ok")]
     assert told == [
         ("ack", "acked_after_expiry"),
-        ("redrive", "already-resolved"),
+        ("redrive", "already-settled"),
         ("ack", "acked_after_expiry"),
     ]
     assert [row["state"] for row in rows if row["kind"] == "list" and row["spans"]][-1] == "acked"

@@ -38,7 +38,7 @@ LONG = Letter(Stamp(0, ""), "rejected", "Error", "🐇" * 8_192, stack="🐇" * 
 def dead(status: dict[str, Any]) -> int:
     """How many dead letters a node has."""
     found = [part["groups"].get("g", {}) for part in status["partitions"] if part["topic"] == "letters"]
-    return sum(group.get("resolved", 0) for group in found)
+    return sum(group.get("settled", 0) for group in found)
 
 
 def data_of(cluster: LocalCluster, name: str) -> str:
@@ -127,10 +127,10 @@ def status_when(cluster: LocalCluster, name: str, holds: Callable[[dict[str, Any
         time.sleep(0.1)
 
 
-def resolved(status: dict[str, Any]) -> int:
+def settled(status: dict[str, Any]) -> int:
     """How many messages are settled at a node, of the one group of the one partition there is."""
     (partition,) = status["partitions"]
-    return partition["groups"].get("g", {}).get("resolved", 0)
+    return partition["groups"].get("g", {}).get("settled", 0)
 
 
 def tombstones_in(segment: Path) -> list[int]:
@@ -155,7 +155,7 @@ def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
                 assert set(outcomes(client.ack(*client.take("jobs", "g", 1)))) == {"acked"}
         segment = max(Path(data_of(cluster, "n2")).glob("*.journal"))
         # Two others may have made the majority: it may be late, and get all of them at once.
-        status_when(cluster, "n2", lambda facts: resolved(facts) == 5)
+        status_when(cluster, "n2", lambda facts: settled(facts) == 5)
         until(lambda: tombstones_in(segment), "what it has heard of is on its disk")
         tombstones = tombstones_in(segment)
         cluster.kill("n2")
@@ -169,7 +169,7 @@ def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
         cluster.wait_ready(quarantine=True)
         status = cluster.status("n2")
         assert (status["trusted"], status["resync"]) == (True, "")
-        assert resolved(status) == 5
+        assert settled(status) == 5
         log = cluster.log_tail("n2", 200)
         assert "directory_damaged" in log
         assert "resync_over" in log

@@ -32,7 +32,7 @@ def emptied() -> LocalCluster:
             got = client.take("jobs", "g", 10)
             assert set(outcomes(client.ack(*got))) == {"acked"}
         for name in ("n2", "n3"):
-            status_when(cluster, "n1", lambda facts: facts["partitions"][0]["groups"]["g"]["resolved"] == 10)
+            status_when(cluster, "n1", lambda facts: facts["partitions"][0]["groups"]["g"]["settled"] == 10)
             cluster.kill(name)
             shutil.rmtree(data_of(cluster, name))
         yield cluster  # type: ignore[misc]

@@ -92,7 +92,7 @@ class Filled:
         """Every kind of request that names a topic or a group."""
         place, span = PartitionId(id, 0), Span(self.producer_id, 0, 1)
         items = signed_items(self.receipts)
-        dead = m.Resolved(span, Record(0, 0, Kind.DEAD))
+        dead = m.SpanRecord(span, Record(0, 0, Kind.DEAD))
         batch = build_batch(place, self.producer_id, 9, 1, [Message(b"x")])
         return [
             m.OpenSession(),

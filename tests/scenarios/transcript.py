@@ -78,7 +78,7 @@ def record(value: Record) -> str:
     return f"{value.kind.name}{n}{generation}"
 
 
-def resolved(values: Any) -> str:
+def settled(values: Any) -> str:
     return ", ".join(f"{span(it.span)} {record(it.record)}" for it in values)
 
 
@@ -109,14 +109,14 @@ def said(message: Any) -> str:
         case m.Reject(entries=entries, delay=delay, letter=letter):
             what = ", ".join(f"{span(it.span)} of {owner(it.owner)}" for it in entries)
             return f"REJECT {what} {'as dead letters' if letter else f'for {delay:g} s'}"
-        case m.RejectReply(applied=applied, refused=refused, resolved=values, error=error):
+        case m.RejectReply(applied=applied, refused=refused, settled=values, error=error):
             parts = [error, applied and f"{spans(applied)} done", refused and f"{spans(refused)} refused",
-                     values and f"known: {resolved(values)}"]  # fmt: skip
+                     values and f"known: {settled(values)}"]  # fmt: skip
             return f"REJECTED: {'; '.join(filter(None, parts))}"
         case m.Merge(entries=entries, redrive=redrive):
-            return f"{'REDRIVE' if redrive else 'MERGE'} {resolved(entries)}"
+            return f"{'REDRIVE' if redrive else 'MERGE'} {settled(entries)}"
         case m.MergeReply(exact=exact, higher=higher, error=error):
-            parts = [error, exact and f"{spans(exact)} as asked", higher and f"known: {resolved(higher)}"]
+            parts = [error, exact and f"{spans(exact)} as asked", higher and f"known: {settled(higher)}"]
             return f"MERGED: {'; '.join(filter(None, parts))}"
         case m.PutTopic(topic=topic):
             return f"PUT topic {topic.name}"
@@ -144,8 +144,8 @@ def votes(reply: m.HoldReply) -> Iterator[str]:
         yield f"refused {span(it.span)}: {stamp(it.highest)} has it for {it.remaining:.1f} s more"
     for late in reply.not_due:
         yield f"{span(late.span)} not due for {late.remaining:.1f} s"
-    if reply.resolved:
-        yield f"known: {resolved(reply.resolved)}"
+    if reply.settled:
+        yield f"known: {settled(reply.settled)}"
 
 
 def kept(value: JournalRecord) -> str | None:
@@ -154,7 +154,7 @@ def kept(value: JournalRecord) -> str | None:
         case BatchStored(batch=batch):
             return f"messages {spans(batch.header.sections)}"
         case RecordsMerged(entries=entries):
-            return resolved(entries)
+            return settled(entries)
         case AttemptsCounted(entries=entries):
             return f"{spans(entries)}: an attempt ended"
         case DelaysSet(entries=entries):
@@ -296,7 +296,7 @@ class Player:
         listed = self.cluster.ask(node, browse)
         assert isinstance(listed, m.BrowseReply)
         self.lines.clear()
-        entries = tuple(m.Resolved(it.span, it.record._replace(letter=None)) for it in listed.items)
+        entries = tuple(m.SpanRecord(it.span, it.record._replace(letter=None)) for it in listed.items)
         self.cluster.client(node, f"REDRIVE {spans(entries)}", m.RedriveRequest("jobs", 0, GROUP, entries))
 
     def do_rewind(self, node: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from quorumq.core.messages import Resolved
+from quorumq.core.messages import SpanRecord
 from quorumq.core.records import BatchStored, GroupPut, JournalRecord, Reclaimed, RecordsMerged, TopicPut
 from quorumq.core.types import (
     DERIVED,
@@ -93,7 +93,7 @@ class Node:
             found.append(Reclaimed(key, tuple(Span(producer_id, seq, seq + 1) for producer_id, seq in names)))
         for (key, group), records in self.records.items():
             entries = tuple(
-                Resolved(Span(producer_id, seq, seq + 1), record)
+                SpanRecord(Span(producer_id, seq, seq + 1), record)
                 for (producer_id, seq), record in records.items()
             )
             found.append(RecordsMerged(key, group, entries))
@@ -115,7 +115,7 @@ class Node:
         for seq in range(span.start, span.stop):
             name = (span.producer_id, seq)
             mine[name] = merge_records(mine[name], record) if name in mine else record
-        self.store.append([RecordsMerged(key, group, (Resolved(span, record),))])
+        self.store.append([RecordsMerged(key, group, (SpanRecord(span, record),))])
 
     def reclaim(self, number: int) -> None:
         batch = self.batches.pop(number)

@@ -173,7 +173,7 @@ def test_the_tables_are_what_a_naive_account_says(tmp_path: Path, seed: int) -> 
         check_letters(cluster, rows_of("deadletters", cluster.data, **more))
         assert rows_of("problems", cluster.data, **more) == []
         only = [row for row in rows_of("deadletters", cluster.data, **more) if row["resolution"] == "dead"]
-        assert by_name(rows_of("deadletters", cluster.data, resolved="false", **more)) == by_name(only)
+        assert by_name(rows_of("deadletters", cluster.data, settled="false", **more)) == by_name(only)
     cluster.close()
     check_messages(cluster, rows_of("messages", cluster.data))
 

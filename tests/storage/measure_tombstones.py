@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from quorumq.core.closed import ClosedSessions
-from quorumq.core.messages import Resolved
+from quorumq.core.messages import SpanRecord
 from quorumq.core.partition.group import GroupView
 from quorumq.core.records import RecordsMerged
 from quorumq.core.types import Kind, Record, Span
@@ -29,7 +29,7 @@ COMMIT_EVERY = 256
 
 
 def snapshot(view: GroupView) -> list[RecordsMerged]:
-    entries = [Resolved(span, record) for span, record in view.records.items()]
+    entries = [SpanRecord(span, record) for span, record in view.records.items()]
     return [
         RecordsMerged(PARTITION, view.name, tuple(entries[at : at + ENTRIES]))
         for at in range(0, len(entries), ENTRIES)
@@ -52,7 +52,7 @@ def measure(order: Iterable[int], count: int, name: str) -> None:
             span = Span(PRODUCER_ID, seq, seq + 1)
             view.merge(span, ACKED)
             before = store.pending_bytes
-            store.append([RecordsMerged(PARTITION, view.name, (Resolved(span, ACKED),))])
+            store.append([RecordsMerged(PARTITION, view.name, (SpanRecord(span, ACKED),))])
             written += store.pending_bytes - before
             if done % COMMIT_EVERY == 0 or done == count:
                 store.commit()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import cbor2
 
-from quorumq.core.messages import Counted, NotDue, Resolved
+from quorumq.core.messages import Counted, NotDue, SpanRecord
 from quorumq.core.records import (
     AttemptsCounted,
     BallotAtStop,
@@ -67,7 +67,7 @@ def batch(number: int, size: int = 40, partition: int = 0, published_ms: int = 0
 
 def tombstone(number: int, kind: Kind = Kind.ACKED, letter: Letter | None = None) -> RecordsMerged:
     span = Span(PRODUCER_ID, number, number + 1)
-    return RecordsMerged(PARTITION, "billing", (Resolved(span, Record(0, 0, kind, letter)),))
+    return RecordsMerged(PARTITION, "billing", (SpanRecord(span, Record(0, 0, kind, letter)),))
 
 
 def dead(number: int, message: str = "no such account") -> RecordsMerged:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorumq.core.errors import StorageError
-from quorumq.core.messages import Resolved
+from quorumq.core.messages import SpanRecord
 from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, Reserved
 from quorumq.core.types import Span, Stamp
 from quorumq.storage.damage import DamagedBatch
@@ -503,10 +503,10 @@ def test_a_letter_of_many_messages_is_written_once_and_each_has_its_ballot() -> 
     (of_another,) = dead(1, "y" * 10_000).entries
     assert of_one.record.letter is not None
 
-    def entry(number: int) -> Resolved:
+    def entry(number: int) -> SpanRecord:
         span = Span(PRODUCER_ID, number, number + 1)
         letter = of_one.record.letter._replace(ballot=Stamp(number, "n1"), redrives=number % 3)  # type: ignore[union-attr]
-        return Resolved(span, of_one.record._replace(letter=letter, n=number % 3))
+        return SpanRecord(span, of_one.record._replace(letter=letter, n=number % 3))
 
     acked = tombstone(2).entries[0]
     merged = RecordsMerged(PARTITION, "billing", (of_another, acked, *map(entry, range(10, 110))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from quorumq.core.messages.quorum import Peeked, Resolved
+from quorumq.core.messages.quorum import Peeked, SpanRecord
 from quorumq.core.types import (
     Batch,
     BatchHeader,
@@ -272,7 +272,7 @@ class RedriveRequest(NamedTuple):
     topic: str
     partition: int
     group: str
-    entries: tuple[Resolved, ...]  # the DEAD records as listed
+    entries: tuple[SpanRecord, ...]  # the DEAD records as listed
 
 
 class SetGroup(NamedTuple):

@@ -141,7 +141,7 @@ class Granted(NamedTuple):
     interruptions: int = 0
 
 
-class Resolved(NamedTuple):
+class SpanRecord(NamedTuple):
     """A TOMB: the replica's record is another than the HOLD's."""
 
     span: Span
@@ -180,7 +180,7 @@ class HoldReply(NamedTuple):
     group: str
     abstained: bool
     granted: tuple[Granted, ...]
-    resolved: tuple[Resolved, ...]
+    settled: tuple[SpanRecord, ...]
     not_due: tuple[NotDue, ...]
     refused: tuple[Refused, ...]
     error: str  # "", "unknown-topic", "not-found" (deleted) or "wrong-epoch": nothing was looked at
@@ -243,7 +243,7 @@ class AckReply(NamedTuple):
     """TOMBED: ACKED is durable here for every entry.
 
     ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
-    or its minimum ballot, is not above the receipt's. ``higher``: it granted a higher one. ``resolved``: in a dead-letter
+    or its minimum ballot, is not above the receipt's. ``higher``: it granted a higher one. ``settled``: in a dead-letter
     group, if the record was higher than PURGED at that n, and so stands. ``position``: as in STORED.
     """
 
@@ -252,7 +252,7 @@ class AckReply(NamedTuple):
     higher: tuple[Owned, ...]
     error: str  # "", "unknown-topic", "not-found" (deleted), "wrong-epoch" or "stale-generation"
     known: tuple[Incarnation, ...]
-    resolved: tuple[Resolved, ...] = ()
+    settled: tuple[SpanRecord, ...] = ()
     position: int = 0
 
 
@@ -277,12 +277,12 @@ class Reject(NamedTuple):
 
 
 class RejectReply(NamedTuple):
-    """The votes on a REJECT, durable here; ``resolved`` has the records that stood instead."""
+    """The votes on a REJECT, durable here; ``settled`` has the records that stood instead."""
 
     round: int
     applied: tuple[Owned, ...]
     refused: tuple[Owned, ...]
-    resolved: tuple[Resolved, ...]
+    settled: tuple[SpanRecord, ...]
     error: str
     known: tuple[Incarnation, ...]
 
@@ -298,7 +298,7 @@ class Merge(NamedTuple):
     partition: PartitionId
     epoch: int
     group: str
-    entries: tuple[Resolved, ...]
+    entries: tuple[SpanRecord, ...]
     redrive: bool = False
     alike: tuple[Span, ...] = ()
 
@@ -310,7 +310,7 @@ class MergeReply(NamedTuple):
 
     round: int
     exact: tuple[Span, ...]
-    higher: tuple[Resolved, ...]
+    higher: tuple[SpanRecord, ...]
     error: str
     known: tuple[Incarnation, ...]
     unheard: tuple[Span, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumq.core.messages.quorum import NotDue, Resolved
+from quorumq.core.messages.quorum import NotDue, SpanRecord
 from quorumq.core.types import (
     Decision,
     Group,
@@ -120,7 +120,7 @@ class GroupState(NamedTuple):
     """Anti-entropy: everything that differs of one group, to be merged."""
 
     group: str
-    records: tuple[Resolved, ...]
+    records: tuple[SpanRecord, ...]
     attempts: tuple[Counted, ...]
     delays: tuple[NotDue, ...]
 

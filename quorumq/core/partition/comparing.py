@@ -203,7 +203,7 @@ class Answer:
 def group_states(view: GroupView, producer_ids: list[ProducerId], now: Now) -> list[m.GroupState]:
     """Return all that ``view`` has of ``producer_ids``, in pieces that fit a frame."""
     records = [
-        m.Resolved(*item) for producer_id in producer_ids for item in view.records.spans_of(producer_id)
+        m.SpanRecord(*item) for producer_id in producer_ids for item in view.records.spans_of(producer_id)
     ]
     attempts = [item for producer_id in producer_ids for item in view.attempts_of(producer_id)]
     delays = [item for producer_id in producer_ids for item in view.delays_of(producer_id, now.mono)]

@@ -35,7 +35,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from quorumq.core.limits import NUMBERS_END
-from quorumq.core.messages import Granted, NotDue, Refused, Resolved
+from quorumq.core.messages import Granted, NotDue, Refused, SpanRecord
 from quorumq.core.partition import attempts as counts
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted
 from quorumq.core.types import OPEN_ZERO, STAMP_ZERO, Incarnation, Kind, Owner, Record, Stamp, merge_records
@@ -131,13 +131,13 @@ class HoldAsk(NamedTuple):
 def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
     """HOLD: grant this message to ``ask.owner`` from now on, as far as it goes by this replica, or refuse.
 
-    Answers a vote without its span: `Granted`, `Resolved`, `NotDue` or `Refused`, and the other fields of that.
+    Answers a vote without its span: `Granted`, `SpanRecord`, `NotDue` or `Refused`, and the other fields of that.
     """
     heard = record
     if record != ask.record or facts.closed:
         heard, stands = hear(record, facts, ask.record)
         if stands[:3] != ask.record[:3]:
-            return heard, lease, ballots, (Resolved, stands)
+            return heard, lease, ballots, (SpanRecord, stands)
     if lease.held is not None:
         lease = in_time(heard, lease, facts)
     early = not_due(lease, facts, ask.record) if lease.delay is not None or facts.early > 0 else None

@@ -14,7 +14,7 @@ from typing import Any
 
 from quorumq.core import limits
 from quorumq.core.closed import ClosedSessions
-from quorumq.core.messages import Counted, NotDue, Resolved
+from quorumq.core.messages import Counted, NotDue, SpanRecord
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.backfill import Backfill
@@ -56,7 +56,7 @@ class Changes:
     __slots__ = ("counted", "delays", "gained", "idle", "records", "wakes")
 
     def __init__(self) -> None:
-        self.records: list[Resolved] = []
+        self.records: list[SpanRecord] = []
         self.counted: list[Counted] = []
         self.delays: list[NotDue] = []
         self.gained: list[str] = []
@@ -173,9 +173,9 @@ class GroupView:
                     home.records.put(part, kept)
                     home.digests.stale[producer_id] = None
                     if changes.records:
-                        join(changes.records, Resolved(part, kept))
+                        join(changes.records, SpanRecord(part, kept))
                     else:
-                        changes.records.append(_new(Resolved, (part, kept)))
+                        changes.records.append(_new(SpanRecord, (part, kept)))
                     record, changed, raised = kept, True, True
                 if left is not lease:
                     lease, changed = self._keep(part, lease, left, facts, changes), True

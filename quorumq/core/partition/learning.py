@@ -7,7 +7,7 @@ from typing import Any
 
 from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.limits import LETTERS_PER_PIECE
-from quorumq.core.messages import Counted, GroupState, Merge, NotDue, Resolved
+from quorumq.core.messages import Counted, GroupState, Merge, NotDue, SpanRecord
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.duty import Duty
@@ -21,9 +21,9 @@ class Learning(Duty):
 
     __slots__ = ()
 
-    def repair(self, name: str, resolved: tuple[Resolved, ...], now: Now) -> list[Effect]:
+    def repair(self, name: str, settled: tuple[SpanRecord, ...], now: Now) -> list[Effect]:
         """Read repair: merge records that a peer answered a HOLD with. No caller waits for the disk."""
-        kept = [(span, self.node.fitted(record)) for span, record in resolved]
+        kept = [(span, self.node.fitted(record)) for span, record in settled]
         return self._learn(self.views.named(name).home, fate.on_merge, kept, now)
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
@@ -70,7 +70,7 @@ class Learning(Duty):
     def tell(self, peer: NodeId, name: str, spans: list[Span], epoch: int) -> list[Effect]:
         """Send a few of our records to ``peer``, which answered a HOLD with lower ones; more with its next answer."""
         home = self.views.named(name).home
-        known = [Resolved(part, record) for span in spans for part, record in home.records.within(span)]
+        known = [SpanRecord(part, record) for span in spans for part, record in home.records.within(span)]
         if not known:
             return []
         return [

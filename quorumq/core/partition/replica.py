@@ -173,7 +173,7 @@ class Replica:
             wanted = [(want.span, want.n) for want in message.wants]
             if self.is_stale(view, message.generation, wanted, unseen=True):
                 return m.refusal(message, Code.STALE_GENERATION, self.vector()), []
-        votes: dict[type, list[Any]] = {m.Granted: [], m.Resolved: [], m.NotDue: [], m.Refused: []}
+        votes: dict[type, list[Any]] = {m.Granted: [], m.SpanRecord: [], m.NotDue: [], m.Refused: []}
         changes = Changes()
         owner = Owner(sender, incarnation, message.ballot)
         until = now.mono + message.hold_time
@@ -191,7 +191,7 @@ class Replica:
                 votes[kind].append(kind(part, *fields))
             for vote in votes[m.Granted][before:]:  # no more than that: timers tell what was granted
                 self.node.at(until, ("expire", self.partition, view.name, vote.span, owner))
-        granted, resolved, not_due, refused = map(tuple, votes.values())
+        granted, settled, not_due, refused = map(tuple, votes.values())
         known = self.node.vector(self.members)
         reply = m.HoldReply(
             message.round,
@@ -199,7 +199,7 @@ class Replica:
             message.group,
             False,
             granted,
-            resolved,
+            settled,
             not_due,
             refused,
             "",
@@ -294,7 +294,7 @@ class Replica:
             return [Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))]
         exclusive: list[m.Owned] = []
         higher: list[m.Owned] = []
-        resolved: list[m.Resolved] = []
+        settled: list[m.SpanRecord] = []
         changes = Changes()
         for span, owner, n in message.entries:
             # Reclaimed or closed messages have no memory of ballots.
@@ -308,14 +308,14 @@ class Replica:
                 elif proof and remembered:
                     exclusive.append(m.Owned(part, owner, n))
                 if view.home is not view and record[:3] != ask.record[:3]:  # nothing stands above ACKED
-                    resolved.append(m.Resolved(part, record))
+                    settled.append(m.SpanRecord(part, record))
         reply = m.AckReply(
             message.round,
             tuple(exclusive),
             tuple(higher),
             "",
             self.node.vector(self.members),
-            tuple(resolved),
+            tuple(settled),
         )
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
@@ -333,7 +333,7 @@ class Replica:
             return [Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))]
         applied: list[m.Owned] = []
         refused: list[m.Owned] = []
-        resolved: list[m.Resolved] = []
+        settled: list[m.SpanRecord] = []
         backoff = (message.delay,) if message.delay != limits.TOPIC_BACKOFF_S else self.topic.backoff
         changes = Changes()
         for span, owner, n in message.entries:
@@ -347,12 +347,12 @@ class Replica:
             view.give_up(span, owner, now.mono, rivals=False)
             for part, (done, record) in self.views.apply(view, span, fate.on_reject, ask, now, changes):
                 if record is not None:
-                    resolved.append(m.Resolved(part, record))
+                    settled.append(m.SpanRecord(part, record))
                 else:
                     (applied if done else refused).append(m.Owned(part, owner, n))
                     view.dropped += part.size if done and message.drop else 0
         reply = m.RejectReply(
-            message.round, tuple(applied), tuple(refused), tuple(resolved), "", self.vector()
+            message.round, tuple(applied), tuple(refused), tuple(settled), "", self.vector()
         )
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 
@@ -383,7 +383,7 @@ class Replica:
             refusal = Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))
             return [refusal] if message.round else []  # anti-entropy comes again
         exact: list[Span] = []
-        higher: list[m.Resolved] = []
+        higher: list[m.SpanRecord] = []
         unheard: list[Span] = []
         changes = Changes()
         entries: Iterable[tuple[Span, Record]] = message.entries
@@ -408,7 +408,7 @@ class Replica:
                         gone = self.batches.reclaimed.within(part) if asked.kind == Kind.OPEN else ()
                         exact += subtract(part, gone)
                     else:
-                        higher.append(m.Resolved(part, record))
+                        higher.append(m.SpanRecord(part, record))
         records = self.views.finish(view.home, changes, now)
         all_exact = bool(message.alike) and not (higher or unheard)
         reply = m.MergeReply(

@@ -32,7 +32,7 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
         "oldest_s": age_of(batches, ready, now),
         "kept_s": age_of(batches, ready + kept.oldest(DEAD, EXHAUSTED), now),
         "tombstone_spans": view.records.spans,
-        "resolved": view.records.messages - view.records.count(Kind.OPEN),
+        "settled": view.records.messages - view.records.count(Kind.OPEN),
         "dead": view.records.count(Kind.DEAD),
         "dropped": view.dropped,
     }

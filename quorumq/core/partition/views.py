@@ -16,7 +16,7 @@ from typing import Any
 
 from quorumq.core.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
-from quorumq.core.messages import NotDue, Resolved
+from quorumq.core.messages import NotDue, SpanRecord
 from quorumq.core.partition import fate
 from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.batches import Batches
@@ -328,7 +328,7 @@ class Views:
             return False
         home.records.put(span, record)
         home.digests.stale[producer_id] = None
-        changes.records.append(Resolved(span, record))
+        changes.records.append(SpanRecord(span, record))
         return True
 
     # ------------------------------------------------------------ availability
