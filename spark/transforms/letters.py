@@ -246,7 +246,7 @@ def places(letters: DataFrame, now: datetime) -> DataFrame:
     top = ranked(each, name, most, "failure")
     top = top.select(*name, "failure", F.col("deaths").alias("failure_deaths"))
     of_group = Window.partitionBy(*GROUP, "kind")
-    summed = each.groupBy(*name).agg(F.count("*").alias("failures"), *tallied()).join(top, [*name])
+    summed = each.groupBy(*name).agg(F.count("*").alias("failures"), *counted()).join(top, [*name])
     of_failures = (
         ranked(each.where(F.col("kind") == "version"), KIND, most, "name", most=VERSIONS_MAX)
         .withColumn("kind", F.lit("version-of-failure"))
@@ -305,7 +305,7 @@ def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
         .groupBy(*KIND, "what.kind", "what.name", "id")
         .agg(*tally(), F.max("n").alias("redrives"))
     )
-    numbers, name = (*tallied(), F.max("redrives").alias("redrives")), (*GROUP, "kind", "name")
+    numbers, name = (*counted(), F.max("redrives").alias("redrives")), (*GROUP, "kind", "name")
     by_message = each.groupBy(*name, "id").agg(*numbers)
     failures = each.select(*name, "failure").distinct().groupBy(*name).agg(F.count("*").alias("failures"))
     enough = (
@@ -371,7 +371,7 @@ def tally() -> list[Column]:
     ]
 
 
-def tallied() -> list[Column]:
+def counted() -> list[Column]:
     """Return the same of rows that `tally` has made."""
     first, last = F.min("first_died_at").alias("first_died_at"), F.max("last_died_at").alias("last_died_at")
     return [*summed("deaths", "dead"), first, last]

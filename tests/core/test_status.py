@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from quorumq.core import limits
+from quorumq.core.counted import CountedMap
 from quorumq.core.messages import AckRequest, ReceiptPart, RejectRequest, StatusReply, StatusRequest
-from quorumq.core.tallied import TalliedMap
 from quorumq.core.types import Letter, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
@@ -101,7 +101,7 @@ def test_a_status_of_many_partitions_and_groups_comes_in_pieces(monkeypatch: pyt
 
 
 def test_a_tally_follows_all_that_happens_to_a_map() -> None:
-    table: TalliedMap[str] = TalliedMap(len)
+    table: CountedMap[str] = CountedMap(len)
     producer_id = ProducerId("a", 1, 1, 1)
     table.put(Span(producer_id, 0, 10), "xy")
     table.put(Span(producer_id, 5, 7), "z")

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumq.core import limits
 from quorumq.core.closed import ClosedSessions, among, forget, number_of
+from quorumq.core.counted import CountedMap
 from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.places import Places, Slot
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
@@ -20,7 +21,6 @@ from quorumq.core.rounds import majority_of
 from quorumq.core.rows import Rows
 from quorumq.core.spans import SpanSet, merge_spans, subtract
 from quorumq.core.state import NodeState
-from quorumq.core.tallied import TalliedMap
 from quorumq.core.types import BatchHeader, NodeId, Now, PartitionId, ProducerId, Span
 
 LOOKED_AT = 2048
@@ -97,7 +97,7 @@ class Batches:
         self.with_ttl = 0
         self.index = Places()
         self.present = SpanSet()
-        self.absent: TalliedMap[Missing] = TalliedMap(denials)
+        self.absent: CountedMap[Missing] = CountedMap(denials)
         self.reclaimed = SpanSet()
         self.wanted = SpanSet()
         self.closed = ClosedSessions()

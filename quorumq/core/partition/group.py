@@ -14,6 +14,7 @@ from typing import Any
 
 from quorumq.core import limits
 from quorumq.core.closed import ClosedSessions
+from quorumq.core.counted import CountedMap
 from quorumq.core.messages import Counted, NotDue, SpanRecord
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
@@ -31,7 +32,6 @@ from quorumq.core.partition.fate import (
 from quorumq.core.partition.offer import Kept, Offer
 from quorumq.core.records import BallotAtStop
 from quorumq.core.spans import SpanMap, SpanSet, across
-from quorumq.core.tallied import TalliedMap
 from quorumq.core.types import OPEN_ZERO, Group, Kind, Latest, Letter, Owner, ProducerId, Record, Span, Stamp
 
 _new: Any = tuple.__new__
@@ -99,7 +99,7 @@ class GroupView:
     since: int = 0
     skipping: bool = False
     dead: GroupView | None = None
-    records: TalliedMap[Record] = field(default_factory=lambda: TalliedMap(kind_of))
+    records: CountedMap[Record] = field(default_factory=lambda: CountedMap(kind_of))
     leases: SpanMap[Lease] = field(default_factory=SpanMap)
     ballots: SpanMap[Ballots] = field(default_factory=SpanMap)
     available: Offer = field(default_factory=Offer)
@@ -420,7 +420,7 @@ class GroupView:
         if register.buried > self.since:
             self.since = register.buried
             records = self.records
-            self.records = TalliedMap(kind_of)
+            self.records = CountedMap(kind_of)
             for span, record in records.items():
                 if record.generation >= self.since:
                     self.records.put(span, record)

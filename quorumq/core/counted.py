@@ -11,7 +11,7 @@ from quorumq.core.types import ProducerId, Span
 V = TypeVar("V")
 
 
-class TalliedMap(SpanMap[V]):
+class CountedMap(SpanMap[V]):
     """A `SpanMap` with a tally.
 
     Args:
