@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from quorumq.core.closed import among, forget, may_close
 from quorumq.core.effects import Effect, Persist
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.duty import Duty
+from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.views import Views
 from quorumq.core.records import SessionsClosed, SessionsPromised
 from quorumq.core.types import Now, ProducerId, Span
 
 
-class Closing(Duty):
+class Closing(PartitionComponent):
     """One replica's part in closing producer ids.
 
     Attributes:
@@ -89,7 +89,7 @@ class Closing(Duty):
         return [Persist((SessionsClosed(self.batches.partition, fresh),))]
 
 
-class ClosingDuty(Duty):
+class ClosingComponent(PartitionComponent):
     """One that goes by which producer ids are to be closed."""
 
     __slots__ = ("closing",)

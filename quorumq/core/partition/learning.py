@@ -10,13 +10,13 @@ from quorumq.core.limits import LETTERS_PER_PIECE
 from quorumq.core.messages import Counted, GroupState, Merge, NotDue, SpanRecord
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
-from quorumq.core.partition.duty import Duty
+from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.fate import Delay
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.types import STAMP_ZERO, Kind, NodeId, Now, Owner, Span
 
 
-class Learning(Duty):
+class Learning(PartitionComponent):
     """Merges knowledge of other nodes into the groups of one partition."""
 
     __slots__ = ()

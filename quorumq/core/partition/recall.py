@@ -13,7 +13,7 @@ from quorumq.core import limits
 from quorumq.core.messages import HeldThere
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
-from quorumq.core.partition.closing import ClosingDuty
+from quorumq.core.partition.closing import ClosingComponent
 from quorumq.core.partition.comparing import group_states
 from quorumq.core.partition.fate import Ballots, Delay, Held
 from quorumq.core.partition.group import Changes, GroupView
@@ -44,7 +44,7 @@ class Reported(NamedTuple):
     deadline: float
 
 
-class Recall(ClosingDuty):
+class Recall(ClosingComponent):
     """The memory of one partition."""
 
     __slots__ = ()

@@ -7,7 +7,7 @@ import itertools
 from quorumq.core import limits
 from quorumq.core.effects import Effect, Forget, Persist
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.duty import Duty
+from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.partition.views import Views
 from quorumq.core.records import Reclaimed
@@ -15,7 +15,7 @@ from quorumq.core.spans import merge_spans
 from quorumq.core.types import Kind, Now, Span
 
 
-class Reclaim(Duty):
+class Reclaim(PartitionComponent):
     """RECLAIM of one partition.
 
     Attributes:

@@ -6,14 +6,14 @@ from quorumq.core.errors import Code
 from quorumq.core.limits import PRODUCER_IDS_PER_TOPIC_MAX, SESSIONS_PER_PARTITION_MAX
 from quorumq.core.messages import Part, Store
 from quorumq.core.partition.batches import AGE_UNKNOWN
-from quorumq.core.partition.closing import ClosingDuty
+from quorumq.core.partition.closing import ClosingComponent
 from quorumq.core.partition.places import Slot
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.records import BatchStored
 from quorumq.core.types import NodeId, Now, Span, Topic
 
 
-class Storing(ClosingDuty):
+class Storing(ClosingComponent):
     """Stores the batches of one partition."""
 
     __slots__ = ()

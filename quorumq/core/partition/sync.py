@@ -15,6 +15,7 @@ from quorumq.core.closed import ClosedSessions
 from quorumq.core.effects import Effect, Send, SendStored
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.comparing import BATCHES, CLOSED, Answer, Listed, Trees, label_of
+from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.digests import (
     BRANCHES,
     DIGEST_BYTES,
@@ -25,7 +26,6 @@ from quorumq.core.partition.digests import (
     depth_of,
     parts_of,
 )
-from quorumq.core.partition.duty import Duty
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.views import Views
 from quorumq.core.spans import merge_spans, subtract
@@ -65,7 +65,7 @@ class Tell(NamedTuple):
     theirs: Listed
 
 
-class Sync(Duty):
+class Sync(PartitionComponent):
     """Anti-entropy of one partition.
 
     Args:

@@ -6,7 +6,7 @@ from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.views import Views
 
 
-class Duty:
+class PartitionComponent:
     """Has the batches of the partition, its groups, and the state that all replicas of the node share."""
 
     __slots__ = ("batches", "node", "views")
