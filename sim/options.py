@@ -102,7 +102,7 @@ class Options:
     stops: float = field(default=0.0, repr=False)
     delayed: float = 0.0  # share of batches that are published with a delay of up to ``delayed_by``
     delayed_by: float = 0.0  # see there
-    mortal: float = 0.0  # share of batches that are published with a TTL of up to ``ttl``
+    ttl_share: float = 0.0  # share of batches that are published with a TTL of up to ``ttl``
     ttl: float = 0.0  # see there
     by_topic: float = 0.0  # share of rejects that leave their delay to the topic's backoff list
     session_idle: float = 86_400.0  # seconds after which a session with nothing left may be closed

@@ -70,7 +70,7 @@ def draw_groups(rng: random.Random) -> Options:
         "slow",
         "vanish",
         "delayed",
-        "mortal",
+        "ttl_share",
         "reject",
         "derive",
         "relay",
@@ -195,7 +195,7 @@ def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
         check=0.25 if rng.random() < 0.04 else 0.0,
         delayed=sometimes(rng, 0.5, 0.1, 1.0),
         delayed_by=rng.choice((0.5, 4.0, 15.0)),
-        mortal=sometimes(rng, 0.4, 0.1, 1.0),
+        ttl_share=sometimes(rng, 0.4, 0.1, 1.0),
         ttl=rng.choice((0.3, 2.0, 30.0)),
         by_topic=sometimes(rng, 0.4, 0.2, 1.0),
         rewind=sometimes(rng, 0.35, 0.1, 0.6),
@@ -221,7 +221,7 @@ def draw_quiet(rng: random.Random) -> Options:
 
 def draw_clocks(rng: random.Random) -> Options:
     """Draw three nodes, and delays and TTLs that mostly outlast the faults: one node's clock is set in that time."""
-    timed = {"delayed": 0.7, "delayed_by": 15.0, "mortal": 0.5, "ttl": 30.0}
+    timed = {"delayed": 0.7, "delayed_by": 15.0, "ttl_share": 0.5, "ttl": 30.0}
     options = dataclasses.replace(draw_swarm(rng, {(3, 3): 1}), **timed, fault_time=6.0, keep=True)
     return dataclasses.replace(options, rewind=0.0, deletions=0, relay=False)
 

@@ -292,13 +292,13 @@ def _doubts(messages: Sequence[Message]) -> None:
             err=True,
         )
     doubts = (Outcome.ACKED_AFTER_EXPIRY, Outcome.ACKED_UNPROVEN)
-    doubtful = [message for message in messages if message.outcome in doubts]
-    if doubtful:
+    uncertain = [message for message in messages if message.outcome in doubts]
+    if uncertain:
         names = ", ".join(
-            sorted({message.outcome.value for message in doubtful if message.outcome is not None})
+            sorted({message.outcome.value for message in uncertain if message.outcome is not None})
         )
         say(
-            f"{plural(len(doubtful), 'message')} may have been delivered to another consumer as well ({names}): "
+            f"{plural(len(uncertain), 'message')} may have been delivered to another consumer as well ({names}): "
             "a longer --hold-time makes that rarer",
             err=True,
         )

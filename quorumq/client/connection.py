@@ -378,13 +378,13 @@ class Connection:
                 quiet = pinged = 0
                 continue
             quiet += 1
-            hasty = False
+            has_retryable = False
             for waiter in self._waiters.values():
                 waiter.ticks += 1
-                hasty = hasty or (waiter.repeatable and waiter.event is not None)
+                has_retryable = has_retryable or (waiter.repeatable and waiter.event is not None)
             if pinged:
                 pinged += 1
-            elif quiet >= (PING_TICKS if hasty else PATIENT_PING_TICKS):
+            elif quiet >= (PING_TICKS if has_retryable else PATIENT_PING_TICKS):
                 self.post(m.LeaveRequest(()))
                 pinged = 1
             if pinged > SILENT_TICKS:

@@ -433,10 +433,10 @@ class Nodes:
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 
     def _order(self, only: Sequence[str], first: str) -> Iterator[str]:
-        """Yield nodes in the order to ask: the one that answered last, those connected, the others, the doubtful."""
+        """Yield nodes in the order to ask: the one that answered last, those connected, the others, the uncertain."""
         known = only or self.addresses
         head = first or self._first
-        asked = head in known and not self._is_doubtful(head)
+        asked = head in known and not self._is_uncertain(head)
         if asked:  # mostly no other node is needed
             yield head
         known = list(known)  # as it is now
@@ -444,10 +444,10 @@ class Nodes:
         ring = known[start + asked :] + known[:start]
         there = [at for (pool, at), found in self._connections.items() if not pool and not found.lost]
         # Stable: the ring's order within each.
-        ring.sort(key=lambda at: (self._is_doubtful(at), at != head, at not in there))
+        ring.sort(key=lambda at: (self._is_uncertain(at), at != head, at not in there))
         yield from ring
 
-    def _is_doubtful(self, address: str) -> bool:
+    def _is_uncertain(self, address: str) -> bool:
         """Return True if the node could not be asked just now, or gives no sign of life on any connection."""
         if self._doubted.get(address, 0.0) > self._time():
             return True

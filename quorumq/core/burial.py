@@ -121,7 +121,7 @@ def reasons(replica: Replica, view: GroupView, now: Now) -> list[int]:
     if view.skipping or view.source is not None:
         return []
     found = [EXHAUSTED] if view.kept.count(EXHAUSTED) else []
-    if not replica.node.is_doubtful(now) and replica.choice.overdue(view, now):
+    if not replica.node.is_uncertain(now) and replica.choice.overdue(view, now):
         found.append(OVERDUE)
     return found
 

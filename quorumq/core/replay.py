@@ -214,7 +214,7 @@ class Replay:
             ]
             moved_ms = now.wall_ms - max(walls, default=now.wall_ms)
         if abs(moved_ms) > MOVED_MS and len(times) < len(timed):
-            state.doubtful_until = now.mono + DOUBT_S
+            state.uncertain_until = now.mono + DOUBT_S
 
     def _load(self, context: Context, record: BatchStored, now: Now, void: dict[int, None]) -> None:
         context.state.next_batch = max(context.state.next_batch, record.number + 1)

@@ -152,7 +152,7 @@ class NodeState:
     clock: HybridClock
     trusted: bool
     quarantine_until: float
-    doubtful_until: float = float("-inf")  # until then it may not know how old messages are
+    uncertain_until: float = float("-inf")  # until then it may not know how old messages are
     same_boot: frozenset[int] = (
         frozenset()
     )  # the starts that the machine has made since it was booted, this one aside
@@ -323,9 +323,9 @@ class NodeState:
             return passed_ms / 1000
         return max(0, now.wall_ms - wall_ms) / 1000
 
-    def is_doubtful(self, now: Now) -> bool:
+    def is_uncertain(self, now: Now) -> bool:
         """Return True if this node may not know how old messages are, as its time of day moved over its start."""
-        return now.mono < self.doubtful_until
+        return now.mono < self.uncertain_until
 
     # -------------------------------------------------------------------- room
 

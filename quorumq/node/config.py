@@ -1,7 +1,7 @@
 """Configuration of a node, from one TOML file.
 
 Why by hand around msgspec: an operator who made three mistakes should hear of three, each by the name of its key,
-with the value and what to do, and a misspelt key should name the right one. A node with a doubtful
+with the value and what to do, and a misspelt key should name the right one. A node with an uncertain
 configuration does not start: guessing about quorums or directories is how data is lost.
 
 docs/operations.md lists every key; a test compares the two.

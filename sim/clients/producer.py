@@ -120,7 +120,7 @@ class Producer(Client):
         partition = PartitionId(self.topic.id, number)
         options = self.options
         delayed = rng.random() * options.delayed_by if rng.random() < options.delayed else 0.0
-        ttl = rng.random() * options.ttl if rng.random() < options.mortal else 0.0
+        ttl = rng.random() * options.ttl if rng.random() < options.ttl_share else 0.0
         batch = build_batch(
             partition,
             self.producer_id,

@@ -80,12 +80,12 @@ class ShellRun(Trial):
 
     def __init__(self, schedule: Schedule, workload: Workload, cluster: ShellCluster) -> None:
         super().__init__(schedule, workload, cluster)
-        self.mortal = self.rng.random() < 0.5
+        self.ttl_share = self.rng.random() < 0.5
 
     async def consume(self, name: str, task: Task) -> None:
         """Consume; in half of the runs workers die under faults with messages in hand, and ask other nodes then."""
         lives = 0
-        while self.mortal and self.phase in ("starting", "faults"):
+        while self.ttl_share and self.phase in ("starting", "faults"):
             lives += 1
             with trio.move_on_after(self.rng.uniform(0.2, 1.5)):
                 await super().consume(f"{name}.life{lives}", task)

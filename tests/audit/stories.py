@@ -198,7 +198,7 @@ def won_only(run: str) -> Story:
     return Story(run, boot=boot).publish().add("node:a", "hold_won", 1, **held(1)).drained(9)
 
 
-def mortal(run: str, asked: float) -> Story:
+def ttl_share(run: str, asked: float) -> Story:
     """A message that three nodes have for 2 s, and that was asked for then."""
     nodes = ("node:a", "node:b", "node:c")
     made = Story(run, boot=dict.fromkeys((*nodes, "client:p", "client:c"), "m1")).register("node:a", -1, 0)
@@ -296,7 +296,7 @@ def stories() -> list[Story]:
     beside = [beside_a_node("beside-a-node", "abc"), beside_a_node("a-node-without-history", "ab")]
     silent = on_one_node("no-node-wrote", "stop", "stop")
     silent.rows = [row for row in silent.rows if not row["who"].startswith("node:")]
-    late_group = mortal("new-group", 2.2)
+    late_group = ttl_share("new-group", 2.2)
     for row in late_group.rows:
         row["at"] += 1.5 * (row["kind"] == "register")
     turned = apart("a-day-turned").publish().twice(5, 9, b)
@@ -371,9 +371,9 @@ def stories() -> list[Story]:
         won_only("given-back-unsent").add("node:a", "release", 1.1, **{
             name: value for name, value in held(1).items() if name not in ("generation", "n")
         }).inventory(8),
-        mortal("outlived", 2.2),
-        mortal("in-time", 1.9),
-        mortal("restarted", 2.2).add("node:b", "start", 1, incarnation=2),
+        ttl_share("outlived", 2.2),
+        ttl_share("in-time", 1.9),
+        ttl_share("restarted", 2.2).add("node:b", "start", 1, incarnation=2),
         late_group,
         created("settled").set_topic(2, settings={}, defaults={"ttl_s": 5.0})
         .has("node:b", 1.1, max_deliveries=9, ttl_s=0.0).drained(10),

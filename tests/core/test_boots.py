@@ -54,7 +54,7 @@ def test_no_fresh_message_expires_where_clocks_are_put_right_while_nodes_start(o
     restarted(cluster, off_ms)
     cluster.advance(75 - 45)  # the quarantine takes its time, and 40 of the 60 seconds are over
     assert all(core.state.moved_s == off_ms / 1000 for core in cluster.nodes.values())
-    assert not any(core.state.is_doubtful(cluster.now) for core in cluster.nodes.values()), "ages are known"
+    assert not any(core.state.is_uncertain(cluster.now) for core in cluster.nodes.values()), "ages are known"
     for core in cluster.nodes.values():
         (replica,) = core.replicas.values()
         (batch,) = replica.batches.stored.values()
@@ -71,7 +71,7 @@ def test_over_a_boot_the_time_of_day_counts_and_is_doubted_where_it_moved() -> N
     restarted(cluster, HOUR_MS, boot=True)
     for core in cluster.nodes.values():
         assert core.state.moved_s == 0.0, "an hour may have passed"
-        assert core.state.is_doubtful(cluster.now)
+        assert core.state.is_uncertain(cluster.now)
         (replica,) = core.replicas.values()
         (batch,) = replica.batches.stored.values()
         assert batch.born == pytest.approx(cluster.time - 3600, abs=0.01)
@@ -89,7 +89,7 @@ def test_of_two_boots_what_is_older_is_doubted_where_the_time_of_day_moved_since
     restarted(cluster, HOUR_MS)
     for core in cluster.nodes.values():
         assert core.state.moved_s == HOUR_MS / 1000
-        assert core.state.is_doubtful(cluster.now), "the first one ages by a clock that was set"
+        assert core.state.is_uncertain(cluster.now), "the first one ages by a clock that was set"
 
 
 def test_a_delay_goes_by_the_boots_clock() -> None:

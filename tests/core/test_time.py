@@ -59,9 +59,9 @@ def letters(cluster: Cluster, node: str) -> list[str]:
     return [item.record.letter.reason for item in page.items if item.record.letter is not None]
 
 
-def doubtful(cluster: Cluster, node: str) -> int:
+def uncertain(cluster: Cluster, node: str) -> int:
     """How many batches there are whose age this node asks for."""
-    return sum(len(replica.batches.doubtful) for replica in cluster.nodes[node].replicas.values())
+    return sum(len(replica.batches.uncertain) for replica in cluster.nodes[node].replicas.values())
 
 
 def restart(cluster: Cluster, names: str, off_ms: int = 0) -> None:
@@ -262,11 +262,11 @@ def test_who_is_in_doubt_of_an_age_counts_on_after_a_restart_and_tells_nobody() 
     cluster.advance(15)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(5)
-    assert {node: doubtful(cluster, node) for node in "abc"} == {"a": 0, "b": 1, "c": 1}
+    assert {node: uncertain(cluster, node) for node in "abc"} == {"a": 0, "b": 1, "c": 1}
     assert cluster.time + shown(cluster, "c")[0][1] == pytest.approx(due, abs=0.002)
     cluster.advance(60)
     assert got(cluster, "b") == 1
-    assert not any(doubtful(cluster, node) for node in "abc"), "it is due everywhere: nobody asks any more"
+    assert not any(uncertain(cluster, node) for node in "abc"), "it is due everywhere: nobody asks any more"
 
 
 def test_a_wrong_not_due_holds_back_no_redelivery() -> None:

@@ -59,7 +59,7 @@ class Batches:
         idle_since: producer ids without a present message, and the time since when.
         damaged: batches that cannot be read here, and their content.
         waiting: batches that are not due yet by our clock.
-        doubtful: batches of unknown age, and the times when peers say they were made.
+        uncertain: batches of unknown age, and the times when peers say they were made.
         digests: digests of the known messages.
         lacking: producer ids with absent messages about which a peer was not asked since, by peer.
         listed: the producer ids, as a survey goes through them (core/partition/listing.py).
@@ -70,7 +70,7 @@ class Batches:
         "closed",
         "damaged",
         "digests",
-        "doubtful",
+        "uncertain",
         "fresh",
         "idle_since",
         "index",
@@ -105,7 +105,7 @@ class Batches:
         self.damaged: dict[int, tuple[Span, ...]] = {}
         self.fresh: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
-        self.doubtful: dict[int, dict[NodeId, float]] = {}
+        self.uncertain: dict[int, dict[NodeId, float]] = {}
         self.digests = Digests()
         self.lacking: dict[NodeId, list[ProducerId]] = {}
         self.listed: dict[tuple[Any, ...], list[ProducerId]] = {}
@@ -206,7 +206,7 @@ class Batches:
         for number in list(self.fresh)[: len(self.fresh) - self.node.config.packed_above // 2]:
             del self.fresh[number]
             batch = self.stored[number]
-            if not batch.durable or number in self.waiting or number in self.doubtful:
+            if not batch.durable or number in self.waiting or number in self.uncertain:
                 self.fresh[number] = None
             else:
                 settled.append(batch)
@@ -288,7 +288,7 @@ class Batches:
         self.order.pop(batch.key)
         self.with_ttl -= batch.header.ttl_ms > 0
         del self.stored[batch.number]
-        for table in (self.fresh, self.waiting, self.doubtful):
+        for table in (self.fresh, self.waiting, self.uncertain):
             table.pop(batch.number, None)
         return parts
 
@@ -338,17 +338,17 @@ class Batches:
         Else a wrong clock would decide together with the replicas that have copied it.
         """
         if batch.header.delay_ms or batch.header.ttl_ms or ttl_s:
-            self.doubtful[batch.number] = {}
+            self.uncertain[batch.number] = {}
 
     def ages_wanted(self, peer: NodeId, ttl_s: float) -> tuple[Span, ...]:
         """Return a message of each batch whose age to ask ``peer`` for: of some batches at a time."""
         asked: list[Span] = []
-        for number in list(islice(self.doubtful, LOOKED_AT)):
-            told = self.doubtful.pop(number)
-            self.doubtful[number] = told  # backfill the others, for the next time
+        for number in list(islice(self.uncertain, LOOKED_AT)):
+            told = self.uncertain.pop(number)
+            self.uncertain[number] = told  # backfill the others, for the next time
             batch = self.stored[number]
             if number not in self.waiting and not batch.header.ttl_ms and not ttl_s:
-                del self.doubtful[number]  # due by now: its age matters no more
+                del self.uncertain[number]  # due by now: its age matters no more
             elif peer not in told and len(asked) < limits.SPANS_PER_REQUEST_MAX:
                 part = self.parts_of(batch)[0]
                 asked.append(part._replace(stop=part.start + 1))
@@ -359,14 +359,14 @@ class Batches:
 
         Once RF - majority + 1 peers have answered, at least one of their clocks is right: believed is the youngest age.
         """
-        told = self.doubtful.get(number)
+        told = self.uncertain.get(number)
         if told is None:
             return False
         told[sender] = now.mono - max(0, age_ms) / 1000
         wrong = len(self.members) - majority_of(len(self.members))  # the most clocks that are wrong
         if len(told) <= wrong:
             return False
-        del self.doubtful[number]
+        del self.uncertain[number]
         batch = self.stored[number]
         batch.born = min(batch.born, sorted(told.values())[wrong])
         if number not in self.waiting:
@@ -379,7 +379,7 @@ class Batches:
 
     def age_ms(self, number: int, now: Now) -> int:
         """Return the age of a batch in milliseconds, by our clock."""
-        if number in self.doubtful:
+        if number in self.uncertain:
             return AGE_UNKNOWN
         return max(0, int(1000 * (now.mono - self.stored[number].born)))
 
@@ -447,7 +447,7 @@ class Batches:
             assert self.stored[number].due > now.mono, f"batch {number} is due, and waits"
         for number in self.fresh:
             assert number in self.stored, f"batch {number} is fresh, and is not here"
-        for number in self.doubtful:
+        for number in self.uncertain:
             assert dict.__contains__(self.stored, number), (
                 f"the age of batch {number} is asked for, and it is not here, or packed"
             )

@@ -165,8 +165,8 @@ class Replica:
     ) -> tuple[m.HoldReply, list[Effect]]:
         """HOLD: vote on each message. The reply need not wait for a disk: holds are in no journal."""
         error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
-        doubtful = message.overdue and self.node.is_doubtful(now)
-        if error or doubtful or self.abstains(message.ballot, now):
+        uncertain = message.overdue and self.node.is_uncertain(now)
+        if error or uncertain or self.abstains(message.ballot, now):
             return m.refusal(message, error, self.vector()), []
         view = self.group(message.group)
         if message.generation != view.home.generation:

@@ -280,7 +280,7 @@ class Sync(PartitionComponent):
             m.Aged(part, batches.age_ms(slot.number, now))
             for span in message.ages
             for part, slot in batches.index.within(span)
-            if slot.number not in batches.doubtful
+            if slot.number not in batches.uncertain
         ]
         gaps = [
             gap
