@@ -75,7 +75,7 @@ class Moments:
             )
 
     def on_cut(self, fault: Fault) -> None:
-        """Let the topic grow on one side of a cut, unheard on the other side.
+        """Let the topic grow on one side of a cut, not known to be dead on the other side.
 
         Once that is confirmed, the other side rewinds or creates a group, or deletes the topic, and producers
         publish to the new partitions.

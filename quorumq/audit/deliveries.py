@@ -309,7 +309,7 @@ def though_dead(it: Delivery) -> Proof | None:
     return Proof(text, sure(it.died.at, it.here))
 
 
-def unasked(it: Delivery) -> Proof | None:
+def unreachable(it: Delivery) -> Proof | None:
     """Ask if it was redriven as often as its number says."""
     if not it.is_open or it.event.n <= (-1 if it.redrives is None else it.redrives) + 1:
         return None
@@ -414,7 +414,7 @@ CHECKS: Final[tuple[Check[Delivery], ...]] = (
     Check("G5", "delivered before it was published", before_publish),
     Check("G5", "delivered with other bytes than published", altered),
     Check("G7", "delivered while it was a dead letter", though_dead),
-    Check("G7", "delivered at a redrive number that nobody asked for", unasked),
+    Check("G7", "delivered at a redrive number that nobody asked for", unreachable),
     Check("groups", "delivered in a generation from before a rewind", old_generation),
     Check("groups", "delivered in a deletion of its group", in_a_deletion),
     Check("groups", "delivered in a generation that begins after it", before_start),

@@ -166,9 +166,9 @@ class Producer:
             await self._close_session()
         finally:
             self._end()
-        unheard = [error for record_batch in self._outbox.failed for error in record_batch.take_failures()]
-        if unheard:
-            raise self._given_up(unheard)
+        not_dead = [error for record_batch in self._outbox.failed for error in record_batch.take_failures()]
+        if not_dead:
+            raise self._given_up(not_dead)
 
     async def _close_session(self) -> None:
         producer_id = self._session.producer_id
@@ -471,14 +471,14 @@ class Producer:
         """
         mine = list(self._outbox.unanswered)
         await self._drain()
-        unheard = self._outbox.take_silent()
+        not_dead = self._outbox.take_silent()
         errors = [
             record_batch.error or next(iter(record_batch.refused.values()), None) for record_batch in mine
         ]
         for record_batch in mine:
-            unheard += record_batch.take_failures()
-        if unheard:
-            raise self._given_up(unheard)
+            not_dead += record_batch.take_failures()
+        if not_dead:
+            raise self._given_up(not_dead)
         for error in errors:
             if error is not None:
                 raise again(error)

@@ -403,7 +403,7 @@ class Context:
                         replica.views.begin(groups)
                     else:
                         replica.alter(topic, now)
-        return self.ask_for_holds(now) if made and self.recovery.unheard else []
+        return self.ask_for_holds(now) if made and self.recovery.not_dead else []
 
     def ask_for_holds(self, now: Now) -> list[Effect]:
         """Ask all peers for the holds of replicas in quarantine."""

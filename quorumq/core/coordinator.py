@@ -78,7 +78,7 @@ class Coordinator(Pending):
             if member == state.me or member in state.links:
                 effects.append(Send(member, message))
             else:
-                this.unasked |= 1 << at
+                this.unreachable |= 1 << at
         return effects
 
     def on_reply(

@@ -246,7 +246,7 @@ class FetchCoordinator(GroupReader):
                     owed = state.releases_owed(member, now)
                     effects.append(Send(member, message._replace(freed=owed) if owed else message))
                 elif member != state.me:
-                    this.unasked |= 1 << at
+                    this.unreachable |= 1 << at
         effects += self._settle(context, this, now, timed_out=False)
         self._hurry(context, now)
         return effects

@@ -147,7 +147,7 @@ class FindCoordinator(Coordinator):
             if node == context.state.me or node in context.state.links:
                 effects.append(Send(node, self.wanted._replace(round=this.number)))
             else:
-                this.unasked |= 1 << at
+                this.unreachable |= 1 << at
         return effects or self.give_up(context, this)
 
     def on_reply(

@@ -95,5 +95,5 @@ def ride(
     fetch.requests[this.number] = (replica.partition, hold)
     for at, member in enumerate(this.members):
         if member != context.state.me and member not in context.state.links:
-            this.unasked |= 1 << at
+            this.unreachable |= 1 << at
     return hold

@@ -62,14 +62,14 @@ class Recovery:
     """Answers that the replicas of one node still await before their quarantine may end early.
 
     Attributes:
-        unheard: per partition in quarantine, the other replicas that have not answered.
+        not known to be dead: per partition in quarantine, the other replicas that have not answered.
         greeted: peers that have dialled us, and said nothing yet.
     """
 
-    __slots__ = ("_asked", "_pieces", "_reported", "greeted", "unheard")
+    __slots__ = ("_asked", "_pieces", "_reported", "greeted", "not_dead")
 
     def __init__(self) -> None:
-        self.unheard: dict[PartitionId, dict[NodeId, None]] = {}
+        self.not_dead: dict[PartitionId, dict[NodeId, None]] = {}
         self._asked: dict[NodeId, Asked] = {}
         self.greeted: dict[NodeId, None] = {}
         self._pieces: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
@@ -79,7 +79,7 @@ class Recovery:
         """If ``replica``, just made, is in quarantine and has others to ask, ask them from now on."""
         if replica.in_quarantine(now) and len(replica.members) > 1:
             others = [member for member in replica.members if member != replica.node.me]
-            self.unheard[replica.partition] = dict.fromkeys(others)
+            self.not_dead[replica.partition] = dict.fromkeys(others)
 
     # ------------------------------------------------------------------------ asking
 
@@ -91,11 +91,11 @@ class Recovery:
         Args:
             afresh: True if a link to it has just come up; False if the pause since the last request is over.
         """
-        for partition in list(self.unheard):
+        for partition in list(self.not_dead):
             replica = replicas.get(partition)  # None: its topic was deleted
             if replica is None or not replica.in_quarantine(now):
                 self._forget(partition)
-        wanted = [partition for partition, unheard in self.unheard.items() if peer in unheard]
+        wanted = [partition for partition, not_dead in self.not_dead.items() if peer in not_dead]
         before = self._asked.pop(peer, None)
         for key in [key for key in self._pieces if key[1] == peer]:
             del self._pieces[key]
@@ -109,7 +109,7 @@ class Recovery:
 
     def on_hello(self, peer: NodeId) -> None:
         """Note that ``peer`` dials us. Earlier requests were in vain, because it cannot answer before it dials."""
-        if self.unheard:
+        if self.not_dead:
             self.greeted[peer] = None
 
     def forget_greetings(self) -> None:
@@ -130,8 +130,8 @@ class Recovery:
 
     def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsReply, now: Now) -> None:
         """Take in a piece of an answer. Once all of every other replica's are here, the partition's quarantine ends."""
-        unheard = self.unheard.get(message.partition)
-        if unheard is None or sender not in unheard or not self.is_current(sender, message.round):
+        not_dead = self.not_dead.get(message.partition)
+        if not_dead is None or sender not in not_dead or not self.is_current(sender, message.round):
             return
         replica = replicas.get(message.partition)
         if replica is None or not replica.in_quarantine(now):
@@ -143,22 +143,22 @@ class Recovery:
         if len(pieces) < message.pieces:
             return
         del self._pieces[(message.partition, sender)]
-        del unheard[sender]
+        del not_dead[sender]
         reported = self._reported.setdefault(message.partition, [])
         for holds in pieces.values():
             reported += [Reported(hold, now.mono + hold.remaining) for hold in holds]
-        if self.has_heard_enough(replica, unheard):
+        if self.has_heard_enough(replica, not_dead):
             self._forget(message.partition)
             replica.end_quarantine(reported, now)
 
-    def has_heard_enough(self, replica: Replica, unheard: dict[NodeId, None]) -> bool:
+    def has_heard_enough(self, replica: Replica, not_dead: dict[NodeId, None]) -> bool:
         """Return True if every other replica of the partition has answered."""
-        return not unheard
+        return not not_dead
 
     def _forget(self, partition: PartitionId) -> None:
-        self.unheard.pop(partition, None)
+        self.not_dead.pop(partition, None)
         self._reported.pop(partition, None)
-        if not self.unheard:
+        if not self.not_dead:
             self._asked.clear()
             self.greeted.clear()
             self._pieces.clear()

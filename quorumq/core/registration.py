@@ -243,8 +243,8 @@ class Registration(Coordinator):
         fail at once and do not wait for the timeout.
         """
         this = self.rounds[number]
-        this.unasked |= this.bits_of([sender])
-        left = this.bits_of([context.state.me, *context.state.links]) & ~this.unasked
+        this.unreachable |= this.bits_of([sender])
+        left = this.bits_of([context.state.me, *context.state.links]) & ~this.unreachable
         topic = context.catalogue.topics[self.topic]
         lost = [
             key

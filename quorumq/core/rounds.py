@@ -28,14 +28,14 @@ class Round:
         members: the replica set that votes.
     """
 
-    __slots__ = ("heard", "majority", "members", "number", "unasked")
+    __slots__ = ("heard", "majority", "members", "number", "unreachable")
 
     def __init__(self, number: int, members: tuple[NodeId, ...]) -> None:
         self.number = number
         self.members = members
         self.majority = majority_of(len(members))
         self.heard: dict[NodeId, Incarnation] = {}
-        self.unasked = 0  # bits of those that there was no link to: they will not answer
+        self.unreachable = 0  # bits of those that there was no link to: they will not answer
 
     def awaits(self, sender: NodeId) -> bool:
         """Return True if an answer of ``sender`` is awaited: it is a member, and has not answered yet."""
@@ -50,7 +50,7 @@ class Round:
             return 0
         self.heard[sender] = incarnation
         bit = 1 << self.members.index(sender)
-        self.unasked &= ~bit
+        self.unreachable &= ~bit
         return bit
 
     def bits_of(self, nodes: Iterable[NodeId]) -> int:
@@ -73,7 +73,7 @@ class Round:
     @property
     def everyone(self) -> bool:
         """Return True if all members that were asked have answered."""
-        return len(self.heard) + self.unasked.bit_count() >= len(self.members)
+        return len(self.heard) + self.unreachable.bit_count() >= len(self.members)
 
     def is_majority(self, bits: int) -> bool:
         """Return True if these bits are a majority of the members."""
@@ -90,7 +90,7 @@ class Round:
 
     def is_out_of_reach(self, against: int) -> bool:
         """Return True if no majority can come any more, with ``against`` not voting for it."""
-        return len(self.members) - (against | self.unasked).bit_count() < self.majority
+        return len(self.members) - (against | self.unreachable).bit_count() < self.majority
 
     def is_refused(self, bits: int) -> bool:
         """Return True if these refusals alone leave no majority. A replica that is out of touch has not refused."""

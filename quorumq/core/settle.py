@@ -345,7 +345,7 @@ class ExtendCoordinator(SettleCoordinator):
         return self.unknown(ballot) if last else None
 
 
-UNHEARD = "unheard"
+NOT_DEAD = "not_dead"
 """Some have the dead letter, and the others that answered have not heard of it."""
 
 
@@ -400,7 +400,7 @@ class RedriveCoordinator(SettleCoordinator):
     def count(self, ballot: Ballot, reply: m.MergeReply, bit: int) -> None:
         ballot.yes[NOBODY].add(reply.exact, bit)
         ballot.no[NOBODY].add([item.span for item in reply.higher], bit)
-        ballot.stood.add(reply.unheard, bit)
+        ballot.stood.add(reply.not_dead, bit)
         ballot.settled += reply.higher
 
     def decide(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
@@ -411,11 +411,11 @@ class RedriveCoordinator(SettleCoordinator):
         found: list[m.Verdict] = []
         waiting: list[tuple[int, m.Owned]] = []
         for item, entry in ballot.ask.items:
-            for part, yes, no, unheard in ballot.pieces(entry.span, NOBODY):
-                outcome = self.outcome(ballot, yes, no, unheard, valid, last=last)
+            for part, yes, no, not_dead in ballot.pieces(entry.span, NOBODY):
+                outcome = self.outcome(ballot, yes, no, not_dead, valid, last=last)
                 if outcome is None:
                     return []
-                if outcome == UNHEARD:
+                if outcome == NOT_DEAD:
                     waiting.append((item, entry._replace(span=part)))
                 else:
                     found.append(m.Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
@@ -426,9 +426,9 @@ class RedriveCoordinator(SettleCoordinator):
         return self.go_on(context, now)
 
     def outcome(
-        self, ballot: Ballot, yes: int, no: int, unheard: int, valid: int, *, last: bool
+        self, ballot: Ballot, yes: int, no: int, not_dead: int, valid: int, *, last: bool
     ) -> str | None:
-        """Return a piece's outcome; None while it is open; UNHEARD if only replicas that have not heard can decide it.
+        """Return a piece's outcome; None while it is open; NOT KNOWN TO BE DEAD if only replicas that have not heard can decide it.
 
         A majority with higher records decides it, because the higher record replaces all others. Else it is
         refused only if no replica wrote anything.
@@ -436,7 +436,7 @@ class RedriveCoordinator(SettleCoordinator):
         Args:
             yes: bits of replicas that opened it, in any start.
             no: bits of replicas whose record is higher.
-            unheard: bits of replicas that have not heard of the dead letter, and wrote nothing.
+            not known to be dead: bits of replicas that have not heard of the dead letter, and wrote nothing.
             valid: bits of replicas whose answers count.
         """
         this = ballot.round
@@ -444,9 +444,9 @@ class RedriveCoordinator(SettleCoordinator):
             return "ok"
         if this.is_refused(no & valid):
             return Code.ALREADY_SETTLED
-        against = (no | unheard) & valid
-        if yes & valid and unheard & valid and (last or this.is_out_of_reach(against)):
-            return UNHEARD
+        against = (no | not_dead) & valid
+        if yes & valid and not_dead & valid and (last or this.is_out_of_reach(against)):
+            return NOT_DEAD
         if not last:
             return None
         if this.is_refused(against) and this.everyone and not (yes or ballot.ask.again):

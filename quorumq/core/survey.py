@@ -70,7 +70,7 @@ class SurveyCoordinator(Coordinator):
         epoch = context.catalogue.topics[self.partition.topic].epoch
         message = m.Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
         effects = self.ask(context, this, self.partition, message, now)
-        if len(members) - this.unasked.bit_count() < self.needed:
+        if len(members) - this.unreachable.bit_count() < self.needed:
             return self.give_up(context, "too few replicas can be reached from here")
         return effects
 

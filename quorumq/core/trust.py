@@ -148,7 +148,7 @@ class Trust:
 
     # -------------------------------------------------------------------- gaining it
 
-    def unheard(self) -> list[NodeId]:
+    def not_dead(self) -> list[NodeId]:
         """Return the other nodes that have not yet reported their view of this one."""
         return [node for node in self.config.nodes if node not in (*self.confirmed_by, self.config.node)]
 
@@ -161,7 +161,7 @@ class Trust:
         if context.state.trusted or self.resync is not None:
             return []
         self.confirmed_by[peer] = None
-        if self.unheard():
+        if self.not_dead():
             return []
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
         trusted = self._trust_place(context.state.incarnation.n, why)
@@ -260,7 +260,7 @@ class Trust:
         return (
             "the data directory lies elsewhere than at its last start: it was copied, or restored from a backup, and "
             "may lack what was promised since. Every other node has to say first what it knows: still missing "
-            f"{', '.join(self.unheard()) or 'nothing but its own disk'}. Start these; or empty the directory, and the "
+            f"{', '.join(self.not_dead()) or 'nothing but its own disk'}. Start these; or empty the directory, and the "
             "node learns from the others; or, if nothing has run from another copy of it since, start this node once "
             "with --directory-is-newest"
         )
@@ -276,7 +276,7 @@ class Trust:
             return Failed(Code.NOT_STORED, detail)
         detail = (
             f"node {me} is new and waits until every other node has said that it never saw it: "
-            f"still missing {', '.join(self.unheard()) or 'nothing but its own disk'}"
+            f"still missing {', '.join(self.not_dead()) or 'nothing but its own disk'}"
         )
         if self.suspected:
             detail = f"node {me} takes part in nothing yet: {self.explain_suspicion()}"

@@ -163,7 +163,7 @@ class Nodes:
             return True
         reply = envelope.message
         if isinstance(reply, HoldsReply):
-            waiting = core.context.recovery.unheard.get(reply.partition, ())
+            waiting = core.context.recovery.not_dead.get(reply.partition, ())
             return envelope.sender not in waiting or not core.context.recovery.is_current(
                 envelope.sender, reply.round
             )

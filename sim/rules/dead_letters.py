@@ -60,7 +60,7 @@ def in_the_generation_of_the_group(
 _put = SettleCoordinator.put
 
 
-def unheard_in_any_generation(ours: Record | None, redriven: Record) -> bool:
+def not_dead_in_any_generation(ours: Record | None, redriven: Record) -> bool:
     """Compare without the generation that the message died in."""
     is_dead = ours is not None and ours.kind in (Kind.DEAD, Kind.PURGED) and ours.n == redriven.n - 1
     return not is_dead and record_rank(ours or OPEN_ZERO) < record_rank(redriven)
@@ -139,7 +139,7 @@ RULES: tuple[Rule, ...] = (
         "a redrive opens the generation that the dead letter is of",
         (
             (RedriveCoordinator, "put", in_the_generation_of_the_group),
-            (replica, "is_unheard", unheard_in_any_generation),
+            (replica, "is_not_dead", not_dead_in_any_generation),
         ),
         off="it opens the group's generation, above what was acked in one before that left the message out",
         scenario=Scenario(

@@ -221,7 +221,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "recovery-hears-all",
         "every other replica must have told its holds before a quarantine ends early",
-        ((Recovery, "has_heard_enough", lambda self, replica, unheard: True),),
+        ((Recovery, "has_heard_enough", lambda self, replica, not_dead: True),),
         off="one of them is enough",
         scenario=RECOVERY,
     ),

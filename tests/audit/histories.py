@@ -272,7 +272,7 @@ def letter_doubled(rows: list[Row]) -> list[Row] | None:
     return None
 
 
-def unasked(rows: list[Row]) -> list[Row] | None:
+def unreachable(rows: list[Row]) -> list[Row] | None:
     """A message is delivered at a redrive number that nobody asked for."""
     at = _delivery(rows)
     return None if at is None else [*rows[:at], {**rows[at], "n": rows[at]["n"] + 7}, *rows[at + 1 :]]
@@ -373,7 +373,7 @@ FAULTS: Final[dict[str, tuple[Callable[[list[Row]], list[Row] | None], str]]] = 
     "conflicting": (conflicting, "G6"),
     "letter-forgotten": (letter_forgotten, "G7"),
     "letter-doubled": (letter_doubled, "G7"),
-    "unasked": (unasked, "G7"),
+    "unreachable": (unreachable, "G7"),
     "skipped": (skipped, "groups"),
     "rederived": (rederived, "derived"),
     "output-forgotten": (output_forgotten, "derived"),

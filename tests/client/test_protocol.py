@@ -138,7 +138,7 @@ def test_a_request_over_a_limit_uses_up_no_number() -> None:
     assert protocol.request(m.StatusRequest())[0] == 2
 
 
-def test_what_a_newer_node_says_unasked_is_skipped() -> None:
+def test_what_a_newer_node_says_unreachable_is_skipped() -> None:
     protocol = welcomed()
     assert protocol.receive(reply(m.LeaveReply(), 0)) == []
 

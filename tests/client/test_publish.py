@@ -226,7 +226,7 @@ async def test_a_producer_for_every_message_is_refused(monkeypatch: pytest.Monke
             await client.producer("jobs").publish(b"x")
 
 
-# ---------------------------------------------------------------------- failures unheard of
+# ---------------------------------------------------------------------- failures not known to be dead of
 
 
 async def failed(client: Client, cluster: FakeCluster) -> Any:

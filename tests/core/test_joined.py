@@ -144,14 +144,14 @@ def test_a_store_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_node_that_does_not_know_a_topic_is_told_of_it_and_stores_all() -> None:
     cluster = Watched()
-    known, unheard = cluster.topic(), cluster.topic("unheard")
+    known, not_dead = cluster.topic(), cluster.topic("not_dead")
     first, second = sessions(cluster, 2)
     catalogue = cluster.nodes["c"].catalogue
-    del catalogue.topics[unheard.id], catalogue.names["unheard"]
-    cluster.nodes["c"].replicas.pop(PartitionId(unheard.id, 0))
+    del catalogue.topics[not_dead.id], catalogue.names["not_dead"]
+    cluster.nodes["c"].replicas.pop(PartitionId(not_dead.id, 0))
     cluster.kill("b")
     assert (
-        cluster.together("a", one(cluster, known, first), one(cluster, unheard, second))
+        cluster.together("a", one(cluster, known, first), one(cluster, not_dead, second))
         == [PublishReply(2)] * 2
     )
     assert all(replica.batches.stored for replica in cluster.nodes["c"].replicas.values())

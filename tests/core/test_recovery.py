@@ -298,7 +298,7 @@ def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
     cluster.time += 0.02
     asked = core.context.recovery._asked["c"].round
     core.context.recovery.on_told(core.replicas, "c", HoldsReply(asked, partition, 0, 1, ()), cluster.now)
-    assert not core.context.recovery.unheard
+    assert not core.context.recovery.not_dead
 
 
 def test_a_late_vote_of_the_old_start_does_not_count_once_a_peer_has_told() -> None:

@@ -246,7 +246,7 @@ def test_what_a_node_has_seen_is_durable_before_it_says_so() -> None:
     assert isinstance(effect, Persist)
 
 
-@pytest.mark.parametrize("cut", ["down", "unheard", "one way"])
+@pytest.mark.parametrize("cut", ["down", "not_dead", "one way"])
 def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 3)
@@ -256,7 +256,7 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
     wiped(cluster, "b")
     if cut == "down":
         cluster.kill("c")
-    elif cut == "unheard":
+    elif cut == "not_dead":
         cluster.drop = lambda sender, to, message: "c" in (sender, to)
     else:
         cluster.drop = lambda sender, to, message: sender == "c"

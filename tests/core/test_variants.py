@@ -119,7 +119,7 @@ def published_on_five(cluster: Cluster) -> None:
 def test_nothing_is_published_after_a_deletion_to_a_partition_that_its_node_had_not_heard_of(
     nodes: int,
 ) -> None:
-    """F6: some nodes add two partitions; others start again and delete the topic, unheard by the first."""
+    """F6: some nodes add two partitions; others start again and delete the topic, not known to be dead by the first."""
     deletions = 0
     for seed in range(12):
         rng = random.Random(seed)

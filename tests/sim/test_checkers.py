@@ -296,7 +296,7 @@ def test_dead_letters_are_there_until_redriven_or_acked() -> None:
     assert story().settle("ack", 5, "acked").drained().broken() == []
 
 
-def test_nothing_is_redriven_unasked_and_no_redrive_is_undone() -> None:
+def test_nothing_is_redriven_unreachable_and_no_redrive_is_undone() -> None:
     assert Story().publish().deliver(5, n=1).broken() == ["dead letters conserved"]
     story = Story().publish().deliver(5).settle("dead_letter", 5, "ok").redrive(0)
     assert story.dead(n=0).drained().broken() == ["dead letters conserved"]

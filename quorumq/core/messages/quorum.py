@@ -290,7 +290,7 @@ class RejectReply(NamedTuple):
 class Merge(NamedTuple):
     """Merge these records (REDRIVE, PURGE, read repair). Answered once durable.
 
-    ``redrive``: only if the message is a dead letter, at one n less than the record's; else it is `unheard`.
+    ``redrive``: only if the message is a dead letter, at one n less than the record's; else it is `not_dead`.
     ``alike``: more messages, to which the last entry's record applies, too.
     """
 
@@ -304,7 +304,7 @@ class Merge(NamedTuple):
 
 
 class MergeReply(NamedTuple):
-    """``exact``: our record is now the one asked for. ``higher``: it is this one instead. ``unheard``: of these we have
+    """``exact``: our record is now the one asked for. ``higher``: it is this one instead. ``not_dead``: of these we have
     not heard that they are dead letters, and nothing was written. ``whole``: all of it is exact, and not named.
     """
 
@@ -313,7 +313,7 @@ class MergeReply(NamedTuple):
     higher: tuple[SpanRecord, ...]
     error: str
     known: tuple[Incarnation, ...]
-    unheard: tuple[Span, ...] = ()
+    not_dead: tuple[Span, ...] = ()
     whole: bool = False
 
 

@@ -384,7 +384,7 @@ class Replica:
             return [refusal] if message.round else []  # anti-entropy comes again
         exact: list[Span] = []
         higher: list[m.SpanRecord] = []
-        unheard: list[Span] = []
+        not_dead: list[Span] = []
         changes = Changes()
         entries: Iterable[tuple[Span, Record]] = message.entries
         if message.alike:
@@ -396,11 +396,11 @@ class Replica:
             lacking: list[Span] = []
             if message.redrive:
                 for part, ours in view.home.records.split(span):
-                    if is_unheard(ours, asked):
+                    if is_not_dead(ours, asked):
                         lacking.append(part)
                     elif ours is not None and record_rank(ours) < record_rank(asked):
                         lacking += self.batches.reclaimed.within(part)
-                unheard += lacking
+                not_dead += lacking
             for whole in subtract(span, lacking):
                 for part, record in self.views.apply(view.home, whole, fate.on_merge, asked, now, changes):
                     if record[:3] == asked[:3]:
@@ -410,14 +410,14 @@ class Replica:
                     else:
                         higher.append(m.SpanRecord(part, record))
         records = self.views.finish(view.home, changes, now)
-        all_exact = bool(message.alike) and not (higher or unheard)
+        all_exact = bool(message.alike) and not (higher or not_dead)
         reply = m.MergeReply(
             message.round,
             tuple(exact) if not all_exact else (),
             tuple(higher),
             "",
             self.vector(),
-            merge_spans(unheard),
+            merge_spans(not_dead),
             all_exact,
         )
         return [Persist(records, (Send(sender, reply),) if message.round else ())]
@@ -489,7 +489,7 @@ class Replica:
         self.sync.check()
 
 
-def is_unheard(ours: Record | None, redriven: Record) -> bool:
+def is_not_dead(ours: Record | None, redriven: Record) -> bool:
     """Return True if a replica with this record has not heard of a dead or purged letter that may be redriven so."""
     ours = ours or OPEN_ZERO
     was_dead = ours.kind in (Kind.DEAD, Kind.PURGED) and ours[:2] == (redriven.generation, redriven.n - 1)
