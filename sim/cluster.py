@@ -28,10 +28,10 @@ from sim.fault_plan import LOSSES
 from sim.faults import Faults
 from sim.host import Host
 from sim.links import Links
-from sim.moments import Moments
 from sim.observer import Observer
 from sim.packet_world import PacketWorld
 from sim.schedule import Schedule
+from sim.targeted_faults import TargetedFaults
 from sim.topics import OUTPUTS, Topics
 from sim.world import World
 
@@ -95,11 +95,11 @@ class Cluster:
         )
         self.clients = {client.name: client for client in clients}
         self.faults = Faults(self.world, self.hosts, self.clients)
-        self.moments = Moments(around, self.operators, self.producers, self.faults.inflict)
-        around.on_late_ack = self.moments.on_late_ack
-        self.faults.on_cut = self.moments.on_cut
-        self.observer.on_steps = self.moments.on_steps
-        self.topics.when_deleted.append(self.moments.on_deleted)
+        self.targeted_faults = TargetedFaults(around, self.operators, self.producers, self.faults.inflict)
+        around.on_late_ack = self.targeted_faults.on_late_ack
+        self.faults.on_cut = self.targeted_faults.on_cut
+        self.observer.on_steps = self.targeted_faults.on_steps
+        self.topics.when_deleted.append(self.targeted_faults.on_deleted)
         self.arrivals = Arrivals(around, self.guests, self.operators, self.faults.inflict)
         self.drain = Drain(self.hosts, self.observer, self.producers, around)
         self.healed_at = 0.0
@@ -129,7 +129,7 @@ class Cluster:
             world.at(0.05 + boot.random() * 0.3, client.begin)
         for fault in self.schedule.faults:
             world.at(fault.at, self.faults.inflict, fault)
-        self.moments.begin()
+        self.targeted_faults.begin()
         self.arrivals.begin()
         ends = self.schedule.ends
         world.run(min(options.fault_time, ends) if ends else options.fault_time)
@@ -170,7 +170,7 @@ class Cluster:
         """Cut the cycles, so that everything is freed at once and campaigns need no garbage collector."""
         parts = (
             self.faults,
-            self.moments,
+            self.targeted_faults,
             self.arrivals,
             self.drain,
             self.observer,

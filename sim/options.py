@@ -68,8 +68,8 @@ class Options:
     output_partitions: int = 1  # partitions of the topic that outputs are published to
     # True if payload is kept when groups are rewound or come later, so that they get all of it again.
     keep: bool = True
-    # Share of the moments at which sim/moments.py makes the worst fault for the cluster just then.
-    moments: float = 0.0
+    # Share of the targeted_faults at which sim/targeted_faults.py makes the worst fault for the cluster just then.
+    targeted_faults: float = 0.0
     # Share of the FETCHes of a consumer that name messages which it had before.
     by_id: float = field(default=0.0, repr=False)
     # Inspectors that look at nodes, topics, groups and messages, and try requests that have to be refused.

@@ -137,7 +137,7 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
         output_partitions=rng.choice((1, 2)),
         deletions=rng.choice((1, 1, 2)) if rng.random() < (0.3 if wide else 0.15) else 0,
         keep=rng.random() < 0.6,
-        moments=sometimes(rng, 0.7 if wide else 0.4, 0.5, 1.0),
+        targeted_faults=sometimes(rng, 0.7 if wide else 0.4, 0.5, 1.0),
         operators=max(options.operators, rng.choice((1, 2, 3)) if wide else 1),
     )
     if rng.random() < 0.16 and options.nodes == options.rf >= 3:

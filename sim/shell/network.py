@@ -15,7 +15,7 @@ from quorumq.core.effects import Event
 from quorumq.node.transport import ConnectionLost
 from quorumq.node.turns import Connection, Turns
 from sim.shell.memory import MemoryTransport
-from sim.shell.moments import virtual_time
+from sim.shell.targeted_faults import virtual_time
 
 Pair = tuple[str, str]
 

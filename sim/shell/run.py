@@ -21,7 +21,7 @@ from sim.real.run import Trial, Verdict
 from sim.real.workload import Again, Workload, numbers
 from sim.schedule import Schedule
 from sim.shell.cluster import ShellCluster, true_time
-from sim.shell.moments import VirtualTime
+from sim.shell.targeted_faults import VirtualTime
 
 TOPIC = "jobs"
 VIRTUAL_LIMIT_S = 600.0

@@ -2,7 +2,7 @@
 
 Some failures take several steps, one right behind the other, and faults and operators at random times hardly
 ever do two of them. The actions here follow a sighting, after pauses drawn from a stream of their own: nothing that
-could not happen at random. `Options.moments` is the share of the moments that are used.
+could not happen at random. `Options.targeted_faults` is the share of the targeted_faults that are used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.step_limits import STEP_S
 from sim.world import EPOCH_MS
 
 
-class Moments:
+class TargetedFaults:
     """Actions that follow a cut, a deletion or a late ACK; and cuts that are made for them."""
 
     def __init__(
@@ -39,14 +39,16 @@ class Moments:
         self.world = around.world
         self.topics = around.topics
         self.options = around.options
-        self.rng = around.world.stream("moments")
+        self.rng = around.world.stream("targeted_faults")
         self.cut: Fault | None = None  # a cut of our own
 
     @property
     def is_used(self) -> bool:
         """Return True if this moment is used, if there is something to use it for."""
         return (
-            not self.world.healed and bool(self.options.moments) and self.rng.random() < self.options.moments
+            not self.world.healed
+            and bool(self.options.targeted_faults)
+            and self.rng.random() < self.options.targeted_faults
         )
 
     @property
@@ -135,7 +137,7 @@ class Moments:
         acts += [self.change_behind] if options.alter else []
         acts += [self.rewind_beside] if options.rewind else []
         acts += [self.redrive_behind] if options.redrive and options.dead_readers else []
-        if acts and options.nodes > 1 and rng.random() < options.moments:
+        if acts and options.nodes > 1 and rng.random() < options.targeted_faults:
             self.world.at(rng.uniform(0.2, 0.7) * options.fault_time, self.act, rng.choice(acts))
 
     def act(self, what: Callable[[Topic], None], _: object = None) -> None:
