@@ -167,7 +167,7 @@ class Cluster:
         world.note("sim", "phase", phase="healed", seconds=self.bound)
 
     def dispose(self) -> None:
-        """Cut the cycles, so that everything is freed at once and campaigns need no garbage collector."""
+        """Cut the cycles, so that everything is released at once and campaigns need no garbage collector."""
         parts = (
             self.faults,
             self.targeted_faults,

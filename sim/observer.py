@@ -72,10 +72,10 @@ class Observer:
 
     def note_release(self, name: NodeId, message: Release) -> None:
         """Note that a node gave up a HOLD round, or the holds that it won."""
-        for freed in message.freed:
-            if freed.owner.node == name:
-                fields = {"spans": spans_value(freed.spans), "owner": owner_text(freed.owner)}
-                self.note(name, "hold_lost", freed.partition, group=freed.group, **fields)
+        for released in message.released:
+            if released.owner.node == name:
+                fields = {"spans": spans_value(released.spans), "owner": owner_text(released.owner)}
+                self.note(name, "hold_lost", released.partition, group=released.group, **fields)
 
     def note_letter(self, name: NodeId, record: Any, span: Span, value: Record) -> None:
         """Note that a node wrote a dead letter because a message ran out of deliveries."""

@@ -93,7 +93,9 @@ class Burial(FetchCoordinator):
         """Give the message back, with the voters' count of its attempts, because they do not call it dead."""
         effects = self._learn(this, span, attempts, now) if attempts != NO_ATTEMPTS else []
         self.conflict = True  # choosing it again at once would bring it again
-        return effects + context.free([m.Freed(this.partition, self.request.group, this.owner, (span,))], now)
+        return effects + context.free(
+            [m.Released(this.partition, self.request.group, this.owner, (span,))], now
+        )
 
 
 def bury(context: Context, now: Now) -> list[Effect]:

@@ -184,7 +184,7 @@ class Context:
     unstamped: dict[int, None] = field(default_factory=dict)
     proposing: dict[Instance, int] = field(default_factory=dict)
     publishing: list[Pending] = field(default_factory=list)
-    given: dict[int, tuple[float, list[m.Freed]]] = field(default_factory=dict)
+    given: dict[int, tuple[float, list[m.Released]]] = field(default_factory=dict)
     parked: dict[tuple[PartitionId, str], tuple[dict[int, None], dict[int, None]]] = field(
         default_factory=dict
     )
@@ -299,10 +299,10 @@ class Context:
 
     # ----------------------------------------------------------------- giving holds back
 
-    def free(self, freed: Iterable[m.Freed], now: Now) -> list[Effect]:
+    def free(self, released: Iterable[m.Released], now: Now) -> list[Effect]:
         """Remove our holds (RELEASE or LEAVE), and repeat it to all other replicas until they confirm."""
-        others: dict[NodeId, list[m.Freed]] = {}
-        for item in freed:
+        others: dict[NodeId, list[m.Released]] = {}
+        for item in released:
             for member in self.catalogue.members_of(item.partition):
                 if member == self.state.me:
                     self.release((item,), now)
@@ -311,25 +311,25 @@ class Context:
                     others.setdefault(member, []).append(item)
         return [Send(member, m.Release(tuple(items))) for member, items in others.items()]
 
-    def free_in_steps(self, caller: Caller, freed: tuple[m.Freed, ...], now: Now) -> list[Effect]:
+    def free_in_steps(self, caller: Caller, released: tuple[m.Released, ...], now: Now) -> list[Effect]:
         """Give back as `free` does. Messages beyond one step's share follow in later steps, in the caller's turn."""
-        few, rest = freed[: limits.RUNS_PER_STEP], freed[limits.RUNS_PER_STEP :]
+        few, rest = released[: limits.RUNS_PER_STEP], released[limits.RUNS_PER_STEP :]
         if rest:
             self.state.at(now.mono, ("free", caller, rest))
         return self.free(few, now)
 
     def free_slices(self, slices: Iterable[m.Slice], now: Now) -> list[Effect]:
         """Give back deliveries of another node that certainly no client will work on."""
-        return [effect for part in slices for effect in self.free(freed_of(part), now)]
+        return [effect for part in slices for effect in self.free(released_of(part), now)]
 
-    def release(self, freed: tuple[m.Freed, ...], now: Now) -> None:
+    def release(self, released: tuple[m.Released, ...], now: Now) -> None:
         """Remove these holds from our own replicas, if the owner matches."""
-        for item in freed:
+        for item in released:
             replica = self.replicas.get(item.partition)
             if replica is not None:
                 replica.on_release(item, now)
 
-    def remember_given(self, key: int, given: list[m.Freed], until: float) -> None:
+    def remember_given(self, key: int, given: list[m.Released], until: float) -> None:
         """Remember the messages that reply ``key`` delivers, in case its write is never begun."""
         if given:
             self.given[key] = (until, given)
@@ -513,10 +513,10 @@ class Context:
             assert awaits, f"request {key} waits for nothing, and will never be answered"
 
 
-def freed_of(part: m.Slice) -> list[m.Freed]:
+def released_of(part: m.Slice) -> list[m.Released]:
     """Return the messages that a slice delivers, in the form in which they are given back."""
     receipts = [delivery.receipt for delivery in part.deliveries]
-    return [m.Freed(it.partition, it.group, it.owner, (it.span,)) for it in receipts]
+    return [m.Released(it.partition, it.group, it.owner, (it.span,)) for it in receipts]
 
 
 def forget(numbers: list[int]) -> list[Effect]:

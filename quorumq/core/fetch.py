@@ -130,7 +130,9 @@ class FetchCoordinator(GroupReader):
                 capacity -= some
             if start < stop:
                 spans = (Span(producer_id, start, stop),)
-                effects += context.free([m.Freed(won.partition, self.request.group, won.owner, spans)], now)
+                effects += context.free(
+                    [m.Released(won.partition, self.request.group, won.owner, spans)], now
+                )
         if self.won and self.won[0].lot:  # a client with the hint has come, or need not
             for partition in self.partitions:
                 context.replicas[partition].group(self.request.group).suspects.told_until = 0.0
@@ -244,7 +246,7 @@ class FetchCoordinator(GroupReader):
             for at, member in enumerate(this.members):
                 if member in state.links:
                     owed = state.releases_owed(member, now)
-                    effects.append(Send(member, message._replace(freed=owed) if owed else message))
+                    effects.append(Send(member, message._replace(released=owed) if owed else message))
                 elif member != state.me:
                     this.unreachable |= 1 << at
         effects += self._settle(context, this, now, timed_out=False)
@@ -379,7 +381,7 @@ class FetchCoordinator(GroupReader):
             self.unanswered = True
         if lost:
             # RELEASE at all others, regardless of their answers.
-            given = m.Freed(this.partition, self.request.group, this.owner, tuple(lost))
+            given = m.Released(this.partition, self.request.group, this.owner, tuple(lost))
             effects += context.free([given], now)
             for span in lost:
                 for part, remaining in this.not_due.within(span):
@@ -426,7 +428,9 @@ class FetchCoordinator(GroupReader):
                 self._keep(context, won._replace(span=Span(producer_id, start, start + capacity)))
             if stop - start > capacity:
                 rest = (Span(producer_id, start + capacity, stop),)
-                effects += context.free([m.Freed(this.partition, self.request.group, this.owner, rest)], now)
+                effects += context.free(
+                    [m.Released(this.partition, self.request.group, this.owner, rest)], now
+                )
         if attempts != NO_ATTEMPTS:
             effects += self._learn(this, span, attempts, now)
         return effects
@@ -460,12 +464,12 @@ class FetchCoordinator(GroupReader):
     def answer(self, context: Context, now: Now) -> list[Effect]:
         """Reply with the won messages that are still ours at this very moment."""
         slices: list[m.Slice] = []
-        given: list[m.Freed] = []
+        given: list[m.Released] = []
         for won in self.won:
             replica = context.replicas[won.partition]
             for span in self.still_ours(replica, won, now):
                 add_slices(slices, replica, won, self.request.group, span)
-                given.append(m.Freed(won.partition, self.request.group, won.owner, (span,)))
+                given.append(m.Released(won.partition, self.request.group, won.owner, (span,)))
         if not slices and self.unanswered:
             detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
@@ -542,9 +546,9 @@ class FetchCoordinator(GroupReader):
     def _give_back(self, context: Context, now: Now, topic: bytes | None = None) -> list[Effect]:
         """LEAVE the won and the requested messages, of one topic or all: no reply was begun."""
         group = self.request.group
-        given = [m.Freed(won.partition, group, won.owner, (won.span,)) for won in self.won + self.lot]
+        given = [m.Released(won.partition, group, won.owner, (won.span,)) for won in self.won + self.lot]
         given += [
-            m.Freed(this.partition, group, this.owner, tuple(this.pending.items()))
+            m.Released(this.partition, group, this.owner, tuple(this.pending.items()))
             for this in self.rounds.values()
             if isinstance(this, HoldRound)
         ]

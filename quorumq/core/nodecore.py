@@ -460,11 +460,11 @@ class NodeCore:
             return self.voter.on_request(sender, incarnation, message, now)  # type: ignore[arg-type]
         context = self.context
         match message:
-            case m.Release(freed):
-                context.release(freed, now)
-                return [Send(sender, m.ReleaseReply(freed))]
-            case m.ReleaseReply(freed):
-                self.state.release_confirmed(sender, freed)
+            case m.Release(released):
+                context.release(released, now)
+                return [Send(sender, m.ReleaseReply(released))]
+            case m.ReleaseReply(released):
+                self.state.release_confirmed(sender, released)
             case m.Heartbeat():
                 self.upkeep.on_heartbeat(sender, incarnation, message, now)
             case m.PutTopic() if self.state.trusted or not message.round:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumq.core import messages as m
-from quorumq.core.context import Context, freed_of
+from quorumq.core.context import Context, released_of
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
 from quorumq.core.fetch import FetchCoordinator
@@ -232,7 +232,7 @@ class SplitCoordinator(GroupReader):
 
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
-        given = [freed for part in self.slices for freed in freed_of(part)]
+        given = [released for part in self.slices for released in released_of(part)]
         context.remember_given(self.key, given, self.started + self.request.hold_time)
         if not self.slices and self.problem is not None:
             return effects + self.finish(context, self.problem)

@@ -104,7 +104,7 @@ class RequestRouter:
             effects = context.free_in_steps(
                 caller,
                 tuple(
-                    m.Freed(receipt.partition, receipt.group, receipt.owner, (part,))
+                    m.Released(receipt.partition, receipt.group, receipt.owner, (part,))
                     for receipt, spans in request.items
                     for span in spans
                     for part, _ in context.cut(receipt.partition, receipt.group, span)

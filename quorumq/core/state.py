@@ -17,7 +17,7 @@ from quorumq.core.clock import HybridClock
 from quorumq.core.diskroom import WRITTEN, Capacity, Written, bare, is_written, why_full
 from quorumq.core.errors import UsageError
 from quorumq.core.fairqueue import Caller
-from quorumq.core.messages import Freed
+from quorumq.core.messages import Released
 from quorumq.core.records import BatchStored, DelaysSet
 from quorumq.core.types import (
     Incarnation,
@@ -38,7 +38,7 @@ Timer = (
     tuple[Literal["round"], int]  # the round with this number has waited long enough
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
     | tuple[Literal["forget"], int]  # drop the results of the FETCH with this key
-    | tuple[Literal["free"], Caller, tuple[Freed, ...]]  # the rest of the holds to give back
+    | tuple[Literal["free"], Caller, tuple[Released, ...]]  # the rest of the holds to give back
     | tuple[Literal["close"], Caller, ProducerId, tuple[PartitionId, ...]]  # the rest of a session
     # A hold of the group with this name, by that owner.
     | tuple[Literal["expire"], PartitionId, str, Span, Owner]
@@ -167,7 +167,7 @@ class NodeState:
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
-    unconfirmed: dict[NodeId, dict[Freed, float]] = field(default_factory=dict)
+    unconfirmed: dict[NodeId, dict[Released, float]] = field(default_factory=dict)
     timers: list[tuple[float, int, Timer]] = field(default_factory=list)
     over: list[tuple[float, int, Timer]] = field(default_factory=list)  # timers of holds that have ended
     timer_count: int = 0
@@ -280,26 +280,26 @@ class NodeState:
 
     # ---------------------------------------------------------------- releases
 
-    def owe_release(self, peer: NodeId, freed: Freed, now: Now) -> None:
-        """Remember to repeat ``freed`` in front of the next HOLD to ``peer``; bounded, as it is a courtesy."""
+    def owe_release(self, peer: NodeId, released: Released, now: Now) -> None:
+        """Remember to repeat ``released`` in front of the next HOLD to ``peer``; bounded, as it is a courtesy."""
         owed = self.unconfirmed.setdefault(peer, {})
         if len(owed) < 1000:
-            owed[freed] = now.mono + self.config.hold_time_max
+            owed[released] = now.mono + self.config.hold_time_max
 
-    def releases_owed(self, peer: NodeId, now: Now, most: int = 50) -> tuple[Freed, ...]:
+    def releases_owed(self, peer: NodeId, now: Now, most: int = 50) -> tuple[Released, ...]:
         """Return up to ``most`` RELEASEs that ``peer`` has not confirmed and whose holds may still live."""
         owed = self.unconfirmed.get(peer)
         if not owed:
             return ()
-        for freed in [freed for freed, until in owed.items() if until <= now.mono]:
-            del owed[freed]
+        for released in [released for released, until in owed.items() if until <= now.mono]:
+            del owed[released]
         return tuple(list(owed)[:most])
 
-    def release_confirmed(self, peer: NodeId, freed: tuple[Freed, ...]) -> None:
+    def release_confirmed(self, peer: NodeId, released: tuple[Released, ...]) -> None:
         """Drop these RELEASEs: ``peer`` has taken them in."""
         owed = self.unconfirmed.get(peer)
         if owed:
-            for item in freed:
+            for item in released:
                 owed.pop(item, None)
 
     def bury_soon(self, now: Now) -> None:

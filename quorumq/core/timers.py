@@ -111,8 +111,8 @@ class Timers:
                 return self.upkeep.go_on_reclaiming(now)
             case ("compare",):
                 return self.upkeep.go_on_comparing(now)
-            case ("free", caller, freed):
-                return context.free_in_steps(caller, freed, now)
+            case ("free", caller, released):
+                return context.free_in_steps(caller, released, now)
             case ("forget", key):
                 del context.given[key]
             case ("recover", peer, _):

@@ -31,8 +31,8 @@ class Voter:
             return []
         if isinstance(message, m.Store):
             return self._on_store(sender, incarnation, message, now)
-        if isinstance(message, m.Hold) and message.freed:
-            self.context.release(message.freed, now)
+        if isinstance(message, m.Hold) and message.released:
+            self.context.release(message.released, now)
         replica = self.context.replicas.get(message.partition)
         if replica is None:
             error, effects = self._why_no_replica(sender, message.partition)
@@ -57,8 +57,8 @@ class Voter:
                 else:
                     self.context.state.parked.pop(key, None)
                 reply, effects = replica.on_hold(sender, incarnation, message, now)
-                if message.freed:
-                    effects.append(Send(sender, m.ReleaseReply(message.freed)))
+                if message.released:
+                    effects.append(Send(sender, m.ReleaseReply(message.released)))
                 effects.append(Send(sender, reply))
                 return effects
             case m.Extend():

@@ -101,7 +101,7 @@ def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) ->
 
 
 def take_apart(core: NodeCore) -> None:
-    """Cut the reference cycles in a core that is no longer needed, so that all of it is freed at once."""
+    """Cut the reference cycles in a core that is no longer needed, so that all of it is released at once."""
     for replica in core.replicas.values():
         for view in replica.views.groups.values():
             view.dead = None

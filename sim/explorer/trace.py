@@ -14,7 +14,6 @@ from quorumq.core.messages import (
     AckReply,
     Extend,
     ExtendReply,
-    Freed,
     Hold,
     HoldReply,
     HoldsReply,
@@ -29,6 +28,7 @@ from quorumq.core.messages import (
     Reject,
     RejectReply,
     Release,
+    Released,
     RemoteFetch,
     RemoteFetchReply,
     RemoteGone,
@@ -246,12 +246,12 @@ class Teller:
         match message:
             case Hold():
                 n = message.wants[0].n
-                repeats = f" (with {self.freed(message.freed)})" if message.freed else ""
+                repeats = f" (with {self.released(message.released)})" if message.released else ""
                 return f"HOLD {self.ballot(message.ballot)}{f' n={n}' if n else ''}{repeats}"
             case HoldReply():
                 return f"{self.votes(message)} to round {message.round} of"
-            case Release(freed):
-                return self.freed(freed)
+            case Release(released):
+                return self.released(released)
             case Extend():
                 return f"EXTEND {self.ballot(message.entries[0].owner.ballot)}"
             case ExtendReply():
@@ -349,6 +349,6 @@ class Teller:
         """Return a record as text."""
         return f"{Kind(record.kind).name} n={record.n}"
 
-    def freed(self, freed: tuple[Freed, ...]) -> str:
+    def released(self, released: tuple[Released, ...]) -> str:
         """Return the holds that a RELEASE or LEAVE gives back, as text."""
-        return "RELEASE " + ", ".join(self.ballot(item.owner.ballot) for item in freed)
+        return "RELEASE " + ", ".join(self.ballot(item.owner.ballot) for item in released)

@@ -94,8 +94,8 @@ class LiteralReplica(HoldingReplica):
         if buried:
             self.serve(Tombs(tuple(buried)), lambda answer: None)
         if self.run.knobs.release:
-            for who, freed in lost.items():
-                self.tell(who, Drop(tuple(freed), self.name))
+            for who, released in lost.items():
+                self.tell(who, Drop(tuple(released), self.name))
         self.give_out(client, request, tuple(won), self.run.books.next_owner(self.name))
         if lost:
             self.wake()

@@ -9,7 +9,7 @@ from quorumq.core.context import Context
 from quorumq.core.effects import Effect
 from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.holdround import HoldRound
-from quorumq.core.messages import ExtendReply, Freed, Granted, HoldReply, Refused, RemoteFetchReply
+from quorumq.core.messages import ExtendReply, Granted, HoldReply, Refused, Released, RemoteFetchReply
 from quorumq.core.nodecore import NodeCore
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import (
@@ -159,8 +159,8 @@ def release_on_failed_extend(self: ExtendCoordinator, context: Context) -> list[
         for verdict in self.verdicts:
             if verdict.outcome != "ok":
                 receipt = self.request.items[verdict.item].receipt
-                freed = Freed(receipt.partition, receipt.group, receipt.owner, (verdict.span,))
-                effects += context.free([freed], now)
+                released = Released(receipt.partition, receipt.group, receipt.owner, (verdict.span,))
+                effects += context.free([released], now)
     return effects + _extend_answer(self, context)
 
 

@@ -13,7 +13,6 @@ from quorumq.core.messages import (
     BrowseRequest,
     CloseSession,
     ExtendRequest,
-    Freed,
     Hold,
     LeaveRequest,
     PurgeReply,
@@ -22,6 +21,7 @@ from quorumq.core.messages import (
     RedriveRequest,
     RejectRequest,
     Release,
+    Released,
     SpanRecord,
     SyncOffer,
     SyncPull,
@@ -287,10 +287,10 @@ def test_of_two_owners_each_gives_up_for_itself(acks: bool) -> None:
         cluster.submit("b", AckRequest(got))
         cluster.advance(1.0)
     else:
-        this.on_release(Freed(this.partition, "g", mine, (whole,)), cluster.now)
+        this.on_release(Released(this.partition, "g", mine, (whole,)), cluster.now)
     assert told(cluster, "b") == [("g", whole, True)], "until the other one lets go"
     assert view.held_count == 1
-    this.on_release(Freed(this.partition, "g", theirs, (whole,)), cluster.now)
+    this.on_release(Released(this.partition, "g", theirs, (whole,)), cluster.now)
     assert view.held_count == 0
     assert told(cluster, "b") == ([("g", whole, True)] if acks else [])
 

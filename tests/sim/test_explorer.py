@@ -560,7 +560,7 @@ def test_a_search_leaves_the_collector_as_it_was_and_nothing_for_it_to_do() -> N
             gc.collect()
             search(explorer, 2_000)
             assert not gc.isenabled()
-            assert gc.collect() < 10, "a node's state that is not kept is freed at once"
+            assert gc.collect() < 10, "a node's state that is not kept is released at once"
         finally:
             gc.enable()
     assert result.core_steps > 1_000

@@ -93,7 +93,7 @@ class Want(NamedTuple):
     interruptions: int = 0
 
 
-class Freed(NamedTuple):
+class Released(NamedTuple):
     """Holds that an owner no longer has: the content of RELEASE and LEAVE."""
 
     partition: PartitionId
@@ -105,7 +105,7 @@ class Freed(NamedTuple):
 class Hold(NamedTuple):
     """HOLD: let ``ballot`` of the sender's incarnation have these messages for ``hold_time`` seconds.
 
-    ``freed`` repeats, in front of the HOLD, what earlier RELEASEs to this replica said and it has not
+    ``released`` repeats, in front of the HOLD, what earlier RELEASEs to this replica said and it has not
     confirmed. ``parked`` says whether the sender has another FETCH parked for the group: a hint, as in a
     Heartbeat. ``overdue``: it asks in order to bury messages that are too old, and not for a client.
     """
@@ -118,7 +118,7 @@ class Hold(NamedTuple):
     ballot: Stamp
     hold_time: float
     wants: tuple[Want, ...]
-    freed: tuple[Freed, ...] = ()
+    released: tuple[Released, ...] = ()
     parked: bool = False
     overdue: bool = False
 
@@ -190,13 +190,13 @@ class HoldReply(NamedTuple):
 class Release(NamedTuple):
     """RELEASE (a lost round) or LEAVE (certainly no client works on it): remove if the owner matches exactly."""
 
-    freed: tuple[Freed, ...]
+    released: tuple[Released, ...]
 
 
 class ReleaseReply(NamedTuple):
     """Confirms a RELEASE, so that it need not be repeated in front of the next HOLD."""
 
-    freed: tuple[Freed, ...]
+    released: tuple[Released, ...]
 
 
 class Owned(NamedTuple):

@@ -241,15 +241,15 @@ class Replica:
 
     # ---------------------------------------------------------- RELEASE, LEAVE
 
-    def on_release(self, freed: m.Freed, now: Now) -> None:
+    def on_release(self, released: m.Released, now: Now) -> None:
         """RELEASE or LEAVE: remove holds if the owner matches exactly. Counts no attempt."""
-        view = self.views.find(freed.group)
+        view = self.views.find(released.group)
         if view is None:
             return
         changes = Changes()
-        ask = ReleaseAsk(freed.owner, theirs=freed.owner.node != self.node.me)
-        for span in freed.spans:
-            view.give_up(span, freed.owner, now.mono, rivals=True)
+        ask = ReleaseAsk(released.owner, theirs=released.owner.node != self.node.me)
+        for span in released.spans:
+            view.give_up(span, released.owner, now.mono, rivals=True)
             self.views.apply(view, span, fate.on_release, ask, now, changes)
         records = self.views.finish(view, changes, now)
         assert not records, "RELEASE changes nothing that outlasts a restart"
