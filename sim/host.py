@@ -155,8 +155,8 @@ class Host(Machine):
             place=self.journal.place(),
             boot=self.boots,
         )
-        if core.trust.suspected:
-            self.world.saw("a directory that was moved was suspected")
+        if core.trust.moved:
+            self.world.saw("a directory that was moved was moved")
         core.take_position(self.journal.records_durable())
         core.load_damaged(self.journal.damaged(), now)
         if self.journal.damaged():

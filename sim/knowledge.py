@@ -133,7 +133,7 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
             core.state.trusted,
             core.trust.resync is None,
             core.trust.above,
-            core.trust.suspected,
+            core.trust.moved,
             core.trust.placed,
             core.trust.once,
         ),

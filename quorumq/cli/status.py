@@ -212,8 +212,8 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
             continue
         if row.get("resync"):
             yield f"{name} is not trusted for its directory and learns from the others: {row['resync']}"
-        elif row.get("suspected"):
-            yield f"{name} takes part in nothing yet: {row['suspected']}"
+        elif row.get("moved"):
+            yield f"{name} takes part in nothing yet: {row['moved']}"
         elif not row.get("trusted", True):
             yield f"{name} is new and waits until every other node has said that it never saw it"
         if row.get("placed") and row["placed_by"] == row["incarnation"]:
@@ -322,7 +322,7 @@ def _node_state(row: Mapping[str, Any]) -> str:
     if not row["up"]:
         return "[red]down[/]"
     if not row.get("trusted", True):
-        state = "resyncing" if row.get("resync") else "moved" if row.get("suspected") else "new"
+        state = "resyncing" if row.get("resync") else "moved" if row.get("moved") else "new"
         return f"[yellow]{state}[/]"
     if row.get("quarantine_s", 0) > 0:
         return f"[yellow]quarantine {row['quarantine_s']:.1f} s[/]"

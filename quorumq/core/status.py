@@ -36,7 +36,7 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "incarnation": state.incarnation.n,
         "trusted": state.trusted,
         "resync": f"{trust.resync.reason}; {trust.resync.explain(context)}" if trust.resync else "",
-        "suspected": trust.explain_suspicion(),
+        "moved": trust.explain_suspicion(),
         "placed": trust.placed.why if trust.placed is not None else "",
         "placed_by": trust.placed.n if trust.placed is not None else 0,
         "quarantine_s": round(context.quarantine_left(now), 3),

@@ -44,7 +44,7 @@ class Trust:
         placed: location of the directory by the journal; None if it names none.
         begun: the last starts of this directory, this one last.
         once: True if it could be trusted in this start or one before.
-        suspected: True if it may be an old copy: no vote until every other node has been heard.
+        moved: True if it may be an old copy: no vote until every other node has been heard.
         resync: answers still awaited, of a directory that lost something; None without a resync.
         above: the starts up to this one count as taken into account by its resyncs.
         lost: True if nothing is said or counted any more: the node waits for the disk, to begin again.
@@ -57,7 +57,7 @@ class Trust:
     placed: Placed | None = None
     begun: tuple[Started, ...] = ()
     once: bool = False
-    suspected: bool = False
+    moved: bool = False
     resync: Resync | None = None
     above: int = 0
     lost: bool = False
@@ -88,7 +88,7 @@ class Trust:
         if self.above or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
             records.append(TrustLost(self.above, reason))
-        if trusted or (self.suspected and self.once):
+        if trusted or (self.moved and self.once):
             records.append(Trusted())
         if self.placed is not None:
             records.append(self.placed)
@@ -111,8 +111,8 @@ class Trust:
         if self.is_elsewhere and self.resync is not None:
             self.above = far_above(starts)  # an old copy may lack the last starts
             return self.above, self.once
-        self.suspected = self.is_elsewhere and not newest
-        return starts, self.once and not self.suspected
+        self.moved = self.is_elsewhere and not newest
+        return starts, self.once and not self.moved
 
     def start(self, context: Context) -> list[JournalRecord]:
         """Return the records of the directory for the first Persist of this start."""
@@ -120,7 +120,7 @@ class Trust:
         start = context.state.incarnation.n
         if self.resync is not None and self.is_elsewhere:
             records.append(TrustLost(self.above, self.resync.reason))
-        if not self.suspected:
+        if not self.moved:
             records += self._trust_place(
                 start,
                 "it could not be trusted anyway, and resyncs"
@@ -136,7 +136,7 @@ class Trust:
         """Go on after the first Persist is durable. A node that is alone has no other to ask."""
         if len(self.config.nodes) == 1:
             context.state.trusted = self.once = True
-            self.suspected = False
+            self.moved = False
 
     def _trust_place(self, start: int, why: str) -> list[JournalRecord]:
         """Return the record that makes this start's place the one that later starts compare theirs with."""
@@ -185,7 +185,7 @@ class Trust:
     def on_trusted(self, context: Context, now: Now) -> bool:
         """Have this node's answers count from here on. Return True if that ends a resync: quarantine begins."""
         context.state.trusted = self.once = True
-        self.suspected = False
+        self.moved = False
         if self.resync is None:
             return False
         self.resync = None
@@ -248,14 +248,14 @@ class Trust:
         self.resync = Resync(reason)
         above = max(self.above, far_above(seen_n))
         trusted = self._trust_place(context.state.incarnation.n, f"it was an old copy: {reason}")
-        self.suspected = False
+        self.moved = False
         return [Persist((*trusted, TrustLost(above, reason)), (Done(TOKEN_LOST),))]
 
     # --------------------------------------------------------------------- for people
 
     def explain_suspicion(self) -> str:
         """Return why this node does not trust its directory yet, and what would have it go on; "" if it does."""
-        if not self.suspected:
+        if not self.moved:
             return ""
         return (
             "the data directory lies elsewhere than at its last start: it was copied, or restored from a backup, and "
@@ -278,7 +278,7 @@ class Trust:
             f"node {me} is new and waits until every other node has said that it never saw it: "
             f"still missing {', '.join(self.not_dead()) or 'nothing but its own disk'}"
         )
-        if self.suspected:
+        if self.moved:
             detail = f"node {me} takes part in nothing yet: {self.explain_suspicion()}"
         return Failed(Code.NOT_STORED, detail, len(self.config.nodes), len(self.confirmed_by) + 1)
 

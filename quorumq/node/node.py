@@ -165,7 +165,7 @@ class Node:
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
         self.clients = Clients(config.clients_file, log) if config.clients_file else None
-        self._suspected = core.trust.suspected
+        self._moved = core.trust.moved
         self._resyncing = core.trust.resync is not None or bool(store.not_trusted)
 
     # ---------------------------------------------------------------- start and end
@@ -257,14 +257,14 @@ class Node:
             self._stop_by(error)
         if not driver.busy:
             self._arm(driver.mono)
-            if (self._suspected or self._resyncing) and not driver.silent:
+            if (self._moved or self._resyncing) and not driver.silent:
                 self._note_trust()
 
     def _note_trust(self) -> None:
         """Say when this directory is trusted, and end its resync."""
         core = self.core
-        if self._suspected and not core.trust.suspected and core.trust.placed is not None:
-            self._suspected = False
+        if self._moved and not core.trust.moved and core.trust.placed is not None:
+            self._moved = False
             self.log.warning("directory_trusted", reason=core.trust.placed.why)
         if self._resyncing and core.state.trusted and not self.committer.committing:
             self._end_resync()

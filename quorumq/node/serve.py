@@ -240,7 +240,7 @@ def open_node(
         core.take_position(store.position)
         core.load_damaged([damage.record for damage in store.damaged], clock())
         core.state.next_batch = max(core.state.next_batch, store.next_number)
-        if core.trust.suspected:
+        if core.trust.moved:
             log.warning("directory_moved", reason=core.trust.explain_suspicion(), data_dir=config.data_dir)
         elif newest:
             what = (

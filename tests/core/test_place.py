@@ -85,14 +85,14 @@ def test_a_moved_directory_takes_part_once_every_other_node_was_heard_and_knows_
     assert isinstance(answer, Failed)
     for words in ("copied, or restored", "still missing a.", "empty the directory", "--directory-is-newest"):
         assert words in answer.detail
-        assert words in str(core.status(cluster.now)["suspected"])
+        assert words in str(core.status(cluster.now)["moved"])
     cluster.start("a")
     cluster.advance(1.0)
     assert core.state.trusted
     assert isinstance(cluster.ask("c", OpenSession()), OpenSessionReply)
     assert not cluster.restarts, "nothing was missing, so nothing is resynced"
     status = core.status(cluster.now)
-    assert status["suspected"] == ""
+    assert status["moved"] == ""
     assert "none knew of more" in str(status["placed"])
     assert status["placed_by"] == core.state.incarnation.n
     cluster.kill("a")
@@ -112,12 +112,12 @@ def test_a_suspicion_outlives_restarts_and_snapshots() -> None:
     for _ in range(2):
         cluster.kill("c")
         cluster.start("c")
-        assert cluster.nodes["c"].trust.suspected
+        assert cluster.nodes["c"].trust.moved
     cluster.journals["c"][:] = cluster.nodes["c"].snapshot(cluster.now)
     cluster.kill("c")
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
     cluster.start("c")
-    assert cluster.nodes["c"].trust.suspected
+    assert cluster.nodes["c"].trust.moved
     cluster.start("a")
     assert cluster.nodes["c"].state.trusted
     assert cluster.nodes["c"].context.quarantine_left(cluster.now) > 0, "it has voted before"

@@ -94,7 +94,7 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
             cluster.start("n2")
             status = status_when(cluster, "n2", lambda facts: facts["peers"]["n1"]["up"])
             assert not status["trusted"]
-            assert "still missing n3." in status["suspected"]
+            assert "still missing n3." in status["moved"]
             assert any("still missing n3." in problem for problem in survey(cluster.addresses)["problems"])
             if word == "told":
                 assert cluster.terminate("n2") == 0
