@@ -92,7 +92,7 @@ class Waiter:
     """One request on its way."""
 
     number: int
-    pieces: list[bytes | memoryview]
+    chunks: list[bytes | memoryview]
     orphan: Orphan | None
     repeatable: bool
     end: float  # until when it waits at most, by trio's clock
@@ -282,8 +282,8 @@ class Connection:
         """
         if self.lost or self._finishing:
             raise Lost(self.lost or "the connection was closed here", sent=False)
-        number, pieces = self._protocol.request(request)
-        waiter = Waiter(number, pieces, orphan, type(request) in REPEATABLE, end)
+        number, chunks = self._protocol.request(request)
+        waiter = Waiter(number, chunks, orphan, type(request) in REPEATABLE, end)
         self._waiters[number] = waiter
         self._outbox.append(waiter)
         if len(self._outbox) > 1 or self._writing or self._begun or not self._send_now(waiter):
@@ -295,7 +295,7 @@ class Connection:
         """Give the only frame that is queued to the socket; whether that took all of it. An error is the writer's."""
         if self._socket is None:
             return False
-        data = b"".join(waiter.pieces)
+        data = b"".join(waiter.chunks)
         if self._tls is not None:
             data = self._tls.signature(data)
         try:
@@ -306,7 +306,7 @@ class Connection:
             taken = 0  # a signed record has to be sent next
         self._outbox.clear()
         waiter.sent = True
-        waiter.pieces = []
+        waiter.chunks = []
         self._begun = memoryview(data)[taken:]
         return taken == len(data)
 
@@ -343,20 +343,20 @@ class Connection:
         while True:
             self._wake = trio.Event()
             while self._outbox or self._begun:
-                pieces: list[bytes | memoryview] = []
+                chunks: list[bytes | memoryview] = []
                 begun, self._begun = self._begun, b""
                 size = len(begun)
                 while self._outbox and size < WRITE_BYTES:
                     waiter = self._outbox.popleft()
                     if not waiter.withdrawn:
                         waiter.sent = True
-                        pieces += waiter.pieces
-                        size += sum(map(len, waiter.pieces))
-                        waiter.pieces = []
+                        chunks += waiter.chunks
+                        size += sum(map(len, waiter.chunks))
+                        waiter.chunks = []
                 if self._tls is not None:
-                    pieces = [self._tls.signature(b"".join(pieces))]
+                    chunks = [self._tls.signature(b"".join(chunks))]
                 self._writing = True
-                await self._stream.send_all(b"".join((begun, *pieces)))
+                await self._stream.send_all(b"".join((begun, *chunks)))
                 self._writing = False
             if self._finishing:
                 break

@@ -88,7 +88,7 @@ class ClientProtocol:
         """Number a request.
 
         Returns:
-            its number, and its frame in pieces, to be sent as they are.
+            its number, and its frame in chunks, to be sent as they are.
 
         Raises:
             TooLarge: the frame would be over a limit. No number was used up.
@@ -96,12 +96,12 @@ class ClientProtocol:
         """
         number = self._count + 1
         try:
-            pieces = encode_message(message, request=number)
+            chunks = encode_message(message, request=number)
         except (BadValue, UnicodeEncodeError) as exc:
             raise UsageError(f"{type(message).__name__} cannot be sent: {exc}") from None
         self._count = number
         self._awaited[number] = ANSWERS[type(message)]
-        return number, pieces
+        return number, chunks
 
     def withdraw(self, number: int) -> None:
         """Withdraw request ``number``, which was certainly never sent: no reply will come."""

@@ -14,6 +14,7 @@ from typing import Literal
 from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.catalogue import Catalogue
+from quorumq.core.chunks import chunks_of
 from quorumq.core.deadnames import source_of
 from quorumq.core.effects import Again, Effect, Forget, Persist, Send
 from quorumq.core.errors import Code
@@ -22,7 +23,6 @@ from quorumq.core.latency import Latency
 from quorumq.core.partition.replica import Replica
 from quorumq.core.peer_groups import PeerGroups
 from quorumq.core.peers import Peers
-from quorumq.core.pieces import pieces_of
 from quorumq.core.records import DecisionPut, GroupPut, TopicPut
 from quorumq.core.recovery import Recovery
 from quorumq.core.rounds import Round
@@ -289,7 +289,7 @@ class Context:
         return self.peers.heartbeats(waiting, self.quarantine_left(now))
 
     def cut(self, partition: PartitionId, group: str, span: Span) -> list[tuple[Span, int]]:
-        """Split ``span`` into pieces that a replica votes on in one step, each with its number of runs of messages.
+        """Split ``span`` into chunks that a replica votes on in one step, each with its number of runs of messages.
 
         Our own replica decides the split. Without one, the span stays whole and counts one run.
         """
@@ -520,5 +520,5 @@ def released_of(part: m.Slice) -> list[m.Released]:
 
 
 def forget(numbers: list[int]) -> list[Effect]:
-    """Drop these batches, in pieces of bounded size, because no group needs them any more."""
-    return [Forget(piece) for piece in pieces_of(numbers, FORGET_MAX)]
+    """Drop these batches, in chunks of bounded size, because no group needs them any more."""
+    return [Forget(chunk) for chunk in chunks_of(numbers, FORGET_MAX)]

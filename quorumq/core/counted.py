@@ -44,13 +44,13 @@ class CountedMap(SpanMap[V]):
             self.tally[kind] = self.tally.get(kind, 0) + stop - start
         super().put(span, value)
 
-    def _write(self, producer_id: ProducerId, start: int, stop: int, pieces: Sequence[Run]) -> None:
+    def _write(self, producer_id: ProducerId, start: int, stop: int, chunks: Sequence[Run]) -> None:
         if producer_id in self.runs:
             for run in self._overlap(producer_id, start, stop):
                 self._add(run, min(run[1], stop) - max(run[0], start), -1)
-        for run in pieces:
+        for run in chunks:
             self._add(run, run[1] - run[0], 1)
-        super()._write(producer_id, start, stop, pieces)
+        super()._write(producer_id, start, stop, chunks)
 
     def _add(self, run: Run, size: int, sign: int) -> None:
         kind = self.kind_of(run[2])

@@ -40,10 +40,10 @@ class DeadLettering(Coordinator):
             if drops:
                 effects += self._reject(context, replica, part, n, None, now)
                 continue
-            for piece, slot in replica.batches.index.within(part):
+            for chunk, slot in replica.batches.index.within(part):
                 published_ms = replica.batches.stored[slot.number].header.published_ms
                 effects += self._reject(
-                    context, replica, piece, n, self._letter(context, n, published_ms, now), now
+                    context, replica, chunk, n, self._letter(context, n, published_ms, now), now
                 )
         return effects
 

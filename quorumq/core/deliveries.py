@@ -26,13 +26,13 @@ class Won(NamedTuple):
 def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span: Span) -> None:
     """Append the deliveries of ``span``, extending the last slice and receipt if they continue there."""
     topic = replica.topic.name
-    for piece, slot, letter in [
-        (piece, slot, letter)
+    for chunk, slot, letter in [
+        (chunk, slot, letter)
         for part, letter in replica.group(group).letters(span)
-        for piece, slot in replica.batches.index.within(part)
+        for chunk, slot in replica.batches.index.within(part)
     ]:
-        first, stop = piece.start + slot.shift, piece.stop + slot.shift
-        receipt = Receipt(won.partition, group, won.generation, won.n, piece, won.owner)
+        first, stop = chunk.start + slot.shift, chunk.stop + slot.shift
+        receipt = Receipt(won.partition, group, won.generation, won.n, chunk, won.owner)
         delivery = Delivery(receipt, won.attempt, b"", letter, won.lot > 0, won.interruptions)
         last = slices[-1] if slices else None
         if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
@@ -43,10 +43,10 @@ def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span
         ours = before.receipt
         if (
             before[1:] == delivery[1:]
-            and (ours.span.producer_id, ours.span.stop) == (piece.producer_id, piece.start)
-            and (ours._replace(span=piece) == receipt)
+            and (ours.span.producer_id, ours.span.stop) == (chunk.producer_id, chunk.start)
+            and (ours._replace(span=chunk) == receipt)
         ):
-            joined = Span(piece.producer_id, ours.span.start, piece.stop)
+            joined = Span(chunk.producer_id, ours.span.start, chunk.stop)
             delivery = delivery._replace(receipt=receipt._replace(span=joined))
             slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries[:-1], delivery))
         else:

@@ -25,7 +25,7 @@ NOBODY: Final = ""
 Work = TypeVar("Work")
 
 
-class Piece(NamedTuple, Generic[Work]):
+class Chunk(NamedTuple, Generic[Work]):
     """Work that has its turn, and its cost in things looked at."""
 
     cost: int
@@ -33,7 +33,7 @@ class Piece(NamedTuple, Generic[Work]):
 
 
 class FairQueue(Generic[Work]):
-    """Pieces of work, served one from each caller in turn, those of one caller in their order.
+    """Chunks of work, served one from each caller in turn, those of one caller in their order.
 
     Attributes:
         lines: waiting work by name or address (if there is one), by caller, and by a number. The owner of the next turn
@@ -43,7 +43,7 @@ class FairQueue(Generic[Work]):
     __slots__ = ("_count", "_keys", "lines")
 
     def __init__(self) -> None:
-        self.lines: dict[Whose, dict[Caller, dict[int, tuple[Hashable, Piece[Work]]]]] = {}
+        self.lines: dict[Whose, dict[Caller, dict[int, tuple[Hashable, Chunk[Work]]]]] = {}
         self._keys: dict[Hashable, tuple[Caller, int]] = {}  # place of work that may be called off
         self._count = 0
 
@@ -53,26 +53,26 @@ class FairQueue(Generic[Work]):
             return
         self._count += 1
         line = self.lines.setdefault(whose(caller), {}).setdefault(caller, {})
-        line[self._count] = (key, Piece(cost, work))
+        line[self._count] = (key, Chunk(cost, work))
         if key is not None:
             self._keys[key] = (caller, self._count)
 
-    def take(self) -> Piece[Work]:
-        """Return the next piece of the client whose turn it is; there has to be one."""
+    def take(self) -> Chunk[Work]:
+        """Return the next chunk of the client whose turn it is; there has to be one."""
         whose = next(iter(self.lines))
         callers = self.lines.pop(whose)
         caller = next(iter(callers))
         line = callers.pop(caller)
-        key, piece = line.pop(next(iter(line)))
+        key, chunk = line.pop(next(iter(line)))
         self._keys.pop(key, None)
         if line:
             callers[caller] = line
         if callers:
             self.lines[whose] = callers
-        return piece
+        return chunk
 
     def waiting(self, whose: Whose) -> int:
-        """Return the number of pieces that wait for this owner."""
+        """Return the number of chunks that wait for this owner."""
         return sum(map(len, self.lines.get(whose, {}).values()))
 
     def has(self, key: Hashable) -> bool:

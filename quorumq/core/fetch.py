@@ -509,11 +509,11 @@ class FetchCoordinator(GroupReader):
             return []
         asked = view.asked(won.generation, won.n)
         parts: list[Span] = []
-        for part, record in view.record_pieces(won.span, won.generation):
+        for part, record in view.record_chunks(won.span, won.generation):
             if self.is_deliverable(record, asked):
-                for piece, held in view.held(part):
+                for chunk, held in view.held(part):
                     if fate.is_owner(held, won.owner):
-                        parts.append(piece)
+                        parts.append(chunk)
         return parts
 
     def is_deliverable(self, record: Record, asked: Record) -> bool:

@@ -18,7 +18,7 @@ from quorumq.core.coordinator import Coordinator
 from quorumq.core.deadnames import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.effects import Again, Effect, Send
 from quorumq.core.errors import Code
-from quorumq.core.limits import GROUPS_PER_PIECE
+from quorumq.core.limits import GROUPS_PER_CHUNK
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import is_pattern
 from quorumq.core.types import Group, Incarnation, NodeId, Now, PartitionId
@@ -113,9 +113,9 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
     told = m.RegistersReply(
         message.round,
         tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],
-        (*groups, *more[:GROUPS_PER_PIECE]),
+        (*groups, *more[:GROUPS_PER_CHUNK]),
         context.state.vector(context.config.nodes),
-        len(more) > GROUPS_PER_PIECE,
+        len(more) > GROUPS_PER_CHUNK,
     )
     return [Send(sender, told)]
 

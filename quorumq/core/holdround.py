@@ -147,7 +147,7 @@ class HoldRound(Round):
     # ------------------------------------------------------------ winning and losing
 
     def atoms(self, valid: int) -> list[Atom]:
-        """Return pending messages in pieces of equal votes; ``valid`` are the members whose votes count."""
+        """Return pending messages in chunks of equal votes; ``valid`` are the members whose votes count."""
         lane = (1 << NO) - 1
         return [
             Atom(

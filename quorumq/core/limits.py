@@ -77,7 +77,7 @@ WOKEN_PER_STEP = 8
 WAKING_COST = 64
 """Cost of waking one, in things looked at."""
 BEHIND_MAX = 32
-"""Pieces of left-over work up to which each has a pause before it; with more, a pause lasts as long as one took."""
+"""Chunks of left-over work up to which each has a pause before it; with more, a pause lasts as long as one took."""
 COSTLY_WAIT_S = 0.02
 """Seconds for which work that waits for its turn lets steps with new events go first."""
 
@@ -117,7 +117,7 @@ BEGIN_RUNS_MAX = 512
 SURVEY_SCAN_MAX = 192
 """Runs that one page of a survey looks at: the result is then written in one step."""
 
-GROUPS_PER_PIECE = 2000
+GROUPS_PER_CHUNK = 2000
 """Registers of groups in one message."""
 
 HOLD_TIME_MIN_S = 0.1
@@ -172,7 +172,7 @@ LETTER_BARE_MAX = 128
 """Characters of class and fingerprint in a dead letter that comes when the disk has only its reserve left."""
 LETTERS_BYTES_MAX = 1 * MIB
 """Bytes that nodes may have to send each other for one REJECT's letter: its size, once for each span."""
-LETTERS_PER_PIECE = 32
+LETTERS_PER_CHUNK = 32
 """Records with letters in one message, or in one record of the journal."""
 
 NUMBERS_END = 1 << 62
@@ -225,4 +225,4 @@ assert DEADLINE_SHARE / (1 - CLOCK_RATE_MAX) < QUARANTINE_SHARE / (1 + CLOCK_RAT
 assert CLOCK_END < STAMP_LAST < STAMPS_END
 assert MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX < FETCH_BYTES_MAX < FRAME_BYTES_MAX
 assert HEADER_BYTES_MAX + FETCH_BYTES_MAX < FRAME_BYTES_MAX
-assert LETTERS_PER_PIECE * LETTER_BYTES_MAX < HEADER_BYTES_MAX
+assert LETTERS_PER_CHUNK * LETTER_BYTES_MAX < HEADER_BYTES_MAX

@@ -307,7 +307,7 @@ class NodeCore:
         self._served_at = mono
 
     def _begin(self, work: Costly, now: Now) -> list[Effect]:
-        """Begin a costly piece of work, which has its turn."""
+        """Begin a costly chunk of work, which has its turn."""
         match work:
             case Again(key, request, looked, caller):
                 return self.router.on_request(key, request, now, looked=looked, caller=caller, waits=False)

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from quorumq.core.catalogue import Catalogue
+from quorumq.core.chunks import chunks_of
 from quorumq.core.effects import Effect, Send
-from quorumq.core.limits import GROUPS_PER_PIECE
+from quorumq.core.limits import GROUPS_PER_CHUNK
 from quorumq.core.messages import GroupsReply, GroupsRequest
-from quorumq.core.pieces import pieces_of
 from quorumq.core.rounds import majority_of
 from quorumq.core.state import NodeState
 from quorumq.core.types import NodeId, Now
@@ -50,8 +50,8 @@ class PeerGroups:
             number: asked for number, asked in self.asked.items() if asked.at > now.mono - ANSWER_WAIT_S
         }
         effects: list[Effect] = []
-        for piece in pieces_of(sorted(topics), TOPICS_PER_ASK):
-            ask = self._question(Asked(now.mono, piece), "")
+        for chunk in chunks_of(sorted(topics), TOPICS_PER_ASK):
+            ask = self._question(Asked(now.mono, chunk), "")
             effects += [Send(peer, ask) for peer in self.state.links]
         return effects
 
@@ -100,5 +100,5 @@ def tell(catalogue: Catalogue, sender: NodeId, message: GroupsRequest) -> list[E
     found = sorted(key for key in catalogue.groups if key[0] in wanted)
     if found and message.after:
         found = found[bisect_right(found, (message.topics[0], message.after)) :]
-    groups = tuple(catalogue.groups[key] for key in found[:GROUPS_PER_PIECE])
+    groups = tuple(catalogue.groups[key] for key in found[:GROUPS_PER_CHUNK])
     return [Send(sender, GroupsReply(message.number, groups, len(found) > len(groups)))]

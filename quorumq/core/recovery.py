@@ -32,11 +32,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from quorumq.core.chunks import chunks_of
 from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import HeldThere, HoldsReply, HoldsRequest
 from quorumq.core.partition.recall import Reported
 from quorumq.core.partition.replica import Replica
-from quorumq.core.pieces import pieces_of
 from quorumq.core.state import Granted, NodeState
 from quorumq.core.types import NodeId, Now, PartitionId
 
@@ -47,8 +47,8 @@ ASK_FIRST_S = 0.1
 ASK_AGAIN_S = 2.0
 """A request that is not answered is repeated after the first of these; the pause doubles up to the second."""
 
-HOLDS_PER_PIECE = 2000
-"""Holds in one piece of an answer: some 200 bytes each."""
+HOLDS_PER_CHUNK = 2000
+"""Holds in one chunk of an answer: some 200 bytes each."""
 
 
 class Asked(NamedTuple):
@@ -66,13 +66,13 @@ class Recovery:
         greeted: peers that have dialled us, and said nothing yet.
     """
 
-    __slots__ = ("_asked", "_pieces", "_reported", "greeted", "not_dead")
+    __slots__ = ("_asked", "_chunks", "_reported", "greeted", "not_dead")
 
     def __init__(self) -> None:
         self.not_dead: dict[PartitionId, dict[NodeId, None]] = {}
         self._asked: dict[NodeId, Asked] = {}
         self.greeted: dict[NodeId, None] = {}
-        self._pieces: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
+        self._chunks: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
         self._reported: dict[PartitionId, list[Reported]] = {}
 
     def want(self, replica: Replica, now: Now) -> None:
@@ -97,8 +97,8 @@ class Recovery:
                 self._forget(partition)
         wanted = [partition for partition, not_dead in self.not_dead.items() if peer in not_dead]
         before = self._asked.pop(peer, None)
-        for key in [key for key in self._pieces if key[1] == peer]:
-            del self._pieces[key]
+        for key in [key for key in self._chunks if key[1] == peer]:
+            del self._chunks[key]
         if not wanted or peer not in state.links:
             return []
         number = state.next_round()
@@ -129,7 +129,7 @@ class Recovery:
         return asked is not None and asked.round == number
 
     def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsReply, now: Now) -> None:
-        """Take in a piece of an answer. Once all of every other replica's are here, the partition's quarantine ends."""
+        """Take in a chunk of an answer. Once all of every other replica's are here, the partition's quarantine ends."""
         not_dead = self.not_dead.get(message.partition)
         if not_dead is None or sender not in not_dead or not self.is_current(sender, message.round):
             return
@@ -138,14 +138,14 @@ class Recovery:
             # It grants already: a late answer may be older than its grants.
             self._forget(message.partition)
             return
-        pieces = self._pieces.setdefault((message.partition, sender), {})
-        pieces[message.piece] = message.holds
-        if len(pieces) < message.pieces:
+        chunks = self._chunks.setdefault((message.partition, sender), {})
+        chunks[message.chunk] = message.holds
+        if len(chunks) < message.chunks:
             return
-        del self._pieces[(message.partition, sender)]
+        del self._chunks[(message.partition, sender)]
         del not_dead[sender]
         reported = self._reported.setdefault(message.partition, [])
-        for holds in pieces.values():
+        for holds in chunks.values():
             reported += [Reported(hold, now.mono + hold.remaining) for hold in holds]
         if self.has_heard_enough(replica, not_dead):
             self._forget(message.partition)
@@ -161,7 +161,7 @@ class Recovery:
         if not self.not_dead:
             self._asked.clear()
             self.greeted.clear()
-            self._pieces.clear()
+            self._chunks.clear()
 
 
 def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) -> list[Effect]:
@@ -177,9 +177,9 @@ def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) ->
             continue
         granted = replica.node.grants(now) if granted is None else granted
         told = replica.recall.holds_to_tell(now, granted.get(partition, ()))
-        pieces = pieces_of(told, HOLDS_PER_PIECE) or [()]
+        chunks = chunks_of(told, HOLDS_PER_CHUNK) or [()]
         effects += [
-            Send(sender, HoldsReply(message.round, partition, number, len(pieces), piece))
-            for number, piece in enumerate(pieces)
+            Send(sender, HoldsReply(message.round, partition, number, len(chunks), chunk))
+            for number, chunk in enumerate(chunks)
         ]
     return effects

@@ -10,12 +10,12 @@ Not promised: that what was written is still so when the client hears of it. The
 from __future__ import annotations
 
 from quorumq.core import messages as m
+from quorumq.core.chunks import chunks_of
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect, Send
 from quorumq.core.errors import Code
-from quorumq.core.limits import GROUPS_PER_PIECE
-from quorumq.core.pieces import pieces_of
+from quorumq.core.limits import GROUPS_PER_CHUNK
 from quorumq.core.rounds import Round, majority_of
 from quorumq.core.topics import (
     all_sets,
@@ -203,7 +203,7 @@ class ChangeCoordinator(TopicCoordinator):
             return super().on_read(context, now)
         if self.merged.deleted:
             return self.on_replaced(context, now)
-        self.pages = pieces_of(context.catalogue.group_registers(self.topic.id), GROUPS_PER_PIECE)
+        self.pages = chunks_of(context.catalogue.group_registers(self.topic.id), GROUPS_PER_CHUNK)
         return self.carry(context, now)
 
     def carry(self, context: Context, now: Now) -> list[Effect]:

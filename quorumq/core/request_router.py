@@ -391,7 +391,7 @@ class RequestRouter:
     def _fetch(self, key: int, request: m.Fetch, now: Now) -> Admitted:
         context = self.context
         topics, group = dead_letter_names(request.topics, request.group)
-        most = limits.LETTERS_PER_PIECE if group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
+        most = limits.LETTERS_PER_CHUNK if group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
         request = request._replace(
             topics=topics,
             group=group,

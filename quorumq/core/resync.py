@@ -7,17 +7,17 @@ majority but us; each majority of the node list is met by `nodes - majority + 1`
 A peer answers after HELLO made our new incarnation durable there: what it decides later, it decides with
 a reply that supersedes our old votes.
 
-Everything is asked for in requests with a number of their own, repeated until answered; pieces are merged as they
+Everything is asked for in requests with a number of their own, repeated until answered; chunks are merged as they
 come, since merging never harms. Payload is not part of it: once the node is trusted, anti-entropy brings that.
 """
 
 from __future__ import annotations
 
+from quorumq.core.chunks import chunks_of
 from quorumq.core.context import Context
 from quorumq.core.effects import Effect, Send
-from quorumq.core.limits import GROUPS_PER_PIECE, STARTS_FAR
+from quorumq.core.limits import GROUPS_PER_CHUNK, STARTS_FAR
 from quorumq.core.messages import ResyncReply, ResyncRequest, SyncState, SyncTopics
-from quorumq.core.pieces import pieces_of
 from quorumq.core.rounds import majority_of
 from quorumq.core.types import Decision, Group, NodeId, Now, PartitionId, Topic
 
@@ -26,7 +26,7 @@ ASK_AGAIN_S = 0.5
 PRODUCER_IDS_MAX = 2048
 """Producer ids of one answer, about; each counts once for each group."""
 
-REGISTERS_PER_PIECE = 50
+REGISTERS_PER_CHUNK = 50
 
 Part = tuple[NodeId, PartitionId | None]
 """One peer's part of a resync: its registers (None), or what it has of one partition."""
@@ -42,7 +42,7 @@ class Resync:
         survivors: the nodes that an operator has declared to be all that is left; no other is waited for.
     """
 
-    __slots__ = ("_asked", "_at", "_pieces", "heard", "reason", "survivors")
+    __slots__ = ("_asked", "_at", "_chunks", "heard", "reason", "survivors")
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -50,7 +50,7 @@ class Resync:
         self.heard: dict[Part, None] = {}
         self._asked: dict[Part, int] = {}  # the number of the request that an answer counts for
         self._at: dict[Part, int] = {}  # the place to go on from
-        self._pieces: dict[Part, dict[int, None]] = {}
+        self._chunks: dict[Part, dict[int, None]] = {}
 
     # --------------------------------------------------------------------- what is needed
 
@@ -108,12 +108,12 @@ class Resync:
         for part in parts:
             if part not in self.heard and (afresh or part not in self._asked):
                 number = self._asked[part] = context.state.next_round()
-                self._pieces[part] = {}
+                self._chunks[part] = {}
                 effects.append(Send(peer, ResyncRequest(number, part[1], self._at.get(part, 0))))
         return effects
 
     def on_told(self, context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
-        """Take in a piece of an answer: merge it, and go on once all pieces are here."""
+        """Take in a chunk of an answer: merge it, and go on once all chunks are here."""
         effects: list[Effect] = []
         topics, groups = message.registers
         effects += context.take_in_registers(sender, topics, groups, now)
@@ -124,9 +124,9 @@ class Resync:
         part = (sender, message.partition)
         if self._asked.get(part) != message.round:
             return effects
-        pieces = self._pieces[part]
-        pieces[message.piece] = None
-        if len(pieces) < message.pieces:
+        chunks = self._chunks[part]
+        chunks[message.chunk] = None
+        if len(chunks) < message.chunks:
             return effects
         del self._asked[part]
         if message.following:
@@ -157,9 +157,9 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
     following = 0
     if message.partition is None:
         topics = [catalogue.topics[found] for found in sorted(catalogue.topics)]
-        answers += [(piece, None, ()) for piece in in_pieces(topics, catalogue.all_groups())]
+        answers += [(chunk, None, ()) for chunk in in_chunks(topics, catalogue.all_groups())]
         decisions = [catalogue.decisions[found] for found in sorted(catalogue.decisions)]
-        answers += [(nothing, None, piece) for piece in pieces_of(decisions, REGISTERS_PER_PIECE)]
+        answers += [(nothing, None, chunk) for chunk in chunks_of(decisions, REGISTERS_PER_CHUNK)]
     elif (replica := context.replicas.get(message.partition)) is not None:
         if not replica.sync.renew():
             context.state.compare_later(message.partition)
@@ -173,7 +173,7 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
     ]
 
 
-def in_pieces(topics: list[Topic], groups: list[Group]) -> list[SyncTopics]:
-    """Return registers in pieces that fit a frame."""
-    told = [SyncTopics(piece, ()) for piece in pieces_of(topics, REGISTERS_PER_PIECE)]
-    return told + [SyncTopics((), piece) for piece in pieces_of(groups, GROUPS_PER_PIECE)]
+def in_chunks(topics: list[Topic], groups: list[Group]) -> list[SyncTopics]:
+    """Return registers in chunks that fit a frame."""
+    told = [SyncTopics(chunk, ()) for chunk in chunks_of(topics, REGISTERS_PER_CHUNK)]
+    return told + [SyncTopics((), chunk) for chunk in chunks_of(groups, GROUPS_PER_CHUNK)]

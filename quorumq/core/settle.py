@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 from quorumq.core import costs, limits
 from quorumq.core import messages as m
+from quorumq.core.chunks import chunks_of
 from quorumq.core.context import Context
 from quorumq.core.coordinator import Coordinator
 from quorumq.core.effects import Effect
 from quorumq.core.errors import Code
 from quorumq.core.partition.fate import NOBODY
-from quorumq.core.pieces import pieces_of
 from quorumq.core.printable import plural
 from quorumq.core.rounds import Round, Votes
 from quorumq.core.spans import across, overlap
@@ -87,8 +87,8 @@ class Ballot:
                 if owner in votes:
                     votes[owner].add((span,), bit)
 
-    def pieces(self, span: Span, owner: Owner) -> list[tuple[Span, int, int, int]]:
-        """Return ``span`` in pieces with the bits of yes, of no, and of replicas in which something higher stood."""
+    def chunks(self, span: Span, owner: Owner) -> list[tuple[Span, int, int, int]]:
+        """Return ``span`` in chunks with the bits of yes, of no, and of replicas in which something higher stood."""
         return [
             (part, yes or 0, no or 0, stood or 0)
             for part, (yes, no, stood) in across(span, (self.yes[owner], self.no[owner], self.stood))
@@ -170,7 +170,7 @@ class SettleCoordinator(Coordinator):
         raise NotImplementedError
 
     def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
-        """Return the outcome for a piece, or None while it is open; not None when ``last``."""
+        """Return the outcome for a chunk, or None while it is open; not None when ``last``."""
         raise NotImplementedError
 
     def detail(self, ballot: Ballot, span: Span, outcome: str) -> str:
@@ -194,13 +194,13 @@ class SettleCoordinator(Coordinator):
         return ""
 
     def decide(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
-        """Close the round if every piece has its outcome; answer when no round is left."""
+        """Close the round if every chunk has its outcome; answer when no round is left."""
         ballot = self.ballots[number]
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
         found: list[m.Verdict] = []
         for item, (span, owner, _) in ballot.ask.items:
-            for part, yes, no, stood in ballot.pieces(span, owner):
+            for part, yes, no, stood in ballot.chunks(span, owner):
                 wrote = valid & ~stood
                 outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
                 if stood and ballot.round.is_refused(stood & valid):
@@ -386,9 +386,9 @@ class RedriveCoordinator(SettleCoordinator):
 
     def will_ask(self, generation: int, items: list[tuple[int, m.Owned]], *, again: bool) -> None:
         """Plan rounds that open these again: for replicas with the dead letters, or, ``again``, for those without."""
-        for piece in pieces_of(items, limits.RUNS_PER_STEP):
+        for chunk in chunks_of(items, limits.RUNS_PER_STEP):
             self.asks.append(
-                Ask(self.partition, self.request.group, generation, again, list(piece), len(piece))
+                Ask(self.partition, self.request.group, generation, again, list(chunk), len(chunk))
             )
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.Merge:
@@ -404,14 +404,14 @@ class RedriveCoordinator(SettleCoordinator):
         ballot.settled += reply.higher
 
     def decide(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
-        """Close the round if every piece has its outcome, or waits for replicas that have not heard of it; ask them."""
+        """Close the round if every chunk has its outcome, or waits for replicas that have not heard of it; ask them."""
         ballot = self.ballots[number]
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
         found: list[m.Verdict] = []
         waiting: list[tuple[int, m.Owned]] = []
         for item, entry in ballot.ask.items:
-            for part, yes, no, not_dead in ballot.pieces(entry.span, NOBODY):
+            for part, yes, no, not_dead in ballot.chunks(entry.span, NOBODY):
                 outcome = self.outcome(ballot, yes, no, not_dead, valid, last=last)
                 if outcome is None:
                     return []
@@ -428,7 +428,7 @@ class RedriveCoordinator(SettleCoordinator):
     def outcome(
         self, ballot: Ballot, yes: int, no: int, not_dead: int, valid: int, *, last: bool
     ) -> str | None:
-        """Return a piece's outcome; None while it is open; NOT KNOWN TO BE DEAD if only replicas that have not heard can decide it.
+        """Return a chunk's outcome; None while it is open; NOT KNOWN TO BE DEAD if only replicas that have not heard can decide it.
 
         A majority with higher records decides it, because the higher record replaces all others. Else it is
         refused only if no replica wrote anything.
@@ -455,7 +455,7 @@ class RedriveCoordinator(SettleCoordinator):
 
 
 def asks_of(context: Context, items: tuple[m.ReceiptPart, ...]) -> list[Ask]:
-    """Return the request's messages by partition, group and generation, in pieces for one step of a replica each.
+    """Return the request's messages by partition, group and generation, in chunks for one step of a replica each.
 
     Redriven messages are apart: a newer generation may leave them open, and refuse the rest of its own.
     """

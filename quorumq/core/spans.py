@@ -140,7 +140,7 @@ class _Runs:
         return runs[first : bisect_left(runs, (stop,), first)]
 
     def cut(self, span: Span, most: int) -> list[tuple[Span, int]]:
-        """Return ``span`` in pieces with a part in ``most`` runs at most each, and the count of runs of each."""
+        """Return ``span`` in chunks with a part in ``most`` runs at most each, and the count of runs of each."""
         producer_id, start, stop = span
         runs = self._overlap(producer_id, start, stop)
         if len(runs) <= most:
@@ -151,8 +151,8 @@ class _Runs:
             for at in range(len(cuts) - 1)
         ]
 
-    def _write(self, producer_id: ProducerId, start: int, stop: int, pieces: Sequence[Run]) -> None:
-        """Make ``producer_id[start, stop)`` hold exactly ``pieces`` (sorted, disjoint, within; may be mergeable).
+    def _write(self, producer_id: ProducerId, start: int, stop: int, chunks: Sequence[Run]) -> None:
+        """Make ``producer_id[start, stop)`` hold exactly ``chunks`` (sorted, disjoint, within; may be mergeable).
 
         Takes in the runs that touch the span on either side, so that equal neighbours merge. If
         nothing changes, nothing is written and runs that are shared with a clone stay shared.
@@ -178,14 +178,14 @@ class _Runs:
                 new.append(run if run[1] <= start else (run[0], start, run[2]))
             run = old[-1]
             if run[1] > stop:
-                pieces = [*pieces, run if run[0] >= stop else (stop, run[1], run[2])]
-        for piece in pieces:
+                chunks = [*chunks, run if run[0] >= stop else (stop, run[1], run[2])]
+        for chunk in chunks:
             if new:
                 before = new[-1]
-                if before[1] == piece[0] and (before[2] is piece[2] or before[2] == piece[2]):
-                    new[-1] = (before[0], piece[1], before[2])
+                if before[1] == chunk[0] and (before[2] is chunk[2] or before[2] == chunk[2]):
+                    new[-1] = (before[0], chunk[1], before[2])
                     continue
-            new.append(piece)
+            new.append(chunk)
         now = tuple(new)
         if now == old:
             return
@@ -537,12 +537,12 @@ class SpanMap(_Runs, Generic[V]):
         if not 0 <= start < stop:
             _refuse_unless_empty(span)
             return
-        pieces = []
+        chunks = []
         for part, value in self.split(span):
             result = fn(value)
             if result is not None:
-                pieces.append((part.start, part.stop, result))
-        self._write(producer_id, start, stop, pieces)
+                chunks.append((part.start, part.stop, result))
+        self._write(producer_id, start, stop, chunks)
 
     def __repr__(self) -> str:
         return f"SpanMap({{{', '.join(f'{span}: {value!r}' for span, value in self.items())}}})"

@@ -8,7 +8,7 @@ from quorumq.core.context import Context, forget
 from quorumq.core.effects import Done, Effect, Persist, Send
 from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer
 from quorumq.core.partition.replica import Replica
-from quorumq.core.resync import in_pieces
+from quorumq.core.resync import in_chunks
 from quorumq.core.trust import TOKEN_POSITION
 from quorumq.core.types import Incarnation, NodeId, Now, PartitionId
 
@@ -55,7 +55,7 @@ class Upkeep:
     def _send_registers(self, peer: NodeId) -> list[Effect]:
         """Return every topic and group that we know of."""
         catalogue = self.context.catalogue
-        return [Send(peer, piece) for piece in in_pieces(catalogue.registers(), catalogue.all_groups())]
+        return [Send(peer, chunk) for chunk in in_chunks(catalogue.registers(), catalogue.all_groups())]
 
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
         """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""

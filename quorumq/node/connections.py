@@ -496,39 +496,39 @@ class Inbound:
             if isinstance(reply, m.OpenSessionReply):
                 node = self.node
                 signature = sign_session(reply.producer_id, secret=node.secret, key=node.secret_number)
-                pieces = encode_message(reply._replace(signature=signature), request=number)
+                chunks = encode_message(reply._replace(signature=signature), request=number)
             elif isinstance(reply, m.FetchReply) and reply.slices:
-                pieces = self._encode_fetched(key, number, reply)
+                chunks = self._encode_fetched(key, number, reply)
                 if isinstance(counted, m.Fetch):
                     now = self.node.clock().mono
                     self.node.readers.delivered(counted, reply, self.software, self.host, now)
             else:
-                pieces = encode_message(reply, request=number, read=self.node.read_slice)
+                chunks = encode_message(reply, request=number, read=self.node.read_slice)
                 if isinstance(counted, m.AckRequest | m.RejectRequest) and isinstance(reply, m.SettleReply):
                     self.node.readers.settled(counted, reply, self.node.clock().mono)
         except DamagedBatch as error:
             self.node.damaged(error.number, error)
             detail = f"node {self.node.config.node} has a damaged copy of a batch: ask another node"
-            pieces = self._refuse(key, number, reply, m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
+            chunks = self._refuse(key, number, reply, m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
         except KeyError:  # forgotten since the core answered: its topic was deleted, or its group rewound
             detail = "a batch of this answer was dropped while it waited to be sent: ask again"
-            pieces = self._refuse(key, number, reply, m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
+            chunks = self._refuse(key, number, reply, m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
         except (TooLarge, BadValue) as error:
             refusal = m.Failed(Code.TOO_LARGE, f"the answer cannot be sent: {error}; ask for less at once")
-            pieces = self._refuse(key, number, reply, refusal)
+            chunks = self._refuse(key, number, reply, refusal)
         except StorageError as error:
             self.node.fail(EXIT_STORAGE, str(error))
             return
         except Exception as error:
             self.node.raised(Raised(type(reply).__name__, error))
             detail = f"it was done, but a bug keeps node {self.node.config.node} from saying what came of it"
-            pieces = self._refuse(key, number, reply, m.Failed(Code.OUTCOME_UNKNOWN, detail))
+            chunks = self._refuse(key, number, reply, m.Failed(Code.OUTCOME_UNKNOWN, detail))
         if self.credentials is not None and not self.credentials.problem():
-            self.credentials.usage.answered(reply, sum(map(len, pieces)), self.node.clock().mono)
+            self.credentials.usage.answered(reply, sum(map(len, chunks)), self.node.clock().mono)
         # Before it is sent: if that ends the connection, `close` takes back the rest.
         self._weight -= weight
         self.node.capacity.take(-weight)
-        self._put(pieces)
+        self._put(chunks)
         self._changed.set()
 
     def _visible(self, reply: m.ClientReply, asked: Counted | None) -> m.ClientReply:
@@ -543,10 +543,10 @@ class Inbound:
 
     def _encode_fetched(self, key: int, number: int, reply: m.FetchReply) -> list[bytes | memoryview]:
         signed = sign_fetched(reply, secret=self.node.secret, key=self.node.secret_number)
-        pieces = encode_message(signed, request=number, read=self.node.read_slice)
+        chunks = encode_message(signed, request=number, read=self.node.read_slice)
         self._answering[key] = (self._out.sent + self._out.waiting, reply)
         self.node.trace.answered(reply, self.node.core.replicas)
-        return pieces
+        return chunks
 
     def _refuse(
         self, key: int, number: int, reply: m.ClientReply, refusal: m.Failed
@@ -557,8 +557,8 @@ class Inbound:
             self.node.feed(Unsent(key))
         return encode_message(refusal, request=number)
 
-    def _put(self, pieces: list[bytes | memoryview]) -> None:
-        self._out.put(pieces)
+    def _put(self, chunks: list[bytes | memoryview]) -> None:
+        self._out.put(chunks)
         if self._out.waiting >= FLUSH_BYTES:
             self._out.flush()
 

@@ -53,15 +53,15 @@ class PeerLink:
     def has_capacity(self) -> bool:
         return self.out.waiting < self._most
 
-    def send(self, pieces: list[bytes | memoryview], answer: RemoteFetchReply | None = None) -> bool:
-        size = sum(map(len, pieces))
+    def send(self, chunks: list[bytes | memoryview], answer: RemoteFetchReply | None = None) -> bool:
+        size = sum(map(len, chunks))
         if self.out.waiting and self.out.waiting + size > self._most:
             return False
         if answer is not None:
             while self._answers and self._answers[0][0] < self.out.sent:
                 self._answers.popleft()
             self._answers.append((self.out.sent + self.out.waiting, answer))
-        self.out.put(pieces)
+        self.out.put(chunks)
         return True
 
     def never_begun(self) -> list[RemoteFetchReply]:

@@ -1,6 +1,6 @@
 """Counters of a node, as Prometheus reads them.
 
-Looking at every partition would keep the node from its work, so a page is made of pieces: between two of them others
+Looking at every partition would keep the node from its work, so a page is made of chunks: between two of them others
 are served. A page is made at most once a second, however many ask. A bounded number of topics and groups have rows of
 their own. The rest are summed up in a row named "other", so that no number of topics makes a page too big to keep.
 """

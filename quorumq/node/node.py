@@ -107,11 +107,11 @@ class Link(Flushing, Protocol):
     def waiting(self) -> int:
         """Bytes queued."""
 
-    def send(self, pieces: list[bytes | memoryview], answer: m.RemoteFetchReply | None = None) -> bool:
+    def send(self, chunks: list[bytes | memoryview], answer: m.RemoteFetchReply | None = None) -> bool:
         """Queue a frame; False if the queue is full and the frame was dropped.
 
         Args:
-            pieces: chunks of the frame.
+            chunks: chunks of the frame.
             answer: message to give back if the link ends before the frame is begun; None if it need not be.
         """
 
@@ -315,7 +315,7 @@ class Node:
         stamp = self.core.state.clock.value
         answer = message if isinstance(message, m.RemoteFetchReply) and message.slices else None
         try:
-            pieces = self._encode(message, stamp)
+            chunks = self._encode(message, stamp)
         except StorageError:
             raise
         except Exception as error:  # a wait for its answer ends by time-out; nothing else fails
@@ -324,7 +324,7 @@ class Node:
             self.health.count("messages_not_sent")
             self._drop(message)
             return
-        if link.send(pieces, answer):
+        if link.send(chunks, answer):
             self._dirty[id(link)] = link
         else:
             self._drop(message)
@@ -334,11 +334,11 @@ class Node:
             return self._encode_fetched(message, stamp)
         if isinstance(message, m.PeekReply) and message.slices:
             return self._encode_page(message, stamp)
-        last, at, pieces = self._last
+        last, at, chunks = self._last
         if last is not message or at != stamp:
-            pieces = encode_message(message, stamp=stamp)
-            self._last = (message, stamp, pieces)  # to several peers: encoded once
-        return pieces
+            chunks = encode_message(message, stamp=stamp)
+            self._last = (message, stamp, chunks)  # to several peers: encoded once
+        return chunks
 
     def _drop(self, message: m.PeerMessage) -> None:
         """There is no way to send ``message`` now."""

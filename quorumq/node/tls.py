@@ -1,7 +1,7 @@
 """TLS behind the node's transports, and certificates that change while it runs.
 
 `TlsTransport` is one more transport, around another. What it was given and has encrypted may wait for room below it:
-that is one piece at most, and a byte of it counts as not sent until all of it is, so that `Outflow` comes back. A frame
+that is one chunk at most, and a byte of it counts as not sent until all of it is, so that `Outflow` comes back. A frame
 counts as begun, then, no later than its second byte, and one byte is no frame.
 """
 
@@ -34,7 +34,7 @@ class TlsTransport:
         self._inner = inner
         self._tunnel = Tunnel(context, server_side=server_side)
         self._encrypted: memoryview = memoryview(b"")
-        self._owed = 0  # bytes of the piece in `_encrypted` that were not counted yet
+        self._owed = 0  # bytes of the chunk in `_encrypted` that were not counted yet
         self._shaken = trio.Event()
         self._closed = False
 

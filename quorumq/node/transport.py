@@ -168,10 +168,10 @@ class Outflow:
     _buffers: deque[memoryview] = field(default_factory=deque)
     _lost: bool = False
 
-    def put(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Append the pieces of one frame."""
-        for piece in pieces:
-            view = memoryview(piece)
+    def put(self, chunks: Sequence[bytes | memoryview]) -> None:
+        """Append the chunks of one frame."""
+        for chunk in chunks:
+            view = memoryview(chunk)
             if view.nbytes:
                 self._buffers.append(view)
                 self.waiting += view.nbytes

@@ -32,7 +32,7 @@ WAIT_S: Final = 60.0
 """The longest wait for sockets in one go."""
 
 TURN_BYTES: Final = 1024 * 1024
-"""Bytes of all connections in one turn beyond the first piece of each; the rest is left to their own tasks."""
+"""Bytes of all connections in one turn beyond the first chunk of each; the rest is left to their own tasks."""
 
 
 def loop_descriptor() -> int:

@@ -55,7 +55,7 @@ class Tail:
         return position
 
     def add_cut(self, record: JournalRecord, into: list[Buffer]) -> int:
-        """Append one record of a snapshot, in pieces if it is too large; return the number of pieces."""
+        """Append one record of a snapshot, in chunks if it is too large; return the number of chunks."""
         encoded = encode_record(record, 0)
         if len(encoded[0]) <= HEADER_BYTES_MAX:
             self.add(record, into, encoded)

@@ -20,7 +20,7 @@ class Lift:
 
 
 class Body:
-    """The raw bytes behind the CBOR, cut off piece by piece in the order of the values that need them."""
+    """The raw bytes behind the CBOR, cut off chunk by chunk in the order of the values that need them."""
 
     __slots__ = ("at", "view")
 

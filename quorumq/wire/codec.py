@@ -107,7 +107,7 @@ def encode_message(
     stamp: int = 0,
     read: Callable[[m.Slice], bytes | memoryview] | None = None,
 ) -> list[bytes | memoryview]:
-    """Return ``message`` as the pieces of one frame, for one join or sendmsg.
+    """Return ``message`` as the chunks of one frame, for one join or sendmsg.
 
     Args:
         message: any message. Items of AckRequest and its like are `SignedNamed` (see `signed_items`);

@@ -48,7 +48,7 @@ _new_frame: Final[Callable[[type[Frame], tuple[memoryview, memoryview]], Frame]]
 def encode_frame(
     header: bytes, bodies: Sequence[bytes | memoryview] = (), what: str = "a message"
 ) -> list[bytes | memoryview]:
-    """Return the pieces of one frame, for one ``b"".join`` or ``sendmsg``. Bodies are not copied.
+    """Return the chunks of one frame, for one ``b"".join`` or ``sendmsg``. Bodies are not copied.
 
     Args:
         header: the encoded header.

@@ -20,7 +20,7 @@ from quorumq.core.limits import KIB
 CA_VARIABLE: Final = "QUORUMQ_TLS_CA"
 """The environment variable that names a client's file of authorities if the program does not."""
 
-PIECE_BYTES: Final = 256 * KIB
+CHUNK_BYTES: Final = 256 * KIB
 """Encrypted at once."""
 
 RECORD_BYTES: Final = 16 * KIB
@@ -66,14 +66,14 @@ class Tunnel:
         """Return the bytes to send now."""
         return self._outgoing.read()
 
-    def say(self, pieces: Sequence[bytes | memoryview]) -> int:
-        """Encrypt pieces, up to `PIECE_BYTES` together; how many bytes that are. What comes of it is `unsent`."""
+    def say(self, chunks: Sequence[bytes | memoryview]) -> int:
+        """Encrypt chunks, up to `CHUNK_BYTES` together; how many bytes that are. What comes of it is `unsent`."""
         size = 0
         some: list[bytes | memoryview] = []
-        for piece in pieces:
-            some.append(piece[: PIECE_BYTES - size] if size + len(piece) > PIECE_BYTES else piece)
+        for chunk in chunks:
+            some.append(chunk[: CHUNK_BYTES - size] if size + len(chunk) > CHUNK_BYTES else chunk)
             size += len(some[-1])
-            if size == PIECE_BYTES:
+            if size == CHUNK_BYTES:
                 break
         return self._tls.write(some[0] if len(some) == 1 else b"".join(some))
 
@@ -88,19 +88,19 @@ class Tunnel:
         """
         incoming, read = self._incoming, self._tls.read
         incoming.write(data)
-        pieces: list[bytes] = []
+        chunks: list[bytes] = []
         try:
             while incoming.pending:
-                piece = read(RECORD_BYTES)
-                pieces.append(piece)
-                if not piece:
+                chunk = read(RECORD_BYTES)
+                chunks.append(chunk)
+                if not chunk:
                     break
         except ssl.SSLWantReadError:  # the rest of a record is still to come
-            if not pieces:
+            if not chunks:
                 return None
-        if len(pieces) == 1:
-            return pieces[0]
-        return b"".join(pieces) if pieces else None
+        if len(chunks) == 1:
+            return chunks[0]
+        return b"".join(chunks) if chunks else None
 
 
 def own_ca() -> str:

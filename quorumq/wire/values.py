@@ -319,8 +319,8 @@ class _Maker:
         fields: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
         name = cls.__name__
         assert len(fields) < 24, f"{name}: the head of its array would take two bytes"
-        pieces = [repr(bytes((0x80 | len(fields),))), *self._fields(cls, "x")]
-        lines = [f"def e_{name}(x, lift):", f"    return {joined(pieces)}"]
+        chunks = [repr(bytes((0x80 | len(fields),))), *self._fields(cls, "x")]
+        lines = [f"def e_{name}(x, lift):", f"    return {joined(chunks)}"]
         self.encoders[cls] = self._compile(f"e_{name}", lines, f"encoder of {name}")
 
         lines = [
@@ -336,17 +336,17 @@ class _Maker:
             head = cbor.array_head(3 + len(cls._fields)) + cbor.uint(number)  # type: ignore[attr-defined]
             lead = [self._int("request", 0, 1 << 32), self._int("stamp", 0, STAMPS_END)]
             name = f"m_{cls.__name__}"
-            pieces = [repr(head), *lead, *self._fields(cls, "x")]
-            lines = [f"def {name}(x, lift, request, stamp):", f"    return {joined(pieces)}"]
+            chunks = [repr(head), *lead, *self._fields(cls, "x")]
+            lines = [f"def {name}(x, lift, request, stamp):", f"    return {joined(chunks)}"]
             return cast("LedEncoder", self._compile(name, lines, f"encoder of {cls.__name__}"))
 
     def _fields(self, cls: type, var: str) -> list[str]:
         """Expressions for the CBOR of the fields of ``var``, which is a ``cls``."""
         hints = hints_of(cls)
         return [
-            piece
+            chunk
             for at, field in enumerate(cls._fields)  # type: ignore[attr-defined]
-            for piece in self._pieces(hints[field], f"{var}[{at}]", cls.__name__, field)
+            for chunk in self._chunks(hints[field], f"{var}[{at}]", cls.__name__, field)
         ]
 
     def _taking(self, cls: type, var: str) -> list[str]:
@@ -376,7 +376,7 @@ class _Maker:
         """Return what a decoder is given for a field with this value."""
         if value is None:
             return None
-        source = joined(self._pieces(hint, "x", owner, field))
+        source = joined(self._chunks(hint, "x", owner, field))
         encode = self._compile(
             "e", ["def e(x, lift):", f"    return {source}"], f"default of {owner}.{field}"
         )
@@ -395,7 +395,7 @@ class _Maker:
             return f"({long} {small} {middle} uint({var}))"
         return f"({small} {middle} {long} uint({var}))"
 
-    def _pieces(self, hint: Any, var: str, owner: str, field: str) -> list[str]:
+    def _chunks(self, hint: Any, var: str, owner: str, field: str) -> list[str]:
         """Expressions for the CBOR of ``var``, which follow each other."""
         if hint in INLINE:
             return [repr(bytes((0x80 | len(hint._fields),))), *self._fields(hint, var)]
@@ -418,7 +418,7 @@ class _Maker:
             (inner,) = [arg for arg in args if arg is not type(None)]
             return f"({cbor.NULL!r} if {var} is None else {self._encoding(inner, var, owner, field)})"
         if producer_id is tuple and args[-1] is Ellipsis:
-            inner = joined(self._pieces(args[0], "i", owner, field))
+            inner = joined(self._chunks(args[0], "i", owner, field))
             head = f"(arrays[len({var})] if len({var}) < 24 else array_head(len({var})))"
             return f"({head} + join([{inner} for i in {var}]) if {var} else {cbor.EMPTY_ARRAY!r})"
         if producer_id is tuple:
@@ -526,14 +526,14 @@ def hints_of(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, vars(__import__(cls.__module__, fromlist=["_"])))
 
 
-def joined(pieces: Iterable[str]) -> str:
-    """Return an expression that joins the pieces; literals side by side are one, and one alone needs no join."""
+def joined(chunks: Iterable[str]) -> str:
+    """Return an expression that joins the chunks; literals side by side are one, and one alone needs no join."""
     merged: list[str] = []
-    for piece in pieces:
-        if merged and piece.startswith("b'") and merged[-1].startswith("b'"):
-            merged[-1] = repr(ast.literal_eval(merged[-1]) + ast.literal_eval(piece))
+    for chunk in chunks:
+        if merged and chunk.startswith("b'") and merged[-1].startswith("b'"):
+            merged[-1] = repr(ast.literal_eval(merged[-1]) + ast.literal_eval(chunk))
         else:
-            merged.append(piece)
+            merged.append(chunk)
     if len(merged) == 1:
         return merged[0]
     return f"join(({', '.join(merged)},))"

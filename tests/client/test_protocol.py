@@ -45,7 +45,7 @@ def test_hello_names_the_cluster_and_no_node() -> None:
     assert hello.message.versions == m.VERSIONS
 
 
-def test_replies_come_in_any_order_and_in_any_pieces() -> None:
+def test_replies_come_in_any_order_and_in_any_chunks() -> None:
     protocol = welcomed()
     numbers = [protocol.request(m.StatusRequest())[0] for _ in range(3)]
     assert numbers == [2, 3, 4]

@@ -102,8 +102,8 @@ class FateMachine(RuleBasedStateMachine):
                 continue
             facts = self.facts(which, number)
             key = None if facts.early else (0, number)
-            for piece, answer in view.apply(part, step, what, facts, changes, key):
-                for seq in range(piece.start, piece.stop):
+            for chunk, answer in view.apply(part, step, what, facts, changes, key):
+                for seq in range(chunk.start, chunk.stop):
                     assert seq not in answers
                     answers[seq] = answer
             for seq in range(part.start, part.stop) if step is not None else ():

@@ -437,7 +437,7 @@ def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
         core.state.at(cluster.now.mono, ("sync", peer))
     found = steps_of(monkeypatch, lambda: cluster.advance(0.5))
     assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
-    assert offered == {("a", "b"): 512, ("a", "c"): 512}, "in pieces, to the last"
+    assert offered == {("a", "b"): 512, ("a", "c"): 512}, "in chunks, to the last"
     core.state.at(cluster.now.mono, ("sync", "b"))
     cluster.advance(0.001)
     cluster.ask("c", DeleteTopic("jobs", topic.id))

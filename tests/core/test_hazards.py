@@ -50,7 +50,7 @@ def replica_of(cluster: Cluster, node: str) -> Replica:
 
 
 def record_of(cluster: Cluster, node: str, span: Span, group: str = "g") -> Record:
-    ((_, record),) = replica_of(cluster, node).group(group).record_pieces(span)
+    ((_, record),) = replica_of(cluster, node).group(group).record_chunks(span)
     return record
 
 

@@ -181,7 +181,7 @@ def test_nothing_is_reclaimed_before_a_majority_has_said_which_groups_there_are(
 
 
 def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_groups, "GROUPS_PER_PIECE", 2)
+    monkeypatch.setattr(peer_groups, "GROUPS_PER_CHUNK", 2)
     cluster = Cluster()
     published(cluster)
     for name in ("g", "h1", "h2", "h3"):
@@ -239,7 +239,7 @@ def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
 def test_a_full_page_of_groups_fits_a_frame() -> None:
     name = "x" * limits.NAME_BYTES_MAX
     group = Group(b"t" * 16, name, (1 << 62) - 1, 1 << 48)
-    encode_message(GroupsReply(1 << 60, (group,) * limits.GROUPS_PER_PIECE, True))
+    encode_message(GroupsReply(1 << 60, (group,) * limits.GROUPS_PER_CHUNK, True))
 
 
 def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
@@ -291,7 +291,7 @@ def test_a_crash_between_the_record_and_the_drop_forgets_the_batch_at_the_next_s
     assert replica(cluster, "a").batches.reclaimed.messages == 10
 
 
-def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_pieces_of_bounded_size(
+def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(context, "FORGET_MAX", 3)
@@ -302,8 +302,8 @@ def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_pieces_of_bounded_
     cluster.journals["a"] += [stored._replace(number=number) for number in range(70, 77)]
     config = NodeConfig(node="a", nodes=cluster.names, hold_time_max=60.0)
     core = NodeCore(config, cluster.journals["a"], nonce=1, directory=1, now=cluster.now, rng=cluster.rng)
-    pieces = [effect.numbers for effect in core.start(cluster.now) if isinstance(effect, Forget)]
-    assert pieces == [(70, 71, 72), (73, 74, 75), (76,)]
+    chunks = [effect.numbers for effect in core.start(cluster.now) if isinstance(effect, Forget)]
+    assert chunks == [(70, 71, 72), (73, 74, 75), (76,)]
     (found,) = core.replicas.values()
     assert list(found.batches.stored) == [stored.number]
 
@@ -396,7 +396,7 @@ def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
 
 
 def test_what_is_reclaimed_elsewhere_before_its_tombstones_are_here_is_not_wanted_for_ever() -> None:
-    """The pieces of a sync come in any order; one that is lost comes with the next sync."""
+    """The chunks of a sync come in any order; one that is lost comes with the next sync."""
     cluster = Cluster()
     cluster.kill("c")
     published(cluster)

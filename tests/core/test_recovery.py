@@ -239,23 +239,23 @@ def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
     assert asks[-1] < began + 61.3
 
 
-def test_a_long_table_comes_in_pieces_and_counts_when_all_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "HOLDS_PER_PIECE", 3)
+def test_a_long_table_comes_in_chunks_and_counts_when_all_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "HOLDS_PER_CHUNK", 3)
     cluster = Cluster()
     published(cluster, 40)
     for _ in range(10):
         receipts(cluster.ask("a", fetch(most=2)))
-    pieces: list[HoldsReply] = []
+    chunks: list[HoldsReply] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
         if isinstance(message, HoldsReply):
-            pieces.append(message)
-        return isinstance(message, HoldsReply) and message.piece == 1 and len(pieces) < 6
+            chunks.append(message)
+        return isinstance(message, HoldsReply) and message.chunk == 1 and len(chunks) < 6
 
     cluster.drop = drop
     restart(cluster, "b")
-    assert pieces[0].pieces == 4
-    assert all(len(piece.holds) <= 3 for piece in pieces)
+    assert chunks[0].chunks == 4
+    assert all(len(chunk.holds) <= 3 for chunk in chunks)
     assert left(cluster, "b") > 0.0
     assert not view_of(cluster, "b").held_count, "nothing is taken over before everything is here"
     cluster.advance(1.0)

@@ -52,10 +52,10 @@ def test_rows_are_a_dict_in_order(
 
 
 @given(st.lists(st.sets(st.integers(0, 20), max_size=6), max_size=6))
-def test_rows_that_are_put_together_are_those_that_are_put_one_by_one(pieces: list[set[int]]) -> None:
+def test_rows_that_are_put_together_are_those_that_are_put_one_by_one(chunks: list[set[int]]) -> None:
     together, alone = Rows("qI", 1), Rows("qI", 1)
-    for number, piece in enumerate(pieces):
-        found = [(key, number) for key in sorted(piece)]
+    for number, chunk in enumerate(chunks):
+        found = [(key, number) for key in sorted(chunk)]
         together.extend(found)  # type: ignore[arg-type]
         for row in found:
             alone.put(row)

@@ -1,4 +1,4 @@
-"""STATUS: it tells what there is, costs the same however much there is, and comes in pieces of one size.
+"""STATUS: it tells what there is, costs the same however much there is, and comes in chunks of one size.
 
 That what is counted is what a recount finds, every check between two steps sees (`Views.check`).
 """
@@ -78,7 +78,7 @@ def test_a_status_costs_the_same_however_much_is_held_delayed_and_settled(batche
     assert calls(lambda: cluster.nodes["a"].router.status(StatusRequest(), cluster.now)) < 3 * CALLS_OF_A_ROW
 
 
-def test_a_status_of_many_partitions_and_groups_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_of_many_partitions_and_groups_comes_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STATUS_ROWS_MAX", 5)
     cluster = Cluster(1)
     cluster.topic(rf=1, partitions=3)
@@ -86,7 +86,7 @@ def test_a_status_of_many_partitions_and_groups_comes_in_pieces(monkeypatch: pyt
         cluster.ask("a", fetch(group=group))
     reply = asked(cluster)
     assert reply.facts["node"] == "a"
-    facts, pieces, more = reply.facts, 1, reply.more
+    facts, chunks, more = reply.facts, 1, reply.more
     while more is not None:
         begin = more
         reply = asked(cluster, begin)
@@ -94,8 +94,8 @@ def test_a_status_of_many_partitions_and_groups_comes_in_pieces(monkeypatch: pyt
         assert sum(1 + len(row["groups"]) for row in reply.facts["partitions"]) <= 5
         cost = calls(lambda begin=begin: cluster.nodes["a"].router.status(StatusRequest(begin), cluster.now))
         assert cost < 6 * CALLS_OF_A_ROW
-        facts, pieces, more = reply.joined_to(facts), pieces + 1, reply.more
-    assert pieces > 3
+        facts, chunks, more = reply.joined_to(facts), chunks + 1, reply.more
+    assert chunks > 3
     found = [(row["partition"], "".join(row["groups"])) for row in facts["partitions"]]
     assert found == [(number, "abcdefgh") for number in range(3)]
 

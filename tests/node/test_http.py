@@ -146,7 +146,7 @@ async def broken(self: Metrics) -> bytes:
     raise AssertionError("a bug")
 
 
-async def test_a_page_is_made_in_pieces_and_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_is_made_in_chunks_and_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
     page = metrics.page
 
@@ -163,7 +163,7 @@ async def test_a_page_is_made_in_pieces_and_at_most_once_a_second(monkeypatch: p
         async with trio.open_nursery() as nursery:
             for _ in range(10):
                 nursery.start_soon(made.page)
-        assert len(looks) == 3, "in three pieces, once"
+        assert len(looks) == 3, "in three chunks, once"
         await trio.sleep(1.1)
         assert b"quorumq_up 1.0" in await made.page()
         assert len(looks) == 6

@@ -70,14 +70,14 @@ async def test_stamps_and_ballots_of_peers_beyond_the_limits_end_their_connectio
         topic = await client.topic()
         here = PartitionId(topic.id, 0)
         hold = m.Hold(1, here, topic.epoch, "g", 0, Stamp(STAMPS_END, "b"), 1.0, ())
-        for pieces, says in (
+        for chunks, says in (
             (encode_message(m.Heartbeat(()), stamp=STAMPS_END), f"stamp is {STAMPS_END}"),
             (encode_message(hold), f"Stamp.time is {STAMPS_END}"),
         ):
             await cluster.ready()
             link = cluster.services["b"].node.links["a"]
             before = len(cluster.logs["a"].of("connection_broken"))
-            assert link.send(pieces)
+            assert link.send(chunks)
             link.flush()
             await trio.sleep(1)
             (line,) = cluster.logs["a"].of("connection_broken")[before:]

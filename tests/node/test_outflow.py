@@ -61,16 +61,16 @@ async def test_every_byte_once_and_in_order(
             pytest.fail,
             lambda: drained.append(len(transport.got)),
         )
-        for pieces, pause in zip(frames, pauses, strict=False):
+        for chunks, pause in zip(frames, pauses, strict=False):
             before = out.waiting
-            out.put(pieces)
-            assert out.waiting == before + sum(map(len, pieces))
+            out.put(chunks)
+            assert out.waiting == before + sum(map(len, chunks))
             out.flush()
             if pause:
                 await trio.sleep(0)
         while out.draining:
             await trio.sleep(0)
-        everything = b"".join(piece for pieces in frames for piece in pieces)
+        everything = b"".join(chunk for chunks in frames for chunk in chunks)
         assert bytes(transport.got) == everything
         assert (out.waiting, out.sent) == (0, len(everything))
         for at in drained:
@@ -117,8 +117,8 @@ async def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
         got = bytearray()
 
         async def read() -> None:
-            while piece := await theirs.receive():
-                got.extend(piece)
+            while chunk := await theirs.receive():
+                got.extend(chunk)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)

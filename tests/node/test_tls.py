@@ -30,7 +30,7 @@ from quorumq.node.health import Health
 from quorumq.node.tls import Certificates, TlsTransport
 from quorumq.node.transport import RECEIVE_BYTES_MAX, ConnectionLost, Outflow
 from quorumq.wire.tls import (
-    PIECE_BYTES,
+    CHUNK_BYTES,
     RECORD_BYTES,
     Tunnel,
     client_context,
@@ -90,8 +90,8 @@ async def test_what_is_sent_arrives_however_little_room_there_is_and_both_know_w
     files: Files,
 ) -> None:
     server, dialler, _ = ends(files, "n1", "n2")
-    sent = bytes(range(256)) * 4096  # four pieces, through a pipe of 4 KiB
-    assert len(sent) > 3 * PIECE_BYTES
+    sent = bytes(range(256)) * 4096  # four chunks, through a pipe of 4 KiB
+    assert len(sent) > 3 * CHUNK_BYTES
     got, drained = bytearray(), trio.Event()
 
     def lost(reason: str) -> None:
@@ -168,11 +168,11 @@ async def test_what_is_said_together_is_one_call_and_what_came_together_is_read_
     assert turned.turns <= 1
 
 
-async def test_a_byte_of_a_piece_that_did_not_fit_is_owed_until_the_rest_has_left(files: Files) -> None:
+async def test_a_byte_of_a_chunk_that_did_not_fit_is_owed_until_the_rest_has_left(files: Files) -> None:
     server, dialler, below = ends(files, "n1", "n2")
     await shaken(server, dialler)
-    piece = [memoryview(bytes(20_000))]
-    assert dialler.send_some(piece) == 19_999
+    chunk = [memoryview(bytes(20_000))]
+    assert dialler.send_some(chunk) == 19_999
     assert dialler.send_some([memoryview(b"x")]) == 0, "there is no room still"
     got = bytearray()
     async with trio.open_nursery() as nursery:

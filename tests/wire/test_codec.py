@@ -65,10 +65,10 @@ def test_every_message_has_one_type_and_every_type_one_message() -> None:
 def test_every_message_survives_the_round_trip(cls: type, data: st.DataObject) -> None:
     message = data.draw(of_type(cls))
     request, stamp = data.draw(st.integers(0, 2**64 - 1)), data.draw(st.integers(0, 2**58 - 1))
-    pieces = encode_message(message, request=request, stamp=stamp, read=read_part)
+    chunks = encode_message(message, request=request, stamp=stamp, read=read_part)
     header = cbor2.dumps([codec.TYPE_OF[cls], request, stamp, *positional(message)])
-    assert bytes(pieces[0])[12:] == header, "the bytes are those of docs/wire-format.md"
-    assert through(b"".join(pieces)) == Decoded(as_received(message), request, stamp)
+    assert bytes(chunks[0])[12:] == header, "the bytes are those of docs/wire-format.md"
+    assert through(b"".join(chunks)) == Decoded(as_received(message), request, stamp)
 
 
 @by_name
@@ -317,10 +317,10 @@ def test_a_hold_is_coded_in_microseconds() -> None:
 
 
 def test_a_batch_is_passed_on_without_copying_its_body() -> None:
-    pieces = encode_message(m.Store(1, 1, BATCHES[1]))
-    assert pieces[1] is BATCHES[1].body
+    chunks = encode_message(m.Store(1, 1, BATCHES[1]))
+    assert chunks[1] is BATCHES[1].body
     reader = FrameReader()
-    chunk = b"".join(pieces)
+    chunk = b"".join(chunks)
     reader.feed(chunk)
     (frame,) = list(reader)
     came = decode_message(frame).message

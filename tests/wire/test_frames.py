@@ -34,8 +34,8 @@ def test_frames_come_out_however_the_stream_is_cut(sent: list[tuple[bytes, bytes
 
 
 def test_several_bodies_lie_back_to_back() -> None:
-    pieces = encode_frame(b"\x80", [b"one", memoryview(b"two")])
-    assert b"".join(pieces) == MAGIC + struct.pack(">II", 1, 6) + b"\x80onetwo"
+    chunks = encode_frame(b"\x80", [b"one", memoryview(b"two")])
+    assert b"".join(chunks) == MAGIC + struct.pack(">II", 1, 6) + b"\x80onetwo"
 
 
 def test_a_frame_within_one_chunk_is_not_copied() -> None:

@@ -50,12 +50,12 @@ class HeldThere(NamedTuple):
 
 
 class HoldsReply(NamedTuple):
-    """One of ``pieces`` pieces of a replica's table of holds. A replica that has no vote itself says nothing."""
+    """One of ``chunks`` chunks of a replica's table of holds. A replica that has no vote itself says nothing."""
 
     round: int
     partition: PartitionId
-    piece: int
-    pieces: int
+    chunk: int
+    chunks: int
     holds: tuple[HeldThere, ...]
 
 
@@ -217,12 +217,12 @@ class ResyncRequest(NamedTuple):
 
 
 class ResyncReply(NamedTuple):
-    """One of ``pieces`` pieces of the answer; ``following`` is the place to go on from, 0 at the end."""
+    """One of ``chunks`` chunks of the answer; ``following`` is the place to go on from, 0 at the end."""
 
     round: int
     partition: PartitionId | None
-    piece: int
-    pieces: int
+    chunk: int
+    chunks: int
     following: int
     registers: SyncTopics
     state: SyncState | None

@@ -124,9 +124,9 @@ class Batches:
     def bytes_of(self, span: Span) -> int:
         """Return the number of bytes of the present messages of ``span``."""
         total = 0
-        for piece, slot in self.index.within(span):
+        for chunk, slot in self.index.within(span):
             header = self.stored[slot.number].header
-            total += header.end_of(piece.stop + slot.shift - 1) - header.end_of(piece.start + slot.shift - 1)
+            total += header.end_of(chunk.stop + slot.shift - 1) - header.end_of(chunk.start + slot.shift - 1)
         return total
 
     def same_records(self, header: BatchHeader, shift: int, part: Span, slot: Slot) -> bool:

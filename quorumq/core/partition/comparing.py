@@ -11,6 +11,7 @@ from typing import Final
 
 from quorumq.core import limits
 from quorumq.core import messages as m
+from quorumq.core.chunks import chunks_of
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.digests import (
     BRANCHES,
@@ -23,7 +24,6 @@ from quorumq.core.partition.digests import (
 )
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.views import Views
-from quorumq.core.pieces import pieces_of
 from quorumq.core.types import Now, ProducerId, Span
 
 DIGESTS_MAX: Final = 4000
@@ -147,17 +147,17 @@ class Answer:
         return sum(map(len, self._differing.values()))
 
     def messages(self, batches: Batches, views: Views, now: Now) -> list[Told]:
-        """Return all of it, in pieces that fit a frame."""
+        """Return all of it, in chunks that fit a frame."""
         partition, sums = batches.partition, self.trees.sums
         offers = [
-            m.SyncOffer(partition, self.epoch, tells, piece, b"".join(map(sums, piece)))
+            m.SyncOffer(partition, self.epoch, tells, chunk, b"".join(map(sums, chunk)))
             for tells, places in self._parted.items()
-            for piece in pieces_of(places, DIGESTS_MAX // BRANCHES)
+            for chunk in chunks_of(places, DIGESTS_MAX // BRANCHES)
         ]
         return [*offers, *self._lists(batches), *self.states(batches, views, now)]
 
     def _lists(self, batches: Batches) -> list[m.SyncListed]:
-        pieces: list[m.SyncListed] = []
+        chunks: list[m.SyncListed] = []
         places: list[int] = []
         listed: dict[bytes, list[m.Digest]] = {}
         for place in self._listed:
@@ -169,11 +169,11 @@ class Answer:
                 groups = tuple(
                     m.GroupDigest(group_of(label), tuple(listed[label])) for label in sorted(listed)
                 )
-                pieces.append(
+                chunks.append(
                     m.SyncListed(batches.partition, self.epoch, tuple(places), producer_ids, groups, closed)
                 )
                 places, listed = [], {}
-        return pieces
+        return chunks
 
     def states(self, batches: Batches, views: Views, now: Now) -> list[m.SyncState]:
         """Return all content of the producer ids that differ: records before the messages that they settle."""
@@ -194,21 +194,21 @@ class Answer:
         limit = limits.SPANS_PER_REQUEST_MAX
         return [
             *(empty._replace(groups=(group,)) for group in groups),
-            *(empty._replace(closed=piece) for piece in pieces_of(over, limit // 2)),
-            *(empty._replace(spans=piece) for piece in pieces_of(spans, limit // 2)),
-            *(empty._replace(reclaimed=piece) for piece in pieces_of(gone, limit // 2)),
+            *(empty._replace(closed=chunk) for chunk in chunks_of(over, limit // 2)),
+            *(empty._replace(spans=chunk) for chunk in chunks_of(spans, limit // 2)),
+            *(empty._replace(reclaimed=chunk) for chunk in chunks_of(gone, limit // 2)),
         ]
 
 
 def group_states(view: GroupView, producer_ids: list[ProducerId], now: Now) -> list[m.GroupState]:
-    """Return all that ``view`` has of ``producer_ids``, in pieces that fit a frame."""
+    """Return all that ``view`` has of ``producer_ids``, in chunks that fit a frame."""
     records = [
         m.SpanRecord(*item) for producer_id in producer_ids for item in view.records.spans_of(producer_id)
     ]
     attempts = [item for producer_id in producer_ids for item in view.attempts_of(producer_id)]
     delays = [item for producer_id in producer_ids for item in view.delays_of(producer_id, now.mono)]
-    limit = limits.LETTERS_PER_PIECE if any(item.record.letter is not None for item in records) else 2048
-    pieces = zip_longest(
-        pieces_of(records, limit), pieces_of(attempts, limit), pieces_of(delays, limit), fillvalue=()
+    limit = limits.LETTERS_PER_CHUNK if any(item.record.letter is not None for item in records) else 2048
+    chunks = zip_longest(
+        chunks_of(records, limit), chunks_of(attempts, limit), chunks_of(delays, limit), fillvalue=()
     )
-    return [m.GroupState(view.name, *piece) for piece in pieces] or [m.GroupState(view.name, (), (), ())]
+    return [m.GroupState(view.name, *chunk) for chunk in chunks] or [m.GroupState(view.name, (), (), ())]

@@ -37,8 +37,8 @@ from quorumq.core.types import OPEN_ZERO, Group, Kind, Latest, Letter, Owner, Pr
 _new: Any = tuple.__new__
 """`_new(Record, fields)` is a Record in half the time."""
 
-PIECES_OF = 4096
-"""Messages that `GroupView.pieces` cuts at a time."""
+CHUNKS_OF = 4096
+"""Messages that `GroupView.chunks` cuts at a time."""
 
 
 class Changes:
@@ -246,22 +246,22 @@ class GroupView:
             changes.idle.append(key[1])
 
     def cut(self, span: Span) -> list[tuple[Span, int]]:
-        """Return ``span`` in pieces that a rule is done with in one step, each with its number of runs, about."""
+        """Return ``span`` in chunks that a rule is done with in one step, each with its number of runs, about."""
         most = limits.RUNS_PER_STEP
         return [
             (part, max(1, runs, more))
-            for piece, runs in self.leases.cut(span, most)
-            for part, more in self.home.records.cut(piece, most)
+            for chunk, runs in self.leases.cut(span, most)
+            for part, more in self.home.records.cut(chunk, most)
         ]
 
-    def pieces(self, span: Span) -> Iterator[tuple[Span, int]]:
-        """Yield the same as `cut`, piece by piece, because a caller may not ask for most of a long span."""
+    def chunks(self, span: Span) -> Iterator[tuple[Span, int]]:
+        """Yield the same as `cut`, chunk by chunk, because a caller may not ask for most of a long span."""
         producer_id, start, stop = span
         if stop - start == 1:
             yield span, 1
             return
-        for at in range(start, stop, PIECES_OF):
-            yield from self.cut(Span(producer_id, at, min(stop, at + PIECES_OF)))
+        for at in range(start, stop, CHUNKS_OF):
+            yield from self.cut(Span(producer_id, at, min(stop, at + CHUNKS_OF)))
 
     # ------------------------------------------------------------------ records
 
@@ -270,8 +270,8 @@ class GroupView:
         from_ms = self.home.from_ms
         return published_ms >= from_ms or not from_ms  # 0 covers clocks from before 1970 too
 
-    def record_pieces(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
-        """Return ``span`` in pieces of one record each, as ``generation`` reads them (the current one if None).
+    def record_chunks(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
+        """Return ``span`` in chunks of one record each, as ``generation`` reads them (the current one if None).
 
         Ask it of messages that the generation covers: older records of them are void, and they are
         OPEN at n = 0 (docs/protocol.md, "group, generation").
@@ -299,7 +299,7 @@ class GroupView:
 
     def shown(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
         """Return ``span`` with its records as PEEK shows them; arguments as for `readable`."""
-        return self.home.record_pieces(span) if covered else self.home.record_pieces(span, 0)
+        return self.home.record_chunks(span) if covered else self.home.record_chunks(span, 0)
 
     def asked(self, generation: int, n: int) -> Record:
         """Return the record that the message must have for a HOLD that names ``generation`` and ``n``."""
@@ -312,7 +312,7 @@ class GroupView:
         return _new(Record, (generation, n, kind, None))  # type: ignore[no-any-return]
 
     def letters(self, span: Span) -> list[tuple[Span, Letter | None]]:
-        """Return ``span`` in pieces, each with the letter of its deliveries: in a dead-letter group, why it died."""
+        """Return ``span`` in chunks, each with the letter of its deliveries: in a dead-letter group, why it died."""
         if self.source is None:
             return [(span, None)]
         return [(part, record.letter) for part, record in self.source.records.within(span)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core.effects import Effect, Persist, Send
-from quorumq.core.limits import LETTERS_PER_PIECE
+from quorumq.core.limits import LETTERS_PER_CHUNK
 from quorumq.core.messages import Counted, GroupState, Merge, NotDue, SpanRecord
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
@@ -74,5 +74,5 @@ class Learning(PartitionComponent):
         if not known:
             return []
         return [
-            Send(peer, Merge(0, self.batches.partition, epoch, home.name, tuple(known[:LETTERS_PER_PIECE])))
+            Send(peer, Merge(0, self.batches.partition, epoch, home.name, tuple(known[:LETTERS_PER_CHUNK])))
         ]

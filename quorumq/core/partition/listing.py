@@ -47,11 +47,11 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
                 if slot.number != number or start >= part.stop:
                     continue
                 first = len(items)
-                for piece, runs in view.pieces(Span(part.producer_id, start, part.stop)):
+                for chunk, runs in view.chunks(Span(part.producer_id, start, part.stop)):
                     if scanned > limits.PEEK_SCAN_MAX:
-                        return PeekReply(message.round, tuple(items), (number, piece.start + slot.shift), "")
+                        return PeekReply(message.round, tuple(items), (number, chunk.start + slot.shift), "")
                     scanned += runs - 1
-                    for item in peek(batches, view, piece, batch, now):
+                    for item in peek(batches, view, chunk, batch, now):
                         if not is_shown(item, message.group, message.which):
                             continue
                         if len(items) >= limit or capacity <= 0:
@@ -97,12 +97,12 @@ def survey_of(
     limit = max(1, min(message.limit, limits.PEEK_ITEMS_MAX))
     last = message.after
     for part, batch in known_after(batches, last):
-        for piece, runs in view.pieces(part):
+        for chunk, runs in view.chunks(part):
             if len(items) >= limit or capacity <= 0 or scanned > limits.SURVEY_SCAN_MAX:
                 return tuple(items), last
             scanned += runs
-            last = piece
-            for item in peek(batches, view, piece, batch, now):
+            last = chunk
+            for item in peek(batches, view, chunk, batch, now):
                 capacity -= append(items, item)
     return tuple(items), None
 
@@ -143,12 +143,12 @@ def unsettled_of(
             last = part
             left.append(part)
             continue
-        for piece, runs in view.pieces(part):
+        for chunk, runs in view.chunks(part):
             if capacity <= 0:
                 return tuple(settled), tuple(left), last
             capacity -= runs * limits.BEGIN_RUNS_MAX / limits.SURVEY_SCAN_MAX
-            last = piece
-            for known, record in records.split(piece):
+            last = chunk
+            for known, record in records.split(chunk):
                 if record is None or record_rank(record) < least:
                     left.append(known)
                 else:

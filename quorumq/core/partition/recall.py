@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from quorumq.core import limits
+from quorumq.core.chunks import chunks_of
 from quorumq.core.messages import HeldThere
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
@@ -17,7 +18,6 @@ from quorumq.core.partition.closing import ClosingComponent
 from quorumq.core.partition.comparing import group_states
 from quorumq.core.partition.fate import Ballots, Delay, Held
 from quorumq.core.partition.group import Changes, GroupView
-from quorumq.core.pieces import pieces_of
 from quorumq.core.records import (
     AttemptsCounted,
     DelaysSet,
@@ -56,12 +56,12 @@ class Recall(ClosingComponent):
         partition, limit = self.batches.partition, limits.SPANS_PER_REQUEST_MAX
         promised = list(self.closing.promised)
         records: list[JournalRecord] = [
-            SessionsPromised(partition, piece) for piece in pieces_of(promised, limit)
+            SessionsPromised(partition, chunk) for chunk in chunks_of(promised, limit)
         ]
         closed = self.batches.closed.numbers.items()
-        records += [SessionsClosed(partition, piece) for piece in pieces_of(closed, limit)]
+        records += [SessionsClosed(partition, chunk) for chunk in chunks_of(closed, limit)]
         gone = self.batches.reclaimed.items()
-        records += [Reclaimed(partition, piece) for piece in pieces_of(gone, limit)]
+        records += [Reclaimed(partition, chunk) for chunk in chunks_of(gone, limit)]
         for view in self.views.with_holds():  # deleted ones have what was recorded since
             for state in group_states(view, view.lasting_producer_ids(), now):
                 if state.records:

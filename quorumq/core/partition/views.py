@@ -197,7 +197,7 @@ class Views:
     def _want_again(self, view: GroupView, spans: Iterable[Span]) -> None:
         """Mark as absent again what ``view``, new or rewound, would read of ``spans``, which were reclaimed here."""
         for span in spans if not view.skipping else ():
-            for part, record in view.record_pieces(span):
+            for part, record in view.record_chunks(span):
                 if record.kind in (Kind.OPEN, Kind.DEAD):
                     self.batches.want(part)
 
@@ -228,13 +228,13 @@ class Views:
         while self.doubted and self.node.looks_left > 0:
             (name, producer_id), start = self.doubted.popitem()
             whole = Span(producer_id, start, NUMBERS_END)
-            (piece, runs), *rest = self.batches.reclaimed.cut(whole, RUNS_PER_STEP)
+            (chunk, runs), *rest = self.batches.reclaimed.cut(whole, RUNS_PER_STEP)
             if rest:
-                self.doubted[(name, producer_id)] = piece.stop
+                self.doubted[(name, producer_id)] = chunk.stop
             if not name:
-                self.want_anew([piece])
+                self.want_anew([chunk])
             elif name in self.groups:
-                self._want_again(self.groups[name], self.batches.reclaimed.within(piece))
+                self._want_again(self.groups[name], self.batches.reclaimed.within(chunk))
             self.node.looks_left -= runs if name else runs * len(self.groups)
         if self.doubted:
             self.node.put_off(self.partition)
@@ -267,7 +267,7 @@ class Views:
                 self.node.looks_left -= PASSED_OVER
                 self.to_reclaim[batch.number] = None
                 continue
-            for part, runs in view.pieces(section._replace(start=max(section.start, seq))):
+            for part, runs in view.chunks(section._replace(start=max(section.start, seq))):
                 if self.node.looks_left <= 0:
                     backfill.pause(batch.key, number, part.start)
                     return False
