@@ -13,14 +13,14 @@ import click
 from quorumq.core.errors import NotFound, StorageError, UsageError
 from quorumq.history import HistoryError, Row, histories_of, read_history
 from sim import command_line
-from sim.checkers import judge
+from sim.checkers import check_history
 
 
 @click.command("check")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 @command_line.as_json
 def check(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Judge histories (docs/history.md): files, or directories with *.jsonl in them.
+    """Checker histories (docs/history.md): files, or directories with *.jsonl in them.
 
     All lines of a run must be by one clock: the simulator's, or that of one machine. They are held in memory and put
     in order of time. `quorumq audit` has neither limit, and reports what it could not read. Lines of kinds
@@ -32,7 +32,7 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
         refuse_several_clocks(run, rows)
     broken = {}
     for run, rows in runs.items():
-        if violations := judge(rows):
+        if violations := check_history(rows):
             broken[run] = [(violation.promise, str(violation)) for violation in violations]
     lines = sum(map(len, runs.values()))
     if as_json:
@@ -51,7 +51,7 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
 
 
 def refuse_several_clocks(run: str, rows: Sequence[Row]) -> None:
-    """Refuse a run whose lines are not all by one clock: the judges compare times of any two lines.
+    """Refuse a run whose lines are not all by one clock: the checkers compare times of any two lines.
 
     Writers of a real run share a clock if their `settings` name the same start of a machine (`boot`).
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from quorumq.core.spans import SpanMap, SpanSet
 from quorumq.history import Row
-from sim.checkers import judge
+from sim.checkers import check_history
 from sim.cluster import Cluster
 from sim.schedule import Schedule
 from sim.step_limits import little_room
@@ -75,7 +75,7 @@ def run_schedule(
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{'/'.join(last.filename.split('/')[-2:])}:{last.lineno}"
         violations.append(f"raised at {cluster.world.time:.4f} s: {type(error).__name__} at {where}: {error}")
-    violations += [str(violation) for violation in judge(cluster.world.rows)]
+    violations += [str(violation) for violation in check_history(cluster.world.rows)]
     world, tally = cluster.world, cluster.around.tally
     counts: dict[str, float] = {
         "messages": world.messages,

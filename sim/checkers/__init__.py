@@ -1,4 +1,4 @@
-"""The judges of a history: each file holds one promise of docs/protocol.md and the way to see it broken.
+"""The checkers of a history: each file holds one promise of docs/protocol.md and the way to see it broken.
 
 They read lines of quorumq/history and nothing else, so a history of real processes can be judged as well.
 All of them see every line once, in order of time.
@@ -45,7 +45,7 @@ CHECKERS: tuple[type[Checker], ...] = (
 OF_ALL: tuple[type[Checker], ...] = (DerivedOnce, DeletedForGood)
 
 
-def judge(rows: Iterable[Row]) -> list[Violation]:
+def check_history(rows: Iterable[Row]) -> list[Violation]:
     """Return all checkers' violations of a history in order of time; empty if it keeps every promise.
 
     Each topic has checkers of its own, which see the lines of it and those of no topic; `OF_ALL` see every line. The
@@ -81,4 +81,4 @@ def wanted_by(checkers: Iterable[Checker]) -> dict[str, list[Checker]]:
     return wanted
 
 
-__all__ = ["CHECKERS", "OF_ALL", "Checker", "Violation", "judge"]
+__all__ = ["CHECKERS", "OF_ALL", "Checker", "Violation", "check_history"]

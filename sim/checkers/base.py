@@ -67,7 +67,7 @@ class Checker:
 
 
 class DrainedChecker(Checker):
-    """Judges in the end of a run that was drained, too."""
+    """Checkers in the end of a run that was drained, too."""
 
     def __init__(self) -> None:
         super().__init__()

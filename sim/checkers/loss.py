@@ -72,7 +72,7 @@ class NoLoss(TopicChecker, DrainedChecker):
         elif row["outcome"] == "ok":
             for key in messages(row):
                 self.confirmed.setdefault(key, row["at"])
-            self._judge_stored(row)
+            self._checker_stored(row)
         elif row.get("detail") == "conflict":
             self.broken(f"{row['spans']} was refused as a conflict, and every retry has the same bytes")
 
@@ -171,7 +171,7 @@ class NoLoss(TopicChecker, DrainedChecker):
             or self._maybe_purged(group, key)
         )
 
-    def _judge_stored(self, row: Row) -> None:
+    def _checker_stored(self, row: Row) -> None:
         if not self.rf:
             return
         for key in messages(row):

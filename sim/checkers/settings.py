@@ -45,9 +45,9 @@ class SettingsAsWritten(DrainedChecker):
             if other != register:
                 self.broken(f"{who} has {other}, and {first} has {register}")
         for name, value in register.items():
-            self._judge(name, value)
+            self._checker(name, value)
 
-    def _judge(self, name: str, value: Any) -> None:
+    def _checker(self, name: str, value: Any) -> None:
         writes = [
             (began, self.ended.get(request, math.inf), named[name])
             for request, (began, named) in self.writes.items()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quorumq.core.errors import NotFound
 from sim.check_command import runs_in
-from sim.checkers import judge
+from sim.checkers import check_history
 from sim.diagram.rows import items_of
 from sim.diagram.story import MESSAGE, Story
 
@@ -23,7 +23,7 @@ def story_of_history(paths: Sequence[Path]) -> Story:
     if not runs:
         raise NotFound(f"{', '.join(map(str, paths))}: no line is here")
     run, rows = max(runs.items(), key=lambda item: len(item[1]))
-    broken = [str(violation) for violation in judge(rows)]
+    broken = [str(violation) for violation in check_history(rows)]
     focus = next((found[0] for text in broken if (found := MESSAGE.search(text))), "")
     title = broken[0].split(" at ")[0] if broken else "every promise is kept"
     about = [f"run {run}: {len(rows):,} lines of {len(paths)} files"]

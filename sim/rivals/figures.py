@@ -111,16 +111,16 @@ class Figures:
 
 def broken(rows: Iterable[Row]) -> dict[str, int]:
     """Count the violations of each promise that can be asked of every design."""
-    judges = [checker() for checker in (NoLoss, NoThinAir, Exclusive, FinalAfterAck)]
-    wanted = wanted_by(judges)
+    checkers = [checker() for checker in (NoLoss, NoThinAir, Exclusive, FinalAfterAck)]
+    wanted = wanted_by(checkers)
     for row in rows:
         for checker in wanted.get(row["kind"], ()):
             checker.see(row)
-    return {checker.promise: len(dict.fromkeys(checker.verdict())) for checker in judges}
+    return {checker.promise: len(dict.fromkeys(checker.verdict())) for checker in checkers}
 
 
 def measure(run: Run) -> Figures:
-    """Judge a run that is over."""
+    """Checker a run that is over."""
     rows = run.world.rows
     books = run.books
     result = Figures(runs=1, confirmed=len(books.confirmed), deliveries=books.deliveries)

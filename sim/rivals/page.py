@@ -55,7 +55,7 @@ def page(table: Table, rows: list[tuple[str, list[float]]], commit: str, seeds: 
         "quorumq and its rivals",
         f"<p>{seeds} seeds of each kind of fault, commit {escape(commit)}. "
         "Every design ran the same workloads on the same network, disks and clocks, under the same faults, and the "
-        "same judges read the histories. docs/rivals.md says what each is.</p>"
+        "same checkers read the histories. docs/rivals.md says what each is.</p>"
         f'<p class="key">{key}</p>{plots}'
         f"<h2>Faults</h2><ul>{about}</ul><h2>All figures</h2>"
         f"<table><tr><th>figure · fault</th>{head}</tr>{body}</table>",

@@ -55,14 +55,14 @@ def rank_by_n(record: Record) -> tuple[int, int, int]:
 def acked_once(enough: Callable[[Ballot, int], object]) -> Callable[..., str | None]:
     """Acknowledge as soon as enough replicas have answered, with any grant."""
 
-    def judge(
+    def check_history(
         self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
     ) -> str | None:
         if enough(ballot, ballot.answered & valid):
             return "acked"
         return self.unknown(ballot) if last else None
 
-    return judge
+    return check_history
 
 
 def exclusive_without_memory(ballots: Ballots, facts: Facts, owner: Owner) -> bool:
@@ -203,7 +203,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "acked-needs-exclusive",
         "`acked` is said only where a majority has granted no higher ballot",
-        ((AckCoordinator, "judge", acked_once(lambda ballot, bits: ballot.round.is_majority(bits))),),
+        ((AckCoordinator, "check_history", acked_once(lambda ballot, bits: ballot.round.is_majority(bits))),),
         off="it is said whenever the ACK is durable",
         scenario=Scenario(
             "late-verdict",
@@ -273,7 +273,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tombstone-majority-1",
         "ACKED is durable on a majority",
-        ((AckCoordinator, "judge", acked_once(lambda ballot, bits: bits)),),
+        ((AckCoordinator, "check_history", acked_once(lambda ballot, bits: bits)),),
     ),
     Rule(
         "no-read-repair",

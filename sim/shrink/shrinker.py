@@ -31,7 +31,7 @@ CPU_FACTOR = 10.0
 """Most CPU seconds of a run, as a multiple of the first run's."""
 
 
-def judge_of(violation: str) -> str:
+def checker_of(violation: str) -> str:
     """Return a violation's checker and promise, or the place that raised, without times and names of messages."""
     raised = re.match(r"raised at [\d.]+ s: (\w+ at [^:]+):\d+: ", violation)
     return f"raised {raised[1]}" if raised else violation.split(" at ")[0]
@@ -122,12 +122,12 @@ class Shrinker:
         self.done = False
         self.began = time.monotonic()
 
-    def shrink(self, schedule: Schedule, judge: str = "") -> Found:
+    def shrink(self, schedule: Schedule, check_history: str = "") -> Found:
         """Return the smallest schedule that was found in time, and its run.
 
         Args:
             schedule: a schedule that fails.
-            judge: checker that must still see it; "": the first that sees it.
+            check_history: checker that must still see it; "": the first that sees it.
 
         Raises:
             NothingFails: it does not.
@@ -136,10 +136,10 @@ class Shrinker:
         outcome, log = self.run(schedule)
         if not outcome.violations:
             raise NothingFails(f"seed {schedule.seed} keeps every promise: there is nothing to shrink")
-        self.wanted = judge or judge_of(outcome.violations[0])
+        self.wanted = check_history or checker_of(outcome.violations[0])
         seen = self.seen_by(outcome)
         if seen is None:
-            others = ", ".join(dict.fromkeys(map(judge_of, outcome.violations)))
+            others = ", ".join(dict.fromkeys(map(checker_of, outcome.violations)))
             raise NothingFails(f"{self.wanted!r} sees nothing in it, but: {others}")
         self.cpu_max = CPU_FACTOR * outcome.counts["cpu"] + 0.5
         self.first = self.best = Found(schedule, outcome, log, seen)
@@ -189,7 +189,7 @@ class Shrinker:
 
     def seen_by(self, outcome: Outcome) -> str | None:
         """Return the violation of the checker that matters."""
-        return next((text for text in outcome.violations if judge_of(text) == self.wanted), None)
+        return next((text for text in outcome.violations if checker_of(text) == self.wanted), None)
 
     def fails(self, schedule: Schedule) -> bool:
         """Return True if it still fails before that checker; then it is the best one."""

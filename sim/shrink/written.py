@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.schedule import Schedule
-from sim.shrink.shrinker import Found, judge_of
+from sim.shrink.shrinker import Found, checker_of
 
 TEMPLATE = '''"""{says}
 
@@ -30,7 +30,7 @@ WITHOUT = """
 
 def test_without_the_rule_a_promise_breaks() -> None:
     seen = replay(SCHEDULE, "{rule}").violations
-    assert any("{judge}" in violation for violation in seen), seen
+    assert any("{check_history}" in violation for violation in seen), seen
 """
 
 WIDTH = 100
@@ -45,12 +45,12 @@ def as_test(found: Found, command: str, rule: str | None) -> str:
     """
     size = found.size
     says = (
-        f"{judge_of(found.violation)}: {plural(size.faults, 'fault')}, {plural(size.special, 'packet')} that "
+        f"{checker_of(found.violation)}: {plural(size.faults, 'fault')}, {plural(size.special, 'packet')} that "
         f"{'is' if size.special == 1 else 'are'} not on time, {plural(size.messages, 'message')}."
     )
     text = TEMPLATE.format(says=says, command=command, schedule=wrapped(found.schedule))
     if rule is not None:
-        text += WITHOUT.format(rule=rule, judge=judge_of(found.violation).removeprefix("raised "))
+        text += WITHOUT.format(rule=rule, check_history=checker_of(found.violation).removeprefix("raised "))
     return text
 
 

@@ -17,12 +17,12 @@ NODE = Path(__file__).parents[2] / "sim" / "real" / "faulty_node.py"
 
 def ack() -> None:
     """Call an ACK acked once one replica has it."""
-    judge = AckCoordinator.judge
+    check_history = AckCoordinator.check_history
 
     def early(self: Any, ballot: Any, span: Any, yes: int, no: int, valid: int, *, last: bool) -> str | None:
-        return "acked" if yes & valid else judge(self, ballot, span, yes, no, valid, last=last)
+        return "acked" if yes & valid else check_history(self, ballot, span, yes, no, valid, last=last)
 
-    AckCoordinator.judge = early  # type: ignore[method-assign]
+    AckCoordinator.check_history = early  # type: ignore[method-assign]
 
 
 def quarantine() -> None:

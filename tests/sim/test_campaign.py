@@ -20,7 +20,7 @@ from quorumq.history import read_history
 from sim.__main__ import main
 from sim.campaign import Report, run_campaign
 from sim.campaign_page import page
-from sim.checkers import judge
+from sim.checkers import check_history
 from sim.coverage import parts
 from sim.drain import dead_letters_of
 from sim.fault_plan import UPRIGHT
@@ -118,7 +118,7 @@ def test_a_core_that_loops_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
     assert CPU_LIMIT_S > 10
 
 
-def test_the_command_writes_a_history_that_the_checkers_can_judge(tmp_path: Path) -> None:
+def test_the_command_writes_a_history_that_the_checkers_can_checker(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     for seed in range(9, 30):  # which of them delivers and acks something depends on what is drawn
         done = CliRunner().invoke(main, ["run", "--seed", str(seed), "--history", str(path)])
@@ -131,9 +131,9 @@ def test_the_command_writes_a_history_that_the_checkers_can_judge(tmp_path: Path
             break
     else:
         raise AssertionError("no seed of these delivers and acks anything to a group from the beginning")
-    assert judge(rows) == []
+    assert check_history(rows) == []
     without = [row for row in rows if row["kind"] != "ack"]
-    assert "no loss" in {violation.promise for violation in judge(without)}
+    assert "no loss" in {violation.promise for violation in check_history(without)}
 
 
 def test_the_command_runs_a_schedule_from_a_file(tmp_path: Path) -> None:

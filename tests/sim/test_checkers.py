@@ -8,7 +8,7 @@ import pytest
 
 from quorumq.core.types import Incarnation, Owner, Stamp
 from quorumq.history import Row, check_row, owner_text, token_text
-from sim.checkers import judge
+from sim.checkers import check_history
 
 PRODUCER_ID = "a.1.5eed.1"
 OUTPUT = "~derived.1.0dd.1"
@@ -162,7 +162,7 @@ class Story:
         return self.add("sim", "phase", phase="drained")
 
     def broken(self) -> list[str]:
-        return [violation.promise for violation in judge(self.rows)]
+        return [violation.promise for violation in check_history(self.rows)]
 
 
 def test_a_good_history_breaks_nothing() -> None:
@@ -834,7 +834,7 @@ class Making(Story):
         return self.add("client:c", "ack", op=900 + ballot, outcome=outcome, **base)  # type: ignore[return-value]
 
     def stands(self) -> bool:
-        """Whether the judge of creations is content."""
+        """Whether the check_history of creations is content."""
         return "creations stand" not in self.broken()
 
 

@@ -1,4 +1,4 @@
-"""What a seed draws can be written out packet by packet; and what fails is made small, before the same judge."""
+"""What a seed draws can be written out packet by packet; and what fails is made small, before the same check_history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sim.replay import replay
 from sim.runner import run_schedule
 from sim.schedule import Schedule, draw
 from sim.shrink.minimal import minimal
-from sim.shrink.shrinker import judge_of, time_of
+from sim.shrink.shrinker import checker_of, time_of
 from sim.shrink.simpler import PLAIN, fitted, richness, smaller, with_only
 
 RULE, SEED = "hold-majority-1", 2
@@ -93,11 +93,11 @@ def test_what_is_smaller_is_a_schedule_that_runs() -> None:
     assert few.faults == ()
 
 
-def test_a_violation_tells_its_judge_and_its_time() -> None:
-    assert judge_of("exclusive holds at 2.0596 s: c.1.8[0] at 3 s: x") == "exclusive holds"
+def test_a_violation_tells_its_checker_and_its_time() -> None:
+    assert checker_of("exclusive holds at 2.0596 s: c.1.8[0] at 3 s: x") == "exclusive holds"
     assert time_of("exclusive holds at 2.0596 s: c.1.8[0] was") == 2.0596
     raised = "raised at 0.9959 s: SimError at sim/knowledge.py:81: node b knows at 3.0 s: x"
-    assert judge_of(raised) == "raised SimError at sim/knowledge.py"
+    assert checker_of(raised) == "raised SimError at sim/knowledge.py"
     assert time_of(raised) == 0.9959
 
 
@@ -112,7 +112,7 @@ def test_the_command_leaves_a_small_schedule_and_a_test(tmp_path: Path) -> None:
     assert facts["after"]["faults"] == 0
     assert facts["after"]["special"] < 20 < facts["before"]["special"]
     found = Schedule.from_json(output.read_text())
-    assert judge_of(replay(found, RULE).violations[0]) == facts["judge"]
+    assert checker_of(replay(found, RULE).violations[0]) == facts["check_history"]
     ran = CliRunner().invoke(main, ["run", "--schedule", str(output), "--without", RULE])
     assert ran.exit_code == 1, ran.output
     assert facts["violation"] in ran.output
