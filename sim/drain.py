@@ -94,7 +94,8 @@ class Drain:
                 )
 
     def expected(self) -> dict[PartitionId, dict[ProducerId, int]]:
-        """Return the number of messages of each producer id that each replica must know, of topics that are not over."""
+        """Return the number of messages of each producer id that each replica must know, of topics that are not
+        over."""
         expected: dict[PartitionId, dict[ProducerId, int]] = {}
         for producer in self.producers:
             for (partition, producer_id), count in producer.published.items():

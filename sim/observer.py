@@ -97,7 +97,8 @@ class Observer:
     def note_purged(
         self, name: NodeId, partition: PartitionId, group: str, span: Span, record: Record
     ) -> None:
-        """Note that a replica merged such a record: it is listed at the end even if its producer id was closed meanwhile."""
+        """Note that a replica merged such a record: it is listed at the end even if its producer id was closed
+        meanwhile."""
         purged = self.purged.setdefault((partition, group), SpanMap())
         for part, old in purged.split(span):
             if old is None or record_rank(old[1]) < record_rank(record):

@@ -102,7 +102,8 @@ def run_schedule(
 
 @contextlib.contextmanager
 def small_runs(most: int) -> Iterator[None]:
-    """Have span maps change how they keep the runs of a producer id at ``most`` of them, so that short lives see that."""
+    """Have span maps change how they keep the runs of a producer id at ``most`` of them, so that short lives see
+    that."""
     before = [(cls, cls.SMALL_MAX, cls.SMALL_AGAIN) for cls in (SpanMap, SpanSet)]
     for cls, _, _ in before:
         cls.SMALL_MAX, cls.SMALL_AGAIN = most, most // 4

@@ -30,8 +30,8 @@ from sim.shell.run import ShellOutcome, draw_shell, run_shell
 def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | None, as_json: bool) -> None:
     """Run the production shell in virtual time under random faults: nodes, wire, journals and the client library.
 
-    Nothing waits, and one seed and one commit give one run. What each node is asked, and the checkers, are those of `sim
-    real`. Exits with 1 when a promise was broken, or something raised.
+    Nothing waits, and one seed and one commit give one run. What each node is asked, and the checkers, are those of
+    `sim real`. Exits with 1 when a promise was broken, or something raised.
     """
     drawn = range(seed, seed + seeds)
     schedules = [command_line.schedule_from(path)] if path else [draw_shell(number) for number in drawn]

@@ -39,7 +39,7 @@ class TargetedFaults:
         self.world = around.world
         self.topics = around.topics
         self.options = around.options
-        self.rng = around.world.stream("targeted_faults")
+        self.rng = around.world.stream("moments")
         self.cut: Fault | None = None  # a cut of our own
 
     @property

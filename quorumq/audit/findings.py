@@ -65,7 +65,8 @@ class Check(NamedTuple, Generic[T]):
 
 
 class Finding(NamedTuple):
-    """Something broken, or undecided about one message, topic or run. ``producer_id`` is None if it is of no message."""
+    """Something broken, or undecided about one message, topic or run. ``producer_id`` is None if it is of no
+    message."""
 
     run: str
     guarantee: str

@@ -101,7 +101,8 @@ def plain(value: Any) -> Any:
 
 
 def _short(value: Any, width: int = 200) -> str:
-    """Format one field for a person. A value with a short form of its own (spans, producer ids, stamps) is shown in it."""
+    """Format one field for a person. A value with a short form of its own (spans, producer ids, stamps) is shown in
+    it."""
     if isinstance(value, tuple) and not hasattr(value, "_asdict"):
         text = (
             "["

@@ -5,9 +5,9 @@ is then delivered again, and published again: were the second output numbered an
 an output is named after its input, by everyone in the same way, and the second publish is a retry of the first
 (docs/protocol.md, section 3, PUBLISH, and promise G6): an output that is there already is not stored again.
 
-The name is (partition, producer id, number). The number is the input's. The producer id is a hash over what tells outputs of
-equal numbers apart. The partition must be the same at every retry, so nothing goes into it that may change: neither
-how many partitions the topic has today, nor a turn that a producer keeps.
+The name is (partition, producer id, number). The number is the input's. The producer id is a hash over what tells
+outputs of equal numbers apart. The partition must be the same at every retry, so nothing goes into it that may change:
+neither how many partitions the topic has today, nor a turn that a producer keeps.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ BLOCK: Final = 4096
 
 
 def number_of(producer_id: ProducerId) -> Span:
-    """Return the span of a closed producer id: its number ``k``, under the first producer id of that start of its node."""
+    """Return the span of a closed producer id: its number ``k``, under the first producer id of that start of its
+    node."""
     return Span(producer_id._replace(k=0), producer_id.k, producer_id.k + 1)
 
 
@@ -84,7 +85,8 @@ def among(numbers: Iterable[Span], table: Mapping[ProducerId, Any]) -> list[Prod
 def forget(
     numbers: Iterable[Span], table: SpanSet | SpanMap[Any] | dict[ProducerId, Any]
 ) -> list[ProducerId]:
-    """Drop the entries of the producer ids with these numbers from ``table``, and return the producer ids that it had."""
+    """Drop the entries of the producer ids with these numbers from ``table``, and return the producer ids that it
+    had."""
     if isinstance(table, dict):
         producer_ids = among(numbers, table)
         for producer_id in producer_ids:

@@ -1,15 +1,15 @@
 """Dropping of producer ids that are over.
 
-Every producer session is a producer id. For every producer id each replica keeps which of its messages it knows and their state
-in each group: a few runs, but for ever, unless it is certain that nothing more comes of the producer id. That takes
-all replicas of the partition (docs/protocol.md, RECLAIM, "Closing a producer id"). Each promises, durably, to take no
-further STORE of it from a client, and says that it has nothing left of it but the knowledge that it is done.
+Every producer session is a producer id. For every producer id each replica keeps which of its messages it knows and
+their state in each group: a few runs, but for ever, unless it is certain that nothing more comes of the producer id.
+That takes all replicas of the partition (docs/protocol.md, RECLAIM, "Closing a producer id"). Each promises, durably,
+to take no further STORE of it from a client, and says that it has nothing left of it but the knowledge that it is done.
 When all have said so in one round, each in its newest incarnation, nothing of the producer id can be anywhere. Its
 published messages are settled and reclaimed, and a batch that was not stored yet is refused from then on. Its number
 stays in a set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped.
 
-While a promise stands and the producer id is not closed, anti-entropy may still bring messages that another replica stored
-before it promised. A replica that is down, or has a message left, delays closing, and nothing else.
+While a promise stands and the producer id is not closed, anti-entropy may still bring messages that another replica
+stored before it promised. A replica that is down, or has a message left, delays closing, and nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CloseCoordinator(Coordinator):
         producer ids: producer ids that this replica has promised for and is done with.
     """
 
-    __slots__ = ("done_with", "producer_ids", "partition")
+    __slots__ = ("done_with", "partition", "producer_ids")
 
     def __init__(self, partition: PartitionId, producer_ids: tuple[ProducerId, ...]) -> None:
         super().__init__(0)

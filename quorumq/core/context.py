@@ -456,7 +456,8 @@ class Context:
         return effects
 
     def put_group(self, sender: NodeId, message: m.PutGroup, now: Now) -> list[Effect]:
-        """Merge a group's register, to be kept, or as news (round 0). A sender backfill the times gets the newer one."""
+        """Merge a group's register, to be kept, or as news (round 0). A sender backfill the times gets the newer
+        one."""
         number, group, partitions = message
         if not number:
             effects = self.take_in_group(group, now)

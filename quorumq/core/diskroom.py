@@ -66,10 +66,10 @@ WRITTEN: Final[dict[Written, Capacity]] = {
 _WHY: Final = {
     Capacity.FIRST: "node {node} has only its reserve of disk space left: let consumers ack what is there, delete what "
     "nobody reads, or give it a larger disk",
-    Capacity.SECOND: "node {node} has only its last reserve of disk space left, which is for acks: let consumers ack what "
-    "is there, delete what nobody reads, or give it a larger disk",
-    Capacity.NONE: "the disk of node {node} is full: delete topics that are not needed, or give it a larger disk; it goes "
-    "on by itself once there is room",
+    Capacity.SECOND: "node {node} has only its last reserve of disk space left, which is for acks: let consumers "
+    "ack what is there, delete what nobody reads, or give it a larger disk",
+    Capacity.NONE: "the disk of node {node} is full: delete topics that are not needed, or give it a larger disk; "
+    "it goes on by itself once there is room",
 }
 
 

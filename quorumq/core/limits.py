@@ -105,7 +105,8 @@ REFRESHED_PER_STEP = 512
 LOOKS_PER_STEP = 512
 """Runs of messages, and batches, that one step looks at for groups that begin or are rewound: some 5 ms."""
 COMPARED_PER_STEP = 2048
-"""Things that one step looks at for anti-entropy: groups with digests to sum up, parts of trees, producer ids: some 3 ms."""
+"""Things that one step looks at for anti-entropy: groups with digests to sum up, parts of trees, producer ids: some 3
+ms."""
 GROUPS_MADE_PER_STEP = 40
 """Topics in which one FETCH registers a new group at a time."""
 PEEK_SCAN_MAX = 1024

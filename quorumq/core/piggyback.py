@@ -1,8 +1,8 @@
 """HOLD is piggybacked on STORE: if a client waits here for what is published, the STORE also holds it for that client.
 
 So a message that is published alone is delivered after one round instead of two. The HOLD is one like any other: each
-replica votes on it as on any HOLD, and says so with STORED, backfill the fsync (docs/protocol.md, HOLD IS PIGGYBACKED ON
-STORE). Only the choice is made here, before the message is anywhere: of the oldest available ones there is this one.
+replica votes on it as on any HOLD, and says so with STORED, backfill the fsync (docs/protocol.md, HOLD IS PIGGYBACKED
+ON STORE). Only the choice is made here, before the message is anywhere: of the oldest available ones there is this one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.types import BatchHeader, Now, Span
 
 PIGGYBACK_TIMEOUT_S = 1.0
-"""Shortest wait in seconds for a HOLD that is piggybacked, or a tenth of its hold if less: its answers wait for disks."""
+"""Shortest wait in seconds for a HOLD that is piggybacked, or a tenth of its hold if less: its answers wait for
+disks."""
 
 
 def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | None:

@@ -210,7 +210,8 @@ class HeldAtStop(NamedTuple):
 
 
 class BallotAtStop(NamedTuple):
-    """In CLEAN_STOP: the highest ballot granted for these messages, (0, "") if none, and their own minimum ballot, or 0."""
+    """In CLEAN_STOP: the highest ballot granted for these messages, (0, "") if none, and their own minimum ballot, or
+    0."""
 
     span: Span
     ballot: tuple[int, str]  # a Stamp

@@ -65,7 +65,7 @@ class Ballot:
     If it asks ``again``, the request may have been written before this round, in ways that no replica votes on.
     """
 
-    __slots__ = ("answered", "ask", "errors", "no", "settled", "round", "stood", "yes")
+    __slots__ = ("answered", "ask", "errors", "no", "round", "settled", "stood", "yes")
 
     def __init__(self, this: Round, ask: Ask) -> None:
         self.round = this
@@ -428,7 +428,8 @@ class RedriveCoordinator(SettleCoordinator):
     def outcome(
         self, ballot: Ballot, yes: int, no: int, not_dead: int, valid: int, *, last: bool
     ) -> str | None:
-        """Return a chunk's outcome; None while it is open; NOT KNOWN TO BE DEAD if only replicas that have not heard can decide it.
+        """Return a chunk's outcome; None while it is open; NOT KNOWN TO BE DEAD if only replicas that have not heard
+        can decide it.
 
         A majority with higher records decides it, because the higher record replaces all others. Else it is
         refused only if no replica wrote anything.

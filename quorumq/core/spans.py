@@ -36,7 +36,8 @@ from quorumq.core.types import ProducerId, Span
 V = TypeVar("V")
 
 _new: Any = tuple.__new__
-"""`_new(Span, (producer_id, start, stop))` is a Span in half the time: thousands are made here for each that is read."""
+"""`_new(Span, (producer_id, start, stop))` is a Span in half the time: thousands are made here for each that is
+read."""
 
 Run = tuple[int, int, Any]
 """(start, stop, value): every seq of ``start <= seq < stop`` has the value."""

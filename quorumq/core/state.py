@@ -79,7 +79,8 @@ class NodeConfig:
         sync_interval: mean seconds between offers of anti-entropy to one peer (may differ).
         sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
-        session_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may differ).
+        session_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may
+            differ).
         packed_above: count of the newest one-message batches that a partition keeps as objects (may differ).
     """
 

@@ -29,7 +29,8 @@ WHY_CHARS_MAX = 1000
 def tell(
     context: Context, resync: Resync | None, sender: NodeId, message: m.SurvivorsRequest
 ) -> list[Effect]:
-    """Answer SURVIVORS-ASK: can this node be trusted, and which starts has it seen. A declaration counts from here on."""
+    """Answer SURVIVORS-ASK: can this node be trusted, and which starts has it seen. A declaration counts from here
+    on."""
     state = context.state
     if resync is not None and message.survivors:
         resync.survivors = message.survivors

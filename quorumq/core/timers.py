@@ -41,7 +41,7 @@ class Timers:
         door: component that closes sessions, in as many steps as it takes.
     """
 
-    __slots__ = ("context", "router", "upkeep", "trust")
+    __slots__ = ("context", "router", "trust", "upkeep")
 
     def __init__(self, context: Context, trust: Trust, upkeep: Upkeep, router: RequestRouter) -> None:
         self.context = context

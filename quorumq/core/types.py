@@ -45,8 +45,8 @@ class ProducerId(NamedTuple):
 
 
 DERIVED = "~derived"
-"""The node of producer ids that clients derive from the ids of other messages: no node can have this id. They belong to no
-session, so nothing says that such a producer id is finished: an input may be delivered again at any later time."""
+"""The node of producer ids that clients derive from the ids of other messages: no node can have this id. They belong to
+no session, so nothing says that such a producer id is finished: an input may be delivered again at any later time."""
 
 
 class Span(NamedTuple):

@@ -119,7 +119,8 @@ class Voter:
     def on_piggybacked(
         self, sender: NodeId, incarnation: Incarnation, hold: m.Hold, now: Now, refused: str
     ) -> tuple[m.HoldReply, list[Effect]]:
-        """Return the votes, as on any HOLD, for one that is piggybacked; none if the STORE is ``refused``, for that reason."""
+        """Return the votes, as on any HOLD, for one that is piggybacked; none if the STORE is ``refused``, for that
+        reason."""
         if refused:
             return m.refusal(hold, refused), []
         *effects, answer = self.on_request(sender, incarnation, hold, now)

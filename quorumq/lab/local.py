@@ -451,8 +451,8 @@ def lack(
 ) -> str:
     """Return what the node ``name`` at ``address`` lacks to be ready, in words; "" if nothing.
 
-    It has to answer within ``probe`` seconds. If ``connected``, it has to be trusted for its directory and to see all of
-    ``names``. If ``quarantine``, it has to be out of it.
+    It has to answer within ``probe`` seconds. If ``connected``, it has to be trusted for its directory and to see all
+    of ``names``. If ``quarantine``, it has to be out of it.
     """
     try:
         facts = status_of(address, probe)

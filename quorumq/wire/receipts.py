@@ -147,7 +147,8 @@ def check_session(producer_id: ProducerId, signature: bytes, *, keys: Mapping[in
     """Refuse a client that did not get the session: it would take another producer's numbers, or end them.
 
     Args:
-        producer id: producer id of the session. Producer ids of derived messages belong to no client, and have no signature.
+        producer id: producer id of the session. Producer ids of derived messages belong to no client, and have no
+        signature.
         keys: secrets of this cluster by their key number.
 
     Raises:
@@ -160,8 +161,8 @@ def check_session(producer_id: ProducerId, signature: bytes, *, keys: Mapping[in
         sign_session(producer_id, secret=secret, key=signature[0]), signature
     ):
         raise BadReceipt(
-            f"session {producer_id.node}.{producer_id.n}.{producer_id.k} is not this client's: send the signature that came with the "
-            "session, or open another one"
+            f"session {producer_id.node}.{producer_id.n}.{producer_id.k} is not this client's: send the signature "
+            "that came with the session, or open another one"
         )
 
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 from quorumq.history import Row
 
 Key = tuple[int, str, int]
-"""A message: partition number, producer id, sequence number. Topics are told apart by their producer ids' partitions."""
+"""A message: partition number, producer id, sequence number. Topics are told apart by their producer ids'
+partitions."""
 
 GroupKey = tuple[str, int, str, int]
 """A message as one group sees it."""

@@ -68,7 +68,8 @@ class Machine:
         self.ticket = len(pending)
 
     def leave(self) -> tuple[Persist, ...]:
-        """End the step, and return the records that are not durable. Cuts the circle, so that all is released at once."""
+        """End the step, and return the records that are not durable. Cuts the circle, so that all is released at
+        once."""
         pending = tuple(persist for _, persist in self.driver.waiting)
         del self.driver
         return pending

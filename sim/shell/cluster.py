@@ -202,7 +202,8 @@ class ShellCluster(World):
         disk.capacity = used + RESERVE_LEFT if controls.get("full", False) else 1 << 40
 
     async def wait_ready_async(self, *, quarantine: bool = False, timeout: float = 60.0) -> None:
-        """Wait until all nodes run, see each other and be trusted; with ``quarantine`` until that of each is over, too."""
+        """Wait until all nodes run, see each other and be trusted; with ``quarantine`` until that of each is over,
+        too."""
         with trio.fail_after(timeout):
             await self.ready()
             while quarantine and any(

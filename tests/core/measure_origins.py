@@ -1,8 +1,8 @@
 """Processor time of anti-entropy beside many idle producer ids: `python -m tests.core.measure_producer_ids`.
 
 Three cores in one process, as tests/core/cluster.py has them: no sockets, no disks, and 5 ms from node to node. Idle
-producer ids are derived ones, 1,024 in a batch, in one partition; then others publish, fetch and ack in it, one message a
-request. What is counted is processor time, of steps that nodes take for anti-entropy, with the frames that it sends.
+producer ids are derived ones, 1,024 in a batch, in one partition; then others publish, fetch and ack in it, one message
+a request. What is counted is processor time, of steps that nodes take for anti-entropy, with the frames that it sends.
 """
 
 from __future__ import annotations

@@ -185,7 +185,8 @@ def test_what_is_idle_is_not_looked_at(count: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_one_producer_id_that_differs_costs_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 8,000 producer ids one differs on one replica: a node of the tree at each level, and some producer ids of the last."""
+    """Of 8,000 producer ids one differs on one replica: a node of the tree at each level, and some producer ids of the
+    last."""
     cluster, topic = filled(8000, sync_grace=0.0)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Store | m.SyncOffer)
     publish(cluster, topic, derived(9000, 1))

@@ -1,4 +1,5 @@
-"""HOLD is piggybacked on STORE: who waits where something is published gets it in one round (docs/protocol.md, section 3)."""
+"""HOLD is piggybacked on STORE: who waits where something is published gets it in one round (docs/protocol.md, section
+3)."""
 
 from __future__ import annotations
 

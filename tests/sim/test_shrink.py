@@ -1,4 +1,5 @@
-"""What a seed draws can be written out packet by packet; and what fails is made small, before the same check_history."""
+"""What a seed draws can be written out packet by packet; and what fails is made small, before the same
+check_history."""
 
 from __future__ import annotations
 

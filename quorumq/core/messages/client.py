@@ -25,7 +25,8 @@ class OpenSession(NamedTuple):
 
 
 class OpenSessionReply(NamedTuple):
-    """A session, which is the client's: PUBLISH and CloseSession for it have to bring ``signature``, made by the shell."""
+    """A session, which is the client's: PUBLISH and CloseSession for it have to bring ``signature``, made by the
+    shell."""
 
     producer_id: ProducerId
     signature: bytes = b""
@@ -124,8 +125,8 @@ class MetadataReply(NamedTuple):
 class Publish(NamedTuple):
     """PUBLISH a batch. Safe to repeat, through any node, at any later time (promise G6).
 
-    ``age_ms``: how long ago the producer made the batch, by its monotonic clock; a retry says more. ``signature`` is that
-    of the session whose producer id the batch has; derived messages have none.
+    ``age_ms``: how long ago the producer made the batch, by its monotonic clock; a retry says more. ``signature`` is
+    that of the session whose producer id the batch has; derived messages have none.
     """
 
     batch: Batch

@@ -243,8 +243,8 @@ class AckReply(NamedTuple):
     """TOMBED: ACKED is durable here for every entry.
 
     ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
-    or its minimum ballot, is not above the receipt's. ``higher``: it granted a higher one. ``settled``: in a dead-letter
-    group, if the record was higher than PURGED at that n, and so stands. ``position``: as in STORED.
+    or its minimum ballot, is not above the receipt's. ``higher``: it granted a higher one. ``settled``: in a
+    dead-letter group, if the record was higher than PURGED at that n, and so stands. ``position``: as in STORED.
     """
 
     round: int
@@ -304,8 +304,8 @@ class Merge(NamedTuple):
 
 
 class MergeReply(NamedTuple):
-    """``exact``: our record is now the one asked for. ``higher``: it is this one instead. ``not_dead``: of these we have
-    not heard that they are dead letters, and nothing was written. ``whole``: all of it is exact, and not named.
+    """``exact``: our record is now the one asked for. ``higher``: it is this one instead. ``not_dead``: of these we
+    have not heard that they are dead letters, and nothing was written. ``whole``: all of it is exact, and not named.
     """
 
     round: int

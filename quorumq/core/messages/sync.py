@@ -90,7 +90,8 @@ class GroupDigest(NamedTuple):
 
 
 class SyncListed(NamedTuple):
-    """Anti-entropy: all that the sender has in these places, by producer id. The receiver answers with its differences."""
+    """Anti-entropy: all that the sender has in these places, by producer id. The receiver answers with its
+    differences."""
 
     partition: PartitionId
     epoch: int

@@ -70,7 +70,6 @@ class Batches:
         "closed",
         "damaged",
         "digests",
-        "uncertain",
         "fresh",
         "idle_since",
         "index",
@@ -83,6 +82,7 @@ class Batches:
         "present",
         "reclaimed",
         "stored",
+        "uncertain",
         "waiting",
         "wanted",
         "with_ttl",
@@ -259,7 +259,8 @@ class Batches:
         self.damaged[number] = tuple(lost)
 
     def mended(self) -> list[int]:
-        """Return damaged batches that are not needed: their messages are present, reclaimed, or of a closed producer id."""
+        """Return damaged batches that are not needed: their messages are present, reclaimed, or of a closed producer
+        id."""
         found = [
             number
             for number, spans in self.damaged.items()
@@ -316,7 +317,8 @@ class Batches:
             self.digests.stale[span.producer_id] = None
 
     def close(self, numbers: Iterable[Span]) -> tuple[Span, ...]:
-        """Keep only the numbers of these producer ids, which are over; return the new ones. Producer ids with messages stay."""
+        """Keep only the numbers of these producer ids, which are over; return the new ones. Producer ids with messages
+        stay."""
         fresh = [
             part
             for span in numbers

@@ -1,4 +1,5 @@
-"""Producer ids that are over, at one replica: its part in closing them (core/closing.py says how all replicas agree)."""
+"""Producer ids that are over, at one replica: its part in closing them (core/closing.py says how all replicas
+agree)."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ class Closing(PartitionComponent):
     def on_ask(
         self, asked: tuple[ProducerId, ...], now: Now
     ) -> tuple[list[SessionsPromised], tuple[ProducerId, ...]]:
-        """Promise; return the records of that, and the producer ids that are done with, those closed here among them."""
+        """Promise; return the records of that, and the producer ids that are done with, those closed here among
+        them."""
         closed = self.batches.closed
         producer_ids = [producer_id for producer_id in asked if may_close(producer_id)]
         records = self.promise(producer_ids)
@@ -76,7 +78,8 @@ class Closing(PartitionComponent):
         )
 
     def close(self, numbers: Iterable[Span]) -> list[Effect]:
-        """Drop all but the numbers of these producer ids, which are over everywhere. One with a present message stays."""
+        """Drop all but the numbers of these producer ids, which are over everywhere. One with a present message
+        stays."""
         fresh = self.batches.close(numbers)
         if not fresh:
             return []

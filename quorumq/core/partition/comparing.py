@@ -84,7 +84,8 @@ class Trees:
         return any(tree.at(place) is not None for _, tree in self.trees)
 
     def is_listed(self, place: int) -> bool:
-        """Return True if a node is compared producer id by producer id: there is little in it, or no use in parting it."""
+        """Return True if a node is compared producer id by producer id: there is little in it, or no use in parting
+        it."""
         self.looks += len(self.trees)
         nodes = [tree.at(place) for _, tree in self.trees]
         sizes = [node.size for node in nodes if node is not None]

@@ -1,11 +1,12 @@
 """Digests of one table of a partition, producer id by producer id, kept summed up in a tree, for replicas to compare.
 
 The tree makes a comparison cost what differs, not what there is. A producer id has a place, 60 bits, and each node of
-the tree stands for the producer ids whose places begin alike. Its sum is that of their digests, so a producer id that changed
-is subtracted and added along one path. A replica that compares goes down only where sums differ.
+the tree stands for the producer ids whose places begin alike. Its sum is that of their digests, so a producer id that
+changed is subtracted and added along one path. A replica that compares goes down only where sums differ.
 
 Clients choose producer ids. Both the place and the digest are therefore keyed with a secret of the replicas (`Keyed`).
-No client can aim producer ids at one node of the tree, or find producer ids whose digests cancel out (docs/decisions/0021).
+No client can aim producer ids at one node of the tree, or find producer ids whose digests cancel out
+(docs/decisions/0021).
 
 Equal content gives an equal tree: a node is parted exactly if it has more than `LISTED_MAX` producer ids.
 """
@@ -87,7 +88,7 @@ class Node:
         producer ids: digest and place of each producer id as one number, if the node is not parted.
     """
 
-    __slots__ = ("producer_ids", "parts", "size", "sum")
+    __slots__ = ("parts", "producer_ids", "size", "sum")
 
     def __init__(self, producer_ids: dict[ProducerId, int]) -> None:
         self.sum = sum([value >> _PLACE_BITS for value in producer_ids.values()]) % SUMS_END

@@ -194,7 +194,8 @@ def is_owner(held: Held, owner: Owner) -> bool:
 
 
 def is_above(ballot: Stamp, ballots: Ballots, facts: Facts) -> bool:
-    """Return True if the ballot is above the highest granted for the message, or the minimum ballot if none is remembered."""
+    """Return True if the ballot is above the highest granted for the message, or the minimum ballot if none is
+    remembered."""
     if ballots.highest is None:
         return ballot.time > facts.min_ballot and ballot.time > ballots.min_ballot
     return ballot > ballots.highest
@@ -287,7 +288,8 @@ def on_ack(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Ac
 
 
 def exclusive(ballots: Ballots, facts: Facts, owner: Owner) -> bool | None:
-    """Return True if no higher ballot than the owner's was granted here; None below the minimum ballot, where it is unknown."""
+    """Return True if no higher ballot than the owner's was granted here; None below the minimum ballot, where it is
+    unknown."""
     if ballots.highest is not None:
         return ballots.highest <= owner.ballot
     return True if owner.ballot.time > facts.min_ballot and owner.ballot.time > ballots.min_ballot else None
@@ -433,7 +435,8 @@ def on_reclaim(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask
 
 
 def on_return(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: int) -> Fate:
-    """Raise the minimum ballot, as the payload is back: no grant that was made before, and forgotten, is above ``ask``."""
+    """Raise the minimum ballot, as the payload is back: no grant that was made before, and forgotten, is above
+    ``ask``."""
     return record, lease, ballots._replace(min_ballot=ask) if ask > facts.min_ballot else ballots, None
 
 

@@ -206,8 +206,9 @@ def producer_ids_from(batches: Batches, after: Span | None) -> Iterator[Producer
     """Yield the producer ids with a known message, in order, from that of ``after`` on.
 
     A partition may have 250,000 of them, and a page has room for some hundred. So they are parted once, when the first
-    page is asked for, into groups that follow each other, and each group is sorted when a page comes to it. Producer ids
-    that come later are missing in the pages to come: their messages were not there when the first page was asked for.
+    page is asked for, into groups that follow each other, and each group is sorted when a page comes to it. Producer
+    ids that come later are missing in the pages to come: their messages were not there when the first page was asked
+    for.
     """
     if after is None or not batches.listed:
         listed: dict[tuple[Any, ...], list[ProducerId]] = {}

@@ -107,7 +107,8 @@ class Replica:
         self.views.limit_deliveries(topic.max_deliveries, now)
 
     def may_vote(self, now: Now) -> bool:
-        """Return True if this replica may grant and coordinate holds: it is trusted, and no forgotten grant can live."""
+        """Return True if this replica may grant and coordinate holds: it is trusted, and no forgotten grant can
+        live."""
         return self.node.trusted and (now.mono >= self.quarantine_until or not self.in_quarantine(now))
 
     def in_quarantine(self, now: Now) -> bool:

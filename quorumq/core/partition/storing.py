@@ -93,7 +93,7 @@ class Storing(ClosingComponent):
         if not error and full and any(span.producer_id not in there for span, _ in new):
             where = f"{header.partition} has messages of {SESSIONS_PER_PARTITION_MAX}"
             if in_all >= PRODUCER_IDS_PER_TOPIC_MAX:
-                where = f"the topic of {header.partition} has, in all partitions, messages of {PRODUCER_IDS_PER_TOPIC_MAX}"
+                where = f"the whole topic of {header.partition} has messages of {PRODUCER_IDS_PER_TOPIC_MAX}"
             error = Code.STORAGE_FULL
             detail = (
                 f"{where} producers' sessions, and takes none of others: let consumers ack what is there, and let "

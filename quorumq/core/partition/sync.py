@@ -116,7 +116,8 @@ class Sync(PartitionComponent):
                 digests.clear([*digests.stale, *(producer_id for producer_id, _ in digests.items())])
 
     def renew(self) -> bool:
-        """Make digests of changed producer ids anew, as many as this step has time for; return False if some are left."""
+        """Make digests of changed producer ids anew, as many as this step has time for; return False if some are
+        left."""
         node = self.node
         tables: list[Table] = [self.batches, self.batches.closed, *self.views.groups.values()]
         for table in tables:
@@ -197,7 +198,8 @@ class Sync(PartitionComponent):
         return [Send(peer, each) for each in answer.messages(self.batches, self.views, now)]
 
     def everything(self, start: int, most: int, epoch: int, now: Now) -> tuple[list[m.SyncState], int]:
-        """Return this replica's state from place ``start`` on, of some ``most`` producer ids, and the place to go on from.
+        """Return this replica's state from place ``start`` on, of some ``most`` producer ids, and the place to go on
+        from.
 
         It is what anti-entropy sends to a replica that has nothing. 0 stands for the end. Nothing may be stale.
         """
